@@ -1,0 +1,30 @@
+"""Without a GPU the kernels run in Triton's interpreter, which has to be asked for before they are imported."""
+
+import os
+
+import pytest
+import torch
+
+HAS_GPU = torch.cuda.is_available()
+if not HAS_GPU:
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+# Triton 3.9 warns unless the default is chosen, and warnings are errors here.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+
+
+def pytest_collection_modifyitems(items):
+    if not HAS_GPU:
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="no GPU"))
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    """Where kernels run in this session: the GPU, or the CPU through the interpreter."""
+    return torch.device("cuda", torch.cuda.current_device()) if HAS_GPU else torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
