@@ -1,0 +1,153 @@
+"""Configs, problems and GPUs as values: what is legal, what round-trips, what is refused."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tritonmm import gpu as gpus
+from tritonmm import orders
+from tritonmm.config import Config
+from tritonmm.problem import DTYPES, Problem
+from tritonmm.select import choose, select
+
+H200 = gpus.spec("h200")
+power = st.sampled_from([16, 32, 64, 128, 256])
+configs = st.builds(
+    Config,
+    block_m=power,
+    block_n=power,
+    block_k=power,
+    num_stages=st.integers(1, 6),
+    num_warps=st.sampled_from([1, 2, 4, 8]),
+    persistent=st.booleans(),
+    order=st.sampled_from(["row-major", "hilbert", "swizzle-merge:16,8@n", "split-merge:3"]).map(orders.parse),
+)
+problems = st.builds(
+    Problem,
+    m=st.integers(0, 20_000),
+    n=st.integers(0, 20_000),
+    k=st.integers(0, 20_000),
+    batch=st.integers(0, 40),
+    dtype=st.sampled_from(list(DTYPES)),
+    layout=st.sampled_from(["nn", "nt", "tn", "tt", "ns"]),
+    alignment=st.sampled_from([1, 2, 4, 8, 16]),
+)
+
+
+@given(configs)
+def test_config_round_trips_through_json(config):
+    assert Config.from_json(config.to_json()) == config
+    assert hash(Config.from_json(config.to_json())) == hash(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"block_m": "128"}', "block_m is '128'"),
+        ('{"block_m": true}', "block_m is True"),
+        ('{"num_warps": 0}', "num_warps is 0"),
+        ('{"kernel": "cublas"}', "'cublas'"),
+        ('{"persistent": 1}', "persistent is 1"),
+        ('{"order": "zigzag"}', "'zigzag'"),
+        ('{"order": 8}', "8"),
+        ('{"blok_m": 128}', "'blok_m'"),
+        ("[1]", "list"),
+        ("{", "Expecting"),
+    ],
+)
+def test_bad_json_names_the_field(text, says):
+    with pytest.raises(ValueError, match=says):
+        Config.from_json(text)
+
+
+def test_a_table_has_no_json():
+    with pytest.raises(ValueError, match="no spelling"):
+        Config(order=orders.Table([(0, 0)])).to_json()
+
+
+@pytest.mark.parametrize(
+    ("config", "problem", "says"),
+    [
+        (Config(block_m=96), Problem(1, 1, 1), "block_m is 96"),
+        (Config(block_k=8), Problem(1, 1, 1), "at least 16"),
+        (Config(num_warps=32), Problem(1, 1, 1), "num_warps is 32"),
+        (Config(split_k=2), Problem(1, 1, 1), "split_k is 2"),
+        (Config(num_stages=8), Problem(1, 1, 1), "exceed the 232448 of h200"),
+        (Config(block_m=256, block_n=256), Problem(1, 1, 1), "accumulator registers"),
+        (Config(block_m=16, block_n=16), Problem(2**20, 2**20, 1), "programs exceed"),
+        (Config(order=orders.Table([(0, 0)])), Problem(129, 1, 1), "grid of 2 x 1"),
+    ],
+)
+def test_what_does_not_fit_says_why(config, problem, says):
+    fit = config.fits(problem, H200)
+    assert not fit
+    assert says in fit.reason
+
+
+def test_what_fits_is_true():
+    fit = Config().fits(Problem(4096, 4096, 4096), H200)
+    assert fit
+    assert fit.reason == ""
+
+
+@given(problems, st.sampled_from(gpus.names()))
+def test_select_is_legal_for_every_problem_on_every_gpu(problem, name):
+    gpu = gpus.spec(name)
+    assert choose(problem, gpu).fits(problem, gpu)
+
+
+def test_select_takes_large_tiles_for_large_products_and_small_ones_for_small():
+    large, small = select(8192, 8192, 8192, gpu="h200"), select(64, 64, 4096, gpu="h200")
+    assert large.block_m * large.block_n == 128 * 256
+    assert small.block_m * small.block_n <= 64 * 64
+
+
+def test_select_orders_waves_to_be_as_tall_as_wide_in_bytes():
+    config = select(16384, 16384, 4096, gpu="h200")
+    assert config.order == orders.SwizzleMerge(16 if config.block_m == 128 else 8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"m": -1}, "m is -1"),
+        ({"k": 2.0}, "k is 2.0"),
+        ({"dtype": "bfloat16"}, "'bfloat16'"),
+        ({"precision": "high"}, "'high'"),
+        ({"layout": "row"}, "'row'"),
+        ({"alignment": 3}, "alignment is 3"),
+    ],
+)
+def test_bad_problem_names_the_field(arguments, says):
+    with pytest.raises(ValueError, match=says):
+        Problem(**({"m": 1, "n": 1, "k": 1} | arguments))
+
+
+def test_unknown_gpu_lists_the_known():
+    with pytest.raises(ValueError, match=r"'tpu'.*h200"):
+        gpus.spec("tpu")
+
+
+def test_problem_of_tensors_reads_layout_and_alignment():
+    buffer = torch.zeros(65 * 64 + 8, dtype=torch.bfloat16)
+    aligned = buffer[: 64 * 64].view(64, 64)
+    odd = buffer[1 : 1 + 64 * 64].view(64, 64)
+    ragged = buffer[: 63 * 65].view(63, 65)
+    assert buffer.data_ptr() % 16 == 0
+    assert Problem.of(aligned, aligned, aligned).layout == "nn"
+    assert Problem.of(aligned, aligned.t(), aligned).layout == "nt"
+    assert Problem.of(aligned[:, ::2], aligned.t()[:32], aligned).layout == "st"
+    assert Problem.of(aligned, aligned, aligned).alignment == 16
+    assert Problem.of(odd, aligned, aligned).alignment == 2
+    assert Problem.of(ragged.t(), ragged, torch.zeros(65, 65)).alignment == 2
+    assert Problem.of(aligned[:, :60], aligned[:60], aligned).alignment == 16
+
+
+def test_problem_counts_its_work():
+    problem = Problem(m=3, n=5, k=7, batch=2)
+    assert problem.flops == 2 * 2 * 3 * 5 * 7
+    assert problem.compulsory_bytes == 2 * 2 * (3 * 7 + 7 * 5 + 3 * 5)
+    assert json.loads(Config().to_json())["order"] == "swizzle-merge:8"

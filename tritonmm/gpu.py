@@ -1,0 +1,104 @@
+"""What the hardware is: the numbers that legality and the models need, with or without a GPU."""
+
+import functools
+from dataclasses import dataclass, field, replace
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU model.
+
+    sms: streaming multiprocessors (compute units on AMD); l2_bytes: the whole L2;
+    l2_partitions: halves of the L2 that each keep their own copy of what their SMs read;
+    shared_bytes: shared memory one program can have; bandwidth: peak device-memory bytes/s;
+    peak: dense FLOP/s by dtype name, "tf32" among them, by the vendor's datasheet;
+    verified: whether the models have been compared with counters of this GPU.
+    """
+
+    name: str
+    arch: str
+    sms: int
+    l2_bytes: int
+    l2_partitions: int
+    shared_bytes: int
+    bandwidth: float
+    peak: dict[str, float] = field(hash=False)
+    verified: bool = False
+
+    def rate(self, dtype: str, precision: str = "ieee") -> float:
+        """Peak dense FLOP/s for a product of that dtype."""
+        return self.peak["tf32" if dtype == "fp32" and precision == "tf32" else dtype]
+
+    @property
+    def is_nvidia(self) -> bool:
+        return self.arch.startswith("sm_")
+
+    @property
+    def capability(self) -> int:
+        """The compute capability as Triton counts it (90 for sm_90), 0 on AMD."""
+        return int(self.arch.removeprefix("sm_")) if self.is_nvidia else 0
+
+
+MIB = 1024 * 1024
+
+
+def _peak(half: float, tf32: float, fp32: float) -> dict[str, float]:
+    return {"bf16": half * 1e12, "fp16": half * 1e12, "tf32": tf32 * 1e12, "fp32": fp32 * 1e12}
+
+
+_SPECS = {
+    gpu.name: gpu
+    for gpu in (
+        Gpu("a100", "sm_80", 108, 40 * MIB, 2, 166_912, 2.04e12, _peak(312, 156, 19.5)),
+        Gpu("rtx4090", "sm_89", 128, 72 * MIB, 1, 101_376, 1.01e12, _peak(165, 83, 83)),
+        Gpu("h100", "sm_90", 132, 50 * MIB, 2, 232_448, 3.35e12, _peak(989, 495, 67)),
+        Gpu("h200", "sm_90", 132, 60 * MIB, 2, 232_448, 4.8e12, _peak(989, 495, 67), verified=True),
+        Gpu("b200", "sm_100", 148, 126 * MIB, 2, 232_448, 8.0e12, _peak(2250, 1120, 75)),
+        Gpu("mi300x", "gfx942", 304, 32 * MIB, 8, 65_536, 5.3e12, _peak(1307, 654, 163)),
+    )
+}
+
+
+def names() -> tuple[str, ...]:
+    """The names that `spec` knows."""
+    return tuple(_SPECS)
+
+
+def spec(name: str) -> Gpu:
+    """The named GPU, from its datasheet. Raises ValueError for an unknown name."""
+    try:
+        return _SPECS[name.lower()]
+    except KeyError:
+        raise ValueError(f"unknown GPU {name!r}; known are {', '.join(_SPECS)}") from None
+
+
+@functools.lru_cache(maxsize=64)
+def of_device(index: int) -> Gpu:
+    """The CUDA or ROCm device `index` of this machine: sizes read from it, rates from the nearest spec."""
+    found = torch.cuda.get_device_properties(index)
+    if torch.version.hip:
+        arch = found.gcnArchName.split(":")[0]
+        shared = getattr(found, "shared_memory_per_block", 65_536)
+    else:
+        arch = f"sm_{found.major}{found.minor}"
+        shared = getattr(found, "shared_memory_per_block_optin", 101_376)
+    model = found.name.lower().replace(" ", "")
+    named = next((gpu for gpu in _SPECS.values() if gpu.name in model), None)
+    same_arch = next((gpu for gpu in _SPECS.values() if gpu.arch == arch), None)
+    nearest = named or same_arch or _SPECS["a100"]
+    return replace(
+        nearest,
+        name=nearest.name if named else model,
+        arch=arch,
+        sms=found.multi_processor_count,
+        l2_bytes=getattr(found, "L2_cache_size", nearest.l2_bytes),
+        shared_bytes=shared,
+        verified=nearest.verified and named is not None,
+    )
+
+
+def default() -> Gpu:
+    """The current device where there is one, else the H200's spec."""
+    return of_device(torch.cuda.current_device()) if torch.cuda.is_available() else _SPECS["h200"]
