@@ -1,0 +1,112 @@
+"""The portable kernel computes the product: ragged everywhere, any strides, any order, guarded and poisoned outputs."""
+
+import itertools
+
+import pytest
+import torch
+
+from tritonmm import orders
+from tritonmm.autotune.verify import Check
+from tritonmm.config import Config
+from tritonmm.ops import matmul
+from tritonmm.plan import plan_for
+from tritonmm.problem import DTYPES, Problem
+
+BLOCKS = {"block_m": 32, "block_n": 16, "block_k": 32, "num_stages": 2, "num_warps": 4}
+EDGES = [(31, 15, 31), (32, 16, 32), (33, 17, 33), (64, 31, 65), (1, 1, 1), (95, 33, 7)]
+
+
+def exact(problem, device):
+    """Operands of small integers, whose product every kernel must get exactly, in every summation order."""
+    shapes = (problem.batch, problem.m, problem.k), (problem.batch, problem.k, problem.n)
+    return (torch.randint(-4, 5, shape, device=device).to(DTYPES[problem.dtype]) for shape in shapes)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize(("m", "n", "k"), EDGES)
+def test_within_the_bound_at_block_edges(m, n, k, layout, dtype, device):
+    problem = Problem(m=m, n=n, k=k, dtype=dtype, layout=layout, alignment=1)
+    ratio = Check(problem, device).error_ratio(plan_for(problem, Config(**BLOCKS), device))
+    assert ratio <= 1, f"{problem}: error {ratio} times its bound"
+
+
+@pytest.mark.parametrize("persistent", [False, True], ids=["plain", "persistent"])
+@pytest.mark.parametrize(
+    "spelling",
+    ["row-major", "column-major", "split-merge:3", "split-merge:2@n", "swizzle-merge:3", "swizzle-merge:3,2@n",
+     "serpentine:2", "morton", "hilbert"],
+)  # fmt: skip
+def test_every_order_gives_the_same_bits(spelling, persistent, device):
+    problem = Problem(m=150, n=70, k=40, batch=2, dtype="bf16", alignment=1)
+    a, b = torch.randn(2, 150, 40, device=device).bfloat16(), torch.randn(2, 40, 70, device=device).bfloat16()
+    config = Config(**BLOCKS, order=orders.parse(spelling), persistent=persistent)
+    reference = Config(**BLOCKS, order=orders.RowMajor())
+    assert torch.equal(matmul(a, b, config=config), matmul(a, b, config=reference))
+    ratio = Check(problem, device).error_ratio(plan_for(problem, config, device))
+    assert ratio <= 1, f"{config}: error {ratio} times its bound"
+
+
+def test_a_users_table_gives_the_same_bits(device):
+    a, b = torch.randn(90, 40, device=device), torch.randn(40, 50, device=device)
+    tiles = list(itertools.product(range(3), range(4)))
+    config = Config(**BLOCKS, order=orders.Table(tiles[::-1]))
+    assert torch.equal(matmul(a, b, config=config), matmul(a, b, config=Config(**BLOCKS)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_small_integers_are_exact(dtype, device):
+    problem = Problem(m=70, n=33, k=100, batch=3, dtype=dtype)
+    a, b = exact(problem, device)
+    expected = (a.double() @ b.double()).to(a.dtype)
+    assert torch.equal(matmul(a, b, config=Config(**BLOCKS)), expected)
+
+
+def test_strides_of_every_kind(device):
+    """Sliced, stepped, expanded, transposed and misaligned views are read in place."""
+    x = torch.randn(80, 160, device=device)
+    views = {
+        "sliced": x[3:43, 5:69],
+        "stepped": x[::2, 1:128:2],
+        "expanded rows": x[:1, :64].expand(40, 64),
+        "expanded columns": x[:40, :1].expand(40, 64),
+        "transposed": x[:64, :40].t(),
+        "misaligned": torch.randn(40 * 64 + 1, device=device)[1:].view(40, 64),
+    }
+    config = Config(**BLOCKS)
+    for (name_a, a), (name_b, b) in itertools.product(views.items(), repeat=2):
+        expected = matmul(a.contiguous(), b.t().contiguous(), config=config)
+        assert torch.equal(matmul(a, b.t(), config=config), expected), f"{name_a} @ {name_b}.t()"
+
+
+@pytest.mark.parametrize("operand", ["a", "b", "out"])
+def test_offsets_beyond_32_bits(operand, device):
+    """Rows 2**29 elements apart: the fifth begins beyond 2**31. Only the pages that are touched take memory."""
+    rows = 40
+    far = torch.empty(rows * 2**29 // 4, dtype=torch.bfloat16, device=device).as_strided((10, 24), (2**29, 1))
+    values = torch.randn(10, 24, device=device).bfloat16()
+    near = torch.randn(24, 24, device=device).bfloat16()
+    config = Config(block_m=16, block_n=16, block_k=16, num_stages=1, num_warps=4)
+    if operand == "a":
+        far.copy_(values)
+        assert torch.equal(matmul(far, near, config=config), matmul(values, near, config=config))
+    elif operand == "b":
+        far.copy_(values)
+        a = near[:, :10]
+        assert torch.equal(matmul(a, far, config=config), matmul(a, values, config=config))
+    else:
+        matmul(values, near, out=far, config=config)
+        assert torch.equal(far, matmul(values, near, config=config))
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in matmul:RuntimeWarning")  # NumPy, in the interpreter
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_infinities_and_nans_stay_in_their_rows_and_columns(dtype, device):
+    a = torch.randn(40, 40, device=device).to(DTYPES[dtype])
+    b = torch.randn(40, 40, device=device).to(DTYPES[dtype])
+    a[3, 39], b[39, 7] = float("nan"), float("inf")
+    found = matmul(a, b, config=Config(**BLOCKS)).isfinite()
+    assert not found[3].any()
+    assert not found[:, 7].any()
+    found[3], found[:, 7] = True, True
+    assert found.all()

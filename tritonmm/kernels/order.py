@@ -1,0 +1,71 @@
+"""The device side of `tritonmm.orders`: launch index -> output tile, inside a kernel.
+
+The arithmetic is that of `orders.py`, on scalars. ORDER and ALONG are an order's name and axis;
+`factors`, a tuple, are run-time values, so that a sweep over them compiles once. Orders without a
+closed form are read from `table`, one int32 an index, the linear number m * tiles_n + n of the
+tile. Overflow programs get a tile outside of the grid. Written without anything but integer
+arithmetic and one load, so that Gluon can compile it too.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def swizzle_merge(i, rows, cols, factors):
+    row = 0
+    col = 0
+    for j in tl.static_range(len(factors)):
+        f = tl.minimum(factors[j], rows)  # the same map, and f * cols stays within int32
+        start = i // (f * cols) * f
+        i = i - start * cols
+        height = tl.minimum(f, rows - start)
+        row, col = col, row + start
+        rows, cols = cols, height
+    row = row + i // cols
+    col = col + i % cols
+    if len(factors) % 2 == 1:
+        row, col = col, row
+    return row, col
+
+
+@triton.jit
+def serpentine(i, rows, cols, factor):
+    f = tl.minimum(factor, rows)
+    start = i // (f * cols) * f
+    height = tl.minimum(f, rows - start)
+    pos = i - start * cols
+    pos = tl.where(start // f % 2 == 1, height * cols - 1 - pos, pos)
+    return start + pos % height, pos // height
+
+
+@triton.jit
+def split_merge(i, rows, cols, factor):
+    megarow = i // (cols * factor)
+    pos = i - megarow * (cols * factor)
+    return megarow * factor + pos % factor, pos // factor
+
+
+@triton.jit
+def tile_at(i, tiles_m, tiles_n, table, factors, ORDER: tl.constexpr, ALONG: tl.constexpr):
+    """The tile (m, n) of launch index i; outside of the grid where i is overflow."""
+    rows, cols = tiles_m, tiles_n
+    if ALONG == "n":
+        rows, cols = tiles_n, tiles_m
+    if ORDER == "row-major":
+        m, n = i // cols, i % cols
+    elif ORDER == "column-major":
+        m, n = i % rows, i // rows
+    elif ORDER == "split-merge":
+        m, n = split_merge(i, rows, cols, factors[0])
+    elif ORDER == "swizzle-merge":
+        m, n = swizzle_merge(i, rows, cols, factors)
+    elif ORDER == "serpentine":
+        m, n = serpentine(i, rows, cols, factors[0])
+    else:
+        tl.static_assert(ORDER == "table", "unknown order")
+        linear = tl.load(table + i)
+        m, n = linear // cols, linear % cols
+    if ALONG == "n":
+        m, n = n, m
+    return m, n

@@ -1,0 +1,127 @@
+"""The portable kernel: C = A @ B for any sizes, any strides, any batch, on every GPU Triton compiles for.
+
+One program computes one output tile, or walks several when PERSISTENT. Every load and store is
+masked, so nothing has to divide and nothing has to be contiguous or aligned.
+
+Offsets: a tile's origin is a 64-bit product, so operands of more than 2**31 elements are safe;
+inside a tile 32 bits are enough unless a stride is so large that one block spans 2**31 elements,
+which the plan announces with WIDE.
+
+Determinism: one program sums a tile's whole K in a fixed order, so results are bitwise the same
+from run to run, and do not depend on the order of the tiles.
+"""
+
+import triton
+import triton.language as tl
+
+from tritonmm.kernels.order import tile_at
+
+
+@triton.jit
+def multiple_of(x, DIVISOR: tl.constexpr):
+    if DIVISOR > 1:
+        x = x // DIVISOR * DIVISOR
+    return x
+
+
+@triton.jit
+def block_offsets(BLOCK: tl.constexpr, WIDE: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    if WIDE:
+        offsets = offsets.to(tl.int64)
+    return offsets
+
+
+@triton.jit
+def rounded(x, DTYPE: tl.constexpr, INTERPRETED: tl.constexpr):
+    """fp32 x in DTYPE, to the nearest value, ties to even."""
+    if INTERPRETED and DTYPE == tl.bfloat16:  # the interpreter truncates: round the bits that it drops
+        bits = x.to(tl.int32, bitcast=True)
+        nearest = ((bits + 0x7FFF + ((bits >> 16) & 1)) & -65536).to(tl.float32, bitcast=True)
+        x = tl.where(x == x, nearest, x)
+    return x.to(DTYPE)
+
+
+@triton.jit
+def accumulate(
+    a, b, m_left, n_left, k, stride_am, stride_ak, stride_bk, stride_bn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """The fp32 sums of the tile whose first row of A is at `a` and first column of B at `b`."""
+    rows = block_offsets(BLOCK_M, WIDE)
+    cols = block_offsets(BLOCK_N, WIDE)
+    depth = block_offsets(BLOCK_K, WIDE)
+    # Offsets within a tile stay the same along K and only the two origins move: offsets are half as
+    # wide as pointers, and there are as many of them as elements where rows are not aligned.
+    a_offsets = rows[:, None] * stride_am + depth[None, :] * stride_ak
+    b_offsets = depth[:, None] * stride_bk + cols[None, :] * stride_bn
+    a_mask = (rows < m_left)[:, None]
+    b_mask = (cols < n_left)[None, :]
+    block_k = tl.full((), BLOCK_K, tl.int64)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    # At least one step, masked off entirely when K is 0: a loop that may run zero times makes ptxas
+    # wait after every wgmma (Triton 3.6).
+    for step in range(tl.maximum(tl.cdiv(k, BLOCK_K), 1)):
+        k_mask = depth < k - step * BLOCK_K
+        x = tl.load(a + a_offsets, mask=a_mask & k_mask[None, :], other=0.0)
+        y = tl.load(b + b_offsets, mask=k_mask[:, None] & b_mask, other=0.0)
+        if INTERPRETED:  # numpy has no bf16
+            x, y = x.to(tl.float32), y.to(tl.float32)
+        acc = tl.dot(x, y, acc, input_precision=PRECISION)
+        a += block_k * stride_ak
+        b += block_k * stride_bk
+    return acc
+
+
+@triton.jit(do_not_specialize=["launched", "programs"])
+def tile_kernel(
+    a, b, c, table, factors, m, n, k, launched, programs,
+    stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    ORDER: tl.constexpr, ALONG: tl.constexpr,
+    LAYOUT_A: tl.constexpr, LAYOUT_B: tl.constexpr, DIVISOR: tl.constexpr,
+    PERSISTENT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """C[batch, m, n] = A[batch, m, k] @ B[batch, k, n]. Grid: (`programs`,), or fewer when PERSISTENT.
+
+    `launched` is the number of programs that the order launches for one product of the batch,
+    `programs` that of the whole batch. DIVISOR divides the length of every contiguous row and the
+    stride from one to the next, of all three operands: Triton itself only looks for 16, and loads
+    one element at a time where it does not know.
+    """
+    if LAYOUT_A == "n":
+        stride_am, k = multiple_of(stride_am, DIVISOR), multiple_of(k, DIVISOR)
+    elif LAYOUT_A == "t":
+        stride_ak, m = multiple_of(stride_ak, DIVISOR), multiple_of(m, DIVISOR)
+    if LAYOUT_B == "n":
+        stride_bk, n = multiple_of(stride_bk, DIVISOR), multiple_of(n, DIVISOR)
+    elif LAYOUT_B == "t":
+        stride_bn, k = multiple_of(stride_bn, DIVISOR), multiple_of(k, DIVISOR)
+    stride_cm, n = multiple_of(stride_cm, DIVISOR), multiple_of(n, DIVISOR)
+    tiles_m = tl.cdiv(m, BLOCK_M)
+    tiles_n = tl.cdiv(n, BLOCK_N)
+    stride = programs
+    if PERSISTENT:
+        stride = tl.num_programs(0)
+    for i in range(tl.program_id(0), programs, stride):
+        batch = (i // launched).to(tl.int64)
+        tile_m, tile_n = tile_at(i % launched, tiles_m, tiles_n, table, factors, ORDER, ALONG)
+        if tile_m < tiles_m and tile_n < tiles_n:  # else overflow: split-merge launches more than there is
+            row = tile_m.to(tl.int64) * BLOCK_M
+            col = tile_n.to(tl.int64) * BLOCK_N
+            m_left = (m - row).to(tl.int32)
+            n_left = (n - col).to(tl.int32)
+            acc = accumulate(
+                a + batch * stride_ab + row * stride_am, b + batch * stride_bb + col * stride_bn,
+                m_left, n_left, k, stride_am, stride_ak, stride_bk, stride_bn,
+                BLOCK_M, BLOCK_N, BLOCK_K, PRECISION, WIDE, INTERPRETED,
+            )  # fmt: skip
+            rows = block_offsets(BLOCK_M, WIDE)
+            cols = block_offsets(BLOCK_N, WIDE)
+            origin = c + batch * stride_cb + row * stride_cm + col * stride_cn
+            tl.store(
+                origin + rows[:, None] * stride_cm + cols[None, :] * stride_cn,
+                rounded(acc, c.dtype.element_ty, INTERPRETED),
+                mask=(rows < m_left)[:, None] & (cols < n_left)[None, :],
+            )
