@@ -1,0 +1,295 @@
+"""L2 traffic: the model against a brute-force LRU, the laws any cache obeys, and measured DRAM reads."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tritonmm import gpu as gpus
+from tritonmm import l2, orders
+from tritonmm.config import Config
+from tritonmm.orders import ColumnMajor, Hilbert, Morton, RowMajor, Serpentine, SplitMerge, SwizzleMerge, Table
+from tritonmm.problem import Problem
+
+H200 = gpus.spec("h200")
+ORDERS = [
+    RowMajor(),
+    ColumnMajor(),
+    SplitMerge(4),
+    SplitMerge(3, along="n"),
+    SwizzleMerge(3),
+    SwizzleMerge(4, 2),
+    SwizzleMerge(2, along="n"),
+    Serpentine(2),
+    Morton(),
+    Hilbert(),
+]
+ROW_MAJOR = RowMajor()
+LARGE = Problem(16384, 16384, 4096)
+
+
+def small_gpu(l2_bytes: int, sms: int = 5) -> gpus.Gpu:
+    return replace(H200, sms=sms, l2_bytes=l2_bytes, l2_partitions=1)
+
+
+def small_config(order=ROW_MAJOR, persistent=True, **more) -> Config:
+    return Config(block_m=16, block_n=32, block_k=16, persistent=persistent, order=order, **more)
+
+
+def large_config(order) -> Config:
+    return Config(block_m=128, block_n=256, num_stages=4, persistent=True, order=order)
+
+
+def shuffled(tiles_m: int, tiles_n: int, seed: int = 0) -> Table:
+    tiles = np.array(list(itertools.product(range(tiles_m), range(tiles_n))))
+    return Table(np.random.default_rng(seed).permutation(tiles))
+
+
+def compulsory_reads(p: Problem) -> int:
+    return p.batch * (p.m + p.n) * p.k * p.element_bytes
+
+
+def reads_without_cache(p: Problem, c: Config) -> int:
+    """Every operand of every tile."""
+    tiles_m, tiles_n = c.tiles(p)
+    return p.batch * (tiles_n * p.m + tiles_m * p.n) * p.k * p.element_bytes
+
+
+def waves_by_hand(p: Problem, c: Config, gpu: gpus.Gpu):
+    """Lists of (slot, batch, m, n), one a wave, by walking every program."""
+    tiles = c.tiles(p)
+    programs = l2.concurrent(p, c, gpu)
+    launched = c.order.launched(*tiles)
+    launch = [(i // launched, c.order.tile(i % launched, *tiles)) for i in range(launched * p.batch)]
+    if c.persistent:
+        walks = [[x for x in launch[program::programs] if x[1]] for program in range(programs)]
+        rounds = itertools.zip_longest(*walks)
+    else:
+        real = [x for x in launch if x[1]]
+        rounds = [real[i : i + programs] for i in range(0, len(real), programs)]
+    return [[(slot, x[0], *x[1]) for slot, x in enumerate(wave) if x] for wave in rounds]
+
+
+def traffic_by_hand(p: Problem, c: Config, gpu: gpus.Gpu) -> tuple[int, int]:
+    """(DRAM reads, L2 reads) by definition: a slice hits if all that was touched since its last use, it
+    and the other slices of its step included, fits the capacity."""
+    capacity = gpu.l2_bytes / gpu.l2_partitions
+    steps = -(-p.k // c.block_k)
+    last, size = {}, {}
+    now = dram = asked = 0
+    for wave in waves_by_hand(p, c, gpu):
+        for step in range(steps):
+            now += 1
+            depth = min(c.block_k, p.k - step * c.block_k) * p.element_bytes
+            wanted = {}
+            for slot, batch, m, n in wave:
+                for panel, extent in (
+                    (("a", batch, m, step), min(c.block_m, p.m - m * c.block_m)),
+                    (("b", batch, n, step), min(c.block_n, p.n - n * c.block_n)),
+                ):
+                    size[panel] = extent * depth
+                    wanted.setdefault(panel, set()).add(slot // 2)
+            before = {panel: last.get(panel) for panel in wanted}
+            last.update(dict.fromkeys(wanted, now))
+            for panel, pairs in wanted.items():
+                asked += len(pairs) * size[panel]
+                since = before[panel]
+                if since is None or sum(size[x] for x in last if last[x] >= since) > capacity:
+                    dram += size[panel]
+        now += 1
+        for _, batch, m, n in wave:
+            tile = ("c", batch, m, n)
+            extent = min(c.block_m, p.m - m * c.block_m) * min(c.block_n, p.n - n * c.block_n)
+            last[tile], size[tile] = now, extent * p.out_element_bytes
+    return dram, asked
+
+
+@pytest.mark.parametrize("capacity", [0, 9_000, 14_000, 20_000, 27_000, 40_000, 10**9])
+@pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "plain"])
+@pytest.mark.parametrize("order", [*ORDERS, shuffled(7, 5)], ids=str)
+def test_equals_brute_force_lru(order, persistent, capacity):
+    p, c = Problem(105, 150, 50), small_config(order, persistent)
+    gpu = small_gpu(capacity, sms=5 if persistent else 1)
+    found = l2.of(p, c, gpu)
+    assert (found.dram_read_bytes, found.l2_read_bytes) == traffic_by_hand(p, c, gpu), f"{p}, {c}, {capacity}: {found}"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    m=st.integers(1, 130),
+    n=st.integers(1, 200),
+    k=st.integers(0, 70),
+    batch=st.integers(1, 3),
+    sms=st.integers(1, 9),
+    capacity=st.integers(0, 60_000),
+    persistent=st.booleans(),
+    order=st.sampled_from(ORDERS),
+)
+def test_equals_brute_force_lru_on_any_problem(m, n, k, batch, sms, capacity, persistent, order):
+    p, c, gpu = Problem(m, n, k, batch=batch), small_config(order, persistent), small_gpu(capacity, sms)
+    found = l2.of(p, c, gpu)
+    assert (found.dram_read_bytes, found.l2_read_bytes) == traffic_by_hand(p, c, gpu)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    m=st.integers(1, 500),
+    n=st.integers(1, 500),
+    k=st.integers(1, 200),
+    batch=st.integers(1, 3),
+    sms=st.integers(1, 40),
+    capacity=st.integers(0, 200_000),
+    persistent=st.booleans(),
+    order=st.sampled_from(ORDERS),
+)
+def test_between_compulsory_and_no_cache(m, n, k, batch, sms, capacity, persistent, order):
+    p, c = Problem(m, n, k, batch=batch), small_config(order, persistent)
+    found = l2.of(p, c, small_gpu(capacity, sms))
+    assert compulsory_reads(p) <= found.dram_read_bytes <= found.l2_read_bytes <= reads_without_cache(p, c)
+    assert 0 <= found.hit_rate <= 1
+    assert found.dram_write_bytes == batch * m * n * 2
+
+
+@pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "plain"])
+@pytest.mark.parametrize("order", [*ORDERS, shuffled(63, 32)], ids=str)
+def test_huge_l2_reads_everything_once(order, persistent):
+    p, c = Problem(1000, 1001, 77, batch=1), small_config(order, persistent)
+    assert l2.of(p, c, small_gpu(10**12)).dram_read_bytes == compulsory_reads(p)
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_more_l2_never_reads_more(order):
+    p, c = Problem(400, 600, 128), small_config(order)
+    reads = [l2.of(p, c, small_gpu(capacity)).dram_read_bytes for capacity in range(0, 400_000, 10_000)]
+    assert reads == sorted(reads, reverse=True)
+    assert reads[0] > reads[-1], f"{order}: the capacity makes no difference: {reads}"
+
+
+def test_partitions_keep_a_copy_each():
+    p, c = Problem(400, 600, 128), small_config()
+    whole = l2.of(p, c, small_gpu(120_000))
+    halved = l2.of(p, c, replace(small_gpu(240_000), l2_partitions=2))
+    assert whole == halved
+    assert whole != l2.of(p, c, small_gpu(240_000))
+
+
+@pytest.mark.parametrize(("factor", "gigabytes"), [(1, 9.1), (4, 4.7), (8, 2.7), (16, 2.1), (22, 2.15)])
+def test_near_the_counters_of_an_h200(factor, gigabytes):
+    read = l2.traffic(16384, 16384, 4096, large_config(SwizzleMerge(factor))).dram_read_bytes / 1e9
+    assert read == pytest.approx(gigabytes, rel=0.15)
+
+
+def test_a_good_factor_beats_row_major():
+    reads = {o: l2.of(LARGE, large_config(o), H200).dram_read_bytes for o in (RowMajor(), SwizzleMerge(16))}
+    assert reads[SwizzleMerge(16)] < reads[RowMajor()] / 3
+
+
+def test_l2_reads_change_with_the_order_as_counted():
+    """Misses at 8192^3 are 0.33 of the reads with factor 1, 0.41 with 4; both miss the same bytes."""
+    one, four = (l2.traffic(8192, 8192, 8192, large_config(SwizzleMerge(f))) for f in (1, 4))
+    assert one.dram_read_bytes == pytest.approx(four.dram_read_bytes, rel=0.02)
+    assert one.l2_read_bytes / four.l2_read_bytes == pytest.approx(0.41 / 0.33, rel=0.02)
+    assert one.hit_rate > four.hit_rate
+
+
+@pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "plain"])
+def test_split_merge_without_overflow_is_swizzle_merge(persistent):
+    p = Problem(16 * 12, 32 * 7, 64, batch=2)
+    split, swizzle = (l2.of(p, small_config(o(4), persistent), small_gpu(20_000)) for o in (SplitMerge, SwizzleMerge))
+    assert split == swizzle
+
+
+def test_overflow_programs_free_their_slot_in_a_plain_launch():
+    p, gpu = Problem(16 * 9, 32 * 7, 64), small_gpu(20_000, sms=1)
+    overflowing = small_config(SplitMerge(4), persistent=False)
+    visited = overflowing.order.visit(9, 7)
+    without = replace(overflowing, order=Table(visited[visited[:, 0] >= 0]))
+    assert len(visited) > 9 * 7
+    assert l2.of(p, overflowing, gpu) == l2.of(p, without, gpu)
+
+
+def test_a_row_more_costs_a_row():
+    """Two tiles high with one row in the second: A counts 17 rows, and not 32."""
+    huge, c = small_gpu(10**12), small_config()
+    assert l2.of(Problem(17, 32, 16), c, huge).dram_read_bytes == (17 + 32) * 16 * 2
+    assert l2.of(Problem(16, 33, 16), c, huge).dram_read_bytes == (16 + 33) * 16 * 2
+    assert l2.of(Problem(16, 32, 17), c, huge).dram_read_bytes == (16 + 32) * 17 * 2
+    assert l2.of(Problem(17, 33, 1), c, huge).dram_write_bytes == 17 * 33 * 2
+
+
+@pytest.mark.parametrize("capacity", [0, 10**12])
+def test_whole_waves_of_a_batch_add_up(capacity):
+    one, many = Problem(80, 32, 48), Problem(80, 32, 48, batch=4)
+    gpu = small_gpu(capacity)  # 5 tiles: a wave each
+    found, single = l2.of(many, small_config(), gpu), l2.of(one, small_config(), gpu)
+    assert found.dram_read_bytes == 4 * single.dram_read_bytes
+    assert found.l2_read_bytes == 4 * single.l2_read_bytes
+    assert found.dram_write_bytes == 4 * single.dram_write_bytes
+
+
+def test_k_zero_writes_and_reads_nothing():
+    found = l2.traffic(100, 50, 0, small_config())
+    assert (found.dram_read_bytes, found.dram_write_bytes, found.l2_read_bytes) == (0, 100 * 50 * 2, 0)
+    assert found.hit_rate == 1.0
+
+
+@pytest.mark.parametrize("sizes", [(0, 50, 60, 1), (50, 0, 60, 1), (50, 60, 70, 0)], ids=["m", "n", "batch"])
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_empty_product_moves_nothing(order, sizes):
+    m, n, k, batch = sizes
+    assert l2.traffic(m, n, k, small_config(order), batch=batch) == l2.Traffic(0, 0, 0)
+
+
+def test_split_k_moves_partial_sums():
+    p, whole, split = Problem(64, 64, 96), small_config(), small_config(split_k=3)
+    held, spilled = (l2.of(p, split, small_gpu(capacity)) for capacity in (10**9, 1))
+    partial = 3 * 64 * 64 * l2.PARTIAL_BYTES
+    assert held.dram_read_bytes == compulsory_reads(p)
+    assert held.dram_write_bytes == 64 * 64 * 2
+    assert spilled.dram_write_bytes == 64 * 64 * 2 + partial
+    assert held.l2_read_bytes >= l2.of(p, whole, small_gpu(10**9)).l2_read_bytes / 2 + partial
+
+
+def test_wide_elements_count_double():
+    half, full = (l2.traffic(512, 512, 512, small_config(), dtype=d) for d in ("bf16", "fp32"))
+    assert full.l2_read_bytes == 2 * half.l2_read_bytes
+    assert full.dram_write_bytes == 2 * half.dram_write_bytes
+
+
+def test_a_plain_launch_holds_what_an_sm_can():
+    p = Problem(8192, 8192, 4096)
+    assert l2.programs_per_sm(p, Config(block_m=128, block_n=256, num_stages=3), H200) == 1
+    assert l2.programs_per_sm(p, Config(block_m=128, block_n=128, num_stages=3), H200) == 2  # shared memory
+    assert l2.programs_per_sm(p, Config(block_m=128, block_n=128, block_k=16, num_warps=8), H200) == 2  # registers
+    assert l2.programs_per_sm(p, Config(block_m=16, block_n=16, block_k=16, num_warps=16), H200) == 3
+    assert l2.concurrent(p, large_config(RowMajor()), H200) == 132
+    assert l2.concurrent(Problem(128, 512, 64), large_config(RowMajor()), H200) == 2
+
+
+def test_gpu_by_name_and_by_value_agree():
+    c = large_config(SwizzleMerge(8))
+    assert l2.traffic(2048, 2048, 2048, c) == l2.traffic(2048, 2048, 2048, c, gpu=H200)
+    with pytest.raises(ValueError, match="unknown GPU 'h2000'"):
+        l2.traffic(2048, 2048, 2048, c, gpu="h2000")
+
+
+def test_table_of_another_grid_is_refused():
+    with pytest.raises(ValueError, match="does not fit a grid of 4 x 2 tiles"):
+        l2.traffic(64, 64, 64, small_config(shuffled(3, 3)))
+
+
+@pytest.mark.parametrize("name", gpus.names())
+def test_every_gpu_is_modelled(name):
+    p = Problem(4096, 4096, 1024)
+    found = l2.traffic(4096, 4096, 1024, Config(order=orders.parse("hilbert")), gpu=name)
+    assert compulsory_reads(p) <= found.dram_read_bytes <= found.l2_read_bytes
+
+
+def test_prints_units_and_hit_rate():
+    assert (
+        str(l2.Traffic(2_500_000_000, 900, 10_000_000_000))
+        == "DRAM reads 2.5 GB, writes 900 B; L2 reads 10 GB, 75.0% hit"
+    )
