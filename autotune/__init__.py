@@ -1,0 +1,9 @@
+"""Measuring and searching: every trial is checked before it is timed, and every outcome is a row.
+
+space.py        which configs are tried
+verify.py       whether a config computes the product
+measure.py      how long it takes, beside torch, in one process
+sources.py      where a trial's numbers come from: a GPU, or the model and the interpreter
+sweep.py        one trial after the other, into the store
+store.py        SQLite in, CSV out
+"""

@@ -1,0 +1,79 @@
+"""What a measurement depends on besides the problem and the config."""
+
+import dataclasses
+import datetime
+import hashlib
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import triton
+
+import tritonmm
+from tritonmm.version import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The GPU and the versions of everything that decides a time. Fields without an answer are empty.
+
+    gpu: the device's full name, or the name of the spec that was modelled; driver and cuda: of the
+    machine (ROCm's on AMD); commit: of the tritonmm checkout, followed by "+" and a digest where
+    files differ from it; date: the day, in UTC.
+    """
+
+    gpu: str
+    driver: str
+    cuda: str
+    torch: str
+    triton: str
+    tritonmm: str
+    commit: str
+    date: str
+
+    @classmethod
+    def here(cls, gpu: str) -> "Environment":
+        """This process's environment, for trials on the GPU of that name."""
+        return cls(
+            gpu=gpu,
+            driver=_answer("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],
+            cuda=torch.version.cuda or getattr(torch.version, "hip", None) or "",
+            torch=torch.__version__,
+            triton=triton.__version__,
+            tritonmm=__version__,
+            commit=_commit(Path(tritonmm.__file__).resolve().parents[1]),
+            date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        )
+
+    def fingerprint(self) -> str:
+        """Equal for environments whose trials can stand for each other: all fields but the date."""
+        fields = dataclasses.asdict(self)
+        del fields["date"]
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
+
+    def comments(self) -> list[str]:
+        """A line `# key: value` a field, as a results file begins with."""
+        return [f"# {key}: {value or 'none'}" for key, value in dataclasses.asdict(self).items()]
+
+
+def _commit(checkout: Path) -> str:
+    """The checkout's commit, and a digest of what its code has changed since, or "" if it is none."""
+    # A copy installed below some other project's repository must not take that project's commit.
+    if not (checkout / ".git").exists():
+        return os.environ.get("TRITONMM_COMMIT", "")
+    commit = _answer("git", "-C", str(checkout), "rev-parse", "--short=12", "HEAD")
+    changes = _answer("git", "-C", str(checkout), "diff", "HEAD", "--", "tritonmm", "autotune/*.py")
+    digest = "+" + hashlib.sha256(changes.encode()).hexdigest()[:8] if changes else ""
+    return commit + digest if commit else ""
+
+
+def _answer(*command: str) -> str:
+    """What the command prints, or "" where it is missing, fails or hangs."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()

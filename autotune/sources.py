@@ -1,0 +1,151 @@
+"""Where a trial's numbers come from: a GPU, or the model and the interpreter.
+
+Both answer the same questions, so that a sweep does not know which one it has:
+
+    source, regime, gpu, environment    what the rows say about themselves
+    error_ratio(problem, config)        the check; at most 1 passes
+    times(problem, config)              the time, and torch's where it is known
+    alive()                             whether the next trial can be run in this process
+"""
+
+import contextlib
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+
+from tritonmm import cost
+from tritonmm import gpu as gpus
+from tritonmm.autotune import measure, space, verify
+from tritonmm.autotune.environment import Environment
+from tritonmm.autotune.measure import REGIMES, GraphReplay, Times
+from tritonmm.config import Config
+from tritonmm.gpu import Gpu
+from tritonmm.plan import INTERPRETED, plan_for
+from tritonmm.problem import Problem
+
+
+class Source(Protocol):
+    source: str
+    regime: str
+    gpu: Gpu
+    environment: Environment
+
+    def error_ratio(self, problem: Problem, config: Config) -> float: ...
+
+    def times(self, problem: Problem, config: Config) -> Times: ...
+
+    def alive(self) -> bool: ...
+
+
+class ModelSource:
+    """Times predicted by `tritonmm.cost` for `gpu`; the check is real, in the interpreter at a reduced size.
+
+    Raises RuntimeError unless Triton's interpreter is on.
+    """
+
+    source = "model"
+    regime = "none"
+
+    def __init__(self, gpu: Gpu):
+        if not INTERPRETED:
+            raise RuntimeError(
+                "modelled trials are checked in Triton's interpreter; set TRITON_INTERPRET=1 before importing tritonmm"
+            )
+        self.gpu = gpu
+        self.environment = Environment.here(gpu.name)
+        self._ratios: dict[tuple[Problem, Config], float] = {}
+
+    def error_ratio(self, problem: Problem, config: Config) -> float:
+        # Stages and warps mean nothing to the interpreter: configs that differ in nothing else are run once.
+        key = verify.reduced(problem, config), replace(config, num_stages=1, num_warps=16)
+        if key not in self._ratios:
+            self._ratios[key] = verify.interpreted(*key)
+        return self._ratios[key]
+
+    def times(self, problem: Problem, config: Config) -> Times:
+        return Times(cost.predict(problem, config, self.gpu).seconds * 1e6)
+
+    def alive(self) -> bool:
+        return True
+
+
+class GpuSource:
+    """Times measured on the current device beside torch, in a regime of `measure.REGIMES`.
+
+    Raises RuntimeError where kernels would run in Triton's interpreter.
+    """
+
+    source = "gpu"
+
+    def __init__(self, regime: str):
+        if INTERPRETED:
+            raise RuntimeError("TRITON_INTERPRET is set, so kernels run on the CPU; unset it to measure the GPU")
+        self.device = torch.device("cuda", torch.cuda.current_device())
+        self.regime = regime
+        self.gpu = gpus.of_device(self.device.index)
+        self.environment = Environment.here(torch.cuda.get_device_name(self.device))
+        # The check, the operands and torch's replay serve every config of one problem.
+        self._problem: Problem | None = None
+        self._check: verify.Check | None = None
+        self._sets: list[tuple[torch.Tensor, ...]] = []
+        self._torch: GraphReplay | None = None
+
+    def error_ratio(self, problem: Problem, config: Config) -> float:
+        self._turn_to(problem)
+        return self._check.error_ratio(plan_for(problem, config, self.device))
+
+    def times(self, problem: Problem, config: Config) -> Times:
+        self._turn_to(problem)
+        regime = REGIMES[self.regime]
+        if self._torch is None:
+            with _torch_precision(problem):
+                self._torch = GraphReplay(_torch_product, self._sets, regime.replay)
+        ours = GraphReplay(plan_for(problem, config, self.device), self._sets, regime.replay)
+        try:
+            return measure.paired(ours, self._torch, regime)
+        finally:
+            ours.free()
+
+    def alive(self) -> bool:
+        """False once a kernel has faulted: CUDA then fails every later call of the process."""
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            return False
+        return True
+
+    def _turn_to(self, problem: Problem) -> None:
+        if problem == self._problem:
+            return
+        if self._torch is not None:
+            self._torch.free()
+        self._problem = self._check = self._torch = None
+        self._sets = []
+        torch.cuda.empty_cache()
+        self._check = verify.Check(problem, self.device)
+        self._sets = [space.operands(problem, self.device) for _ in range(measure.set_count(problem, self.gpu))]
+        for a, b, _ in self._sets:
+            # Normal numbers: the power that a product draws, and so its time, depends on the bits.
+            a.normal_()
+            b.normal_()
+        self._problem = problem
+
+
+def _torch_product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    (torch.mm if a.dim() == 2 else torch.bmm)(a, b, out=out)
+
+
+@contextlib.contextmanager
+def _torch_precision(problem: Problem):
+    """torch multiplies fp32 as the problem says. The other dtypes need no setting, so none is touched."""
+    matmul = torch.backends.cuda.matmul
+    if problem.dtype != "fp32":
+        yield
+        return
+    before = matmul.fp32_precision
+    matmul.fp32_precision = problem.precision
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before

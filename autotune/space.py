@@ -1,0 +1,111 @@
+"""Which configs are tried: the product of a few lists. What is legal is not decided here."""
+
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from tritonmm import orders
+from tritonmm.config import Config
+from tritonmm.problem import DTYPES, Problem
+
+LAYOUTS = ("nn", "nt", "tn", "tt")
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Every combination of the lists, as configs.
+
+    Combinations that `Config.fits` refuses are part of the space: each becomes a trial with the
+    reason, so that a gap in a figure explains itself.
+    """
+
+    blocks: tuple[tuple[int, int, int], ...] = ((128, 256, 64), (128, 128, 64), (64, 128, 64))
+    stages: tuple[int, ...] = (3, 4)
+    warps: tuple[int, ...] = (4, 8)
+    tile_orders: tuple[orders.Order, ...] = tuple(orders.SwizzleMerge(f) for f in (1, 2, 4, 8, 16))
+    kernels: tuple[str, ...] = ("tile",)
+    persistent: tuple[bool, ...] = (False,)
+
+    def __len__(self) -> int:
+        lists = (self.kernels, self.blocks, self.stages, self.warps, self.persistent, self.tile_orders)
+        return len(list(itertools.product(*lists)))
+
+    def __iter__(self) -> Iterator[Config]:
+        """The configs; those that differ only in their order follow each other."""
+        for kernel, (block_m, block_n, block_k), num_stages, num_warps, persistent, order in itertools.product(
+            self.kernels, self.blocks, self.stages, self.warps, self.persistent, self.tile_orders
+        ):
+            yield Config(
+                kernel=kernel,
+                block_m=block_m,
+                block_n=block_n,
+                block_k=block_k,
+                num_stages=num_stages,
+                num_warps=num_warps,
+                persistent=persistent,
+                order=order,
+            )
+
+
+TINY = Space(
+    blocks=((128, 256, 64), (64, 128, 64)),
+    stages=(3,),
+    warps=(8,),
+    tile_orders=(orders.RowMajor(), orders.SwizzleMerge(4), orders.SwizzleMerge(8), orders.Hilbert()),
+)
+"""Eight configs: enough to see an order matter, small enough for the interpreter."""
+
+
+def blocks(text: str) -> tuple[int, int, int]:
+    """(block_m, block_n, block_k) from its spelling, such as "128x256x64". Raises ValueError."""
+    if not re.fullmatch(r"\d+x\d+x\d+", text.strip()):
+        raise ValueError(f"blocks {text!r}: must be block_m x block_n x block_k, as in 128x256x64")
+    block_m, block_n, block_k = map(int, text.split("x"))
+    return block_m, block_n, block_k
+
+
+def tile_orders(text: str) -> tuple[orders.Order, ...]:
+    """Orders from a list such as "row-major,swizzle-merge:16,8,hilbert". Raises ValueError.
+
+    A comma before a digit belongs to an order's factors; the others separate.
+    """
+    return tuple(orders.parse(part) for part in re.split(r",\s*(?!\s*-?\d)", text))
+
+
+def problem(m: int, n: int, k: int, *, batch: int = 1, dtype: str = "bf16", layout: str = "nt") -> Problem:
+    """The problem of densely stored operands, as `operands` makes them.
+
+    dtype: a name of `DTYPES`, or "tf32" for fp32 operands multiplied as tf32. Raises ValueError.
+    """
+    if dtype not in (*DTYPES, "tf32"):
+        raise ValueError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}, tf32")
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout is {layout!r}; it must be one of {', '.join(LAYOUTS)}")
+    stored, precision = ("fp32", "tf32") if dtype == "tf32" else (dtype, "ieee")
+    asked = Problem(m=m, n=n, k=k, batch=batch, dtype=stored, precision=precision, layout=layout)
+    a, b, out = operands(asked, torch.device("meta"))
+    # The alignment is what `Problem.of` finds; where a dimension is 1 it may also see another layout.
+    return Problem.of(a, b, out, precision)
+
+
+def operands(asked: Problem, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Uninitialised a, b and out of the problem, densely stored: 2-D, or 3-D for a batch.
+
+    Raises ValueError for a layout with "s", which names no one way to store an operand.
+    """
+    if asked.layout not in LAYOUTS:
+        raise ValueError(f"layout is {asked.layout!r}; operands are made for {', '.join(LAYOUTS)}")
+
+    def stored(letter: str, rows: int, cols: int) -> torch.Tensor:
+        batch = (asked.batch,) if asked.batch != 1 else ()
+        dims = (rows, cols) if letter == "n" else (cols, rows)
+        x = torch.empty(*batch, *dims, dtype=DTYPES[asked.dtype], device=device)
+        return x if letter == "n" else x.mT
+
+    a = stored(asked.layout[0], asked.m, asked.k)
+    b = stored(asked.layout[1], asked.k, asked.n)
+    out = torch.empty(*a.shape[:-1], asked.n, dtype=DTYPES[asked.out_dtype], device=device)
+    return a, b, out

@@ -1,0 +1,183 @@
+"""Trials in a SQLite file, one row each, and out of it as CSV."""
+
+import csv
+import dataclasses
+import json
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterable, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+
+from tritonmm.autotune.environment import Environment
+from tritonmm.autotune.trial import COLUMNS, Trial, problem_json
+from tritonmm.config import Config
+from tritonmm.problem import Problem
+
+SCHEMA = 1
+"""The version of the tables, in the file's user_version. A change of `Trial` is a change of the tables."""
+
+APPLICATION = 0x746D6D31
+"""What marks a SQLite file as ours, in its application_id: "tmm1"."""
+
+_RESULTS = tuple(f.name for f in dataclasses.fields(Trial) if f.name not in ("problem", "config", "source", "regime"))
+
+_TABLES = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS environments (fingerprint TEXT PRIMARY KEY, description TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS trials (
+    problem TEXT NOT NULL,
+    config TEXT NOT NULL,
+    environment TEXT NOT NULL REFERENCES environments (fingerprint),
+    source TEXT NOT NULL,
+    regime TEXT NOT NULL,
+    {", ".join(_RESULTS)},
+    UNIQUE (problem, config, environment, source, regime)
+);
+PRAGMA application_id = {APPLICATION};
+PRAGMA user_version = {SCHEMA};
+COMMIT;
+"""
+
+
+class StoreError(Exception):
+    """A file cannot serve as a store; nothing in it has been changed."""
+
+
+class Store:
+    """The trials in the file at `path`, which is made if it is missing. Use it in a `with`, or close it.
+
+    Each added trial is committed on its own, so a process may end at any moment; several processes
+    may share a file. Raises StoreError for a file that is not a store, is damaged, or was written
+    by a newer tritonmm.
+    """
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = Path(path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            is_store = _is_store(self.path)
+            self._db = sqlite3.connect(self.path, timeout=30, isolation_level=None)
+            if not is_store:
+                try:
+                    # Refused at once, without the timeout, while another process makes the same file: it does this too.
+                    with suppress(sqlite3.OperationalError):
+                        self._db.execute("PRAGMA journal_mode = WAL")
+                    self._db.executescript(_TABLES)
+                except BaseException:
+                    self._db.close()
+                    raise
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"{self.path}: cannot be used as a store of trials: {error}") from error
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __len__(self) -> int:
+        return self._db.execute("SELECT count(*) FROM trials").fetchone()[0]
+
+    def add(self, trial: Trial, environment: Environment) -> None:
+        """Keep a trial. One that is already there, of the same key, stays as it is."""
+        fingerprint = environment.fingerprint()
+        key = *_key(trial.problem, trial.config), fingerprint, trial.source, trial.regime
+        values = *key, *(getattr(trial, name) for name in _RESULTS)
+        try:
+            with self._db:
+                self._db.execute("BEGIN IMMEDIATE")
+                self._db.execute(
+                    "INSERT OR IGNORE INTO environments VALUES (?, ?)",
+                    (fingerprint, json.dumps(dataclasses.asdict(environment))),
+                )
+                self._db.execute(f"INSERT OR IGNORE INTO trials VALUES ({', '.join('?' * len(values))})", values)
+        except sqlite3.Error as error:
+            raise StoreError(f"{self.path}: a trial could not be written: {error}") from error
+
+    def find(
+        self, problem: Problem, config: Config, environment: Environment, source: str, regime: str
+    ) -> Trial | None:
+        """The trial of that key, or None."""
+        row = self._db.execute(
+            f"SELECT {', '.join(_RESULTS)} FROM trials"
+            " WHERE problem = ? AND config = ? AND environment = ? AND source = ? AND regime = ?",
+            (*_key(problem, config), environment.fingerprint(), source, regime),
+        ).fetchone()
+        if row is None:
+            return None
+        return Trial(
+            problem=problem, config=config, source=source, regime=regime, **dict(zip(_RESULTS, row, strict=True))
+        )
+
+
+def write_csv(path: str | os.PathLike, trials: Sequence[Trial], environment: Environment) -> None:
+    """The trials, of one environment, source and regime, as CSV; replaces `path` in one step.
+
+    The environment, the source and the regime come first, as lines `# key: value`; then the header
+    of `trial.COLUMNS`. The date is the day of the trials, or "first to last".
+    """
+    days = sorted({trial.measured[:10] for trial in trials}) or [environment.date]
+    comments = dataclasses.replace(environment, date=" to ".join(dict.fromkeys((days[0], days[-1])))).comments()
+    for name in ("source", "regime"):
+        comments.append(f"# {name}: {_only(name, {getattr(trial, name) for trial in trials})}")
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "w", newline="", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in comments)
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            for trial in trials:
+                # Readers that skip comments would cut the line at a "#".
+                writer.writerow(trial.row() | {"message": trial.message.replace("#", "no. ")})
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(unfinished, 0o644)
+        os.replace(unfinished, path)
+    except BaseException:
+        os.unlink(unfinished)
+        raise
+
+
+def _only(name: str, values: Iterable[str]) -> str:
+    values = sorted(values)
+    if len(values) > 1:
+        raise ValueError(f"a results file has one {name}; the trials have {', '.join(values)}")
+    return values[0] if values else "none"
+
+
+def _key(problem: Problem, config: Config) -> tuple[str, str]:
+    return problem_json(problem), config.to_json()
+
+
+def _is_store(path: Path) -> bool:
+    """True for a store, False where one can be made, StoreError for anything else. Only reads."""
+    if path.is_dir():
+        raise StoreError(f"{path}: a folder; a store of trials is a file")
+    if not path.exists() or not path.stat().st_size:
+        return False
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)) as db:
+            application, schema = (db.execute(f"PRAGMA {x}").fetchone()[0] for x in ("application_id", "user_version"))
+            tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if application == 0 and schema == 0 and not tables:
+                return False  # a database in which nothing has been written yet
+            if application != APPLICATION:
+                raise StoreError(f"{path}: a SQLite file of another program; name another file for the trials")
+            if schema > SCHEMA:
+                raise StoreError(
+                    f"{path}: written by a newer tritonmm (schema {schema}, this one knows {SCHEMA});"
+                    " update tritonmm or name another file"
+                )
+            damage = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    except sqlite3.Error as error:
+        raise StoreError(f"{path}: not a readable SQLite file ({error}); name another file or move it away") from error
+    if damage != "ok":
+        raise StoreError(f"{path}: the file is damaged ({damage}); name another file or move it away")
+    return True

@@ -1,0 +1,280 @@
+"""The store of trials: what survives, what is refused, and the CSV that comes out."""
+
+import csv
+import dataclasses
+import hashlib
+import io
+import math
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from tritonmm import orders
+from tritonmm.autotune import space
+from tritonmm.autotune.environment import Environment
+from tritonmm.autotune.store import APPLICATION, SCHEMA, Store, StoreError, write_csv
+from tritonmm.autotune.trial import Trial
+from tritonmm.config import Config
+
+HEADER = (
+    "m,n,k,batch,layout,dtype,kernel,block_m,block_n,block_k,num_stages,num_warps,split_k,persistent,order,source,"
+    "status,time_us,torch_us,tflops,dram_read_bytes,dram_write_bytes,l2_read_bytes,hit_rate,traffic_source,"
+    "error_ratio,message"
+)
+HERE = Environment("H200", "580.1", "13.0", "2.15", "3.9", "0.1", "abc", "2026-11-20")
+PROBLEM = space.problem(1000, 4096, 4096)
+CONFIG = Config(order=orders.SwizzleMerge(16, 8, along="n"))
+
+
+def trial(**fields) -> Trial:
+    known = {
+        "problem": PROBLEM,
+        "config": CONFIG,
+        "source": "gpu",
+        "regime": "burst",
+        "status": "ok",
+        "measured": "2026-11-20T10:00:00+00:00",
+        "time_us": 50.0,
+        "torch_us": 55.5,
+        "dram_read_bytes": 2**40,
+        "dram_write_bytes": 8_192_000,
+        "l2_read_bytes": 2**41,
+        "hit_rate": 0.5,
+        "traffic_source": "model",
+        "error_ratio": 0.99,
+    }
+    return Trial(**known | fields)
+
+
+def found(store: Store, like: Trial, environment: Environment = HERE) -> Trial | None:
+    return store.find(like.problem, like.config, environment, like.source, like.regime)
+
+
+def digest(path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        trial(),
+        trial(source="model", regime="none", torch_us=None),
+        Trial(PROBLEM, CONFIG, "gpu", "burst", "illegal", "2026-11-20T10:00:00+00:00", message="too big"),
+        trial(status="wrong", time_us=None, torch_us=None, error_ratio=math.inf),
+    ],
+    ids=["ok", "model", "illegal", "poison"],
+)
+def test_a_trial_comes_back_as_it_was(tmp_path, kept):
+    with Store(tmp_path / "s.sqlite") as store:
+        store.add(kept, HERE)
+    with Store(tmp_path / "s.sqlite") as store:
+        assert found(store, kept) == kept
+
+
+@pytest.mark.parametrize(
+    ("other", "environment"),
+    [
+        (trial(problem=space.problem(1001, 4096, 4096)), HERE),
+        (trial(problem=space.problem(1000, 4096, 4096, layout="nn")), HERE),
+        (trial(config=Config(order=orders.SwizzleMerge(16, 8))), HERE),
+        (trial(source="model"), HERE),
+        (trial(regime="sustained"), HERE),
+        (trial(), dataclasses.replace(HERE, triton="3.6")),
+        (trial(), dataclasses.replace(HERE, commit="abc+1234")),
+    ],
+    ids=["m", "layout", "order", "source", "regime", "triton", "edited"],
+)
+def test_whatever_decides_a_time_is_part_of_the_key(tmp_path, other, environment):
+    with Store(tmp_path / "s.sqlite") as store:
+        store.add(trial(), HERE)
+        assert found(store, other, environment) is None
+
+
+def test_the_date_is_no_part_of_the_key(tmp_path):
+    with Store(tmp_path / "s.sqlite") as store:
+        store.add(trial(), HERE)
+        assert found(store, trial(), dataclasses.replace(HERE, date="2027-01-01")) == trial()
+
+
+def test_the_first_measurement_stays(tmp_path):
+    with Store(tmp_path / "s.sqlite") as store:
+        store.add(trial(), HERE)
+        store.add(trial(time_us=1.0), HERE)
+        assert len(store) == 1
+        assert found(store, trial()).time_us == 50.0
+
+
+def test_two_processes_may_share_a_file(tmp_path):
+    with Store(tmp_path / "s.sqlite") as one, Store(tmp_path / "s.sqlite") as two:
+        one.add(trial(), HERE)
+        two.add(trial(regime="sustained"), HERE)
+        assert len(one) == len(two) == 2
+
+
+def test_missing_folders_are_made(tmp_path):
+    with Store(tmp_path / "new" / "folder" / "s.sqlite") as store:
+        assert len(store) == 0
+
+
+def test_an_empty_file_becomes_a_store(tmp_path):
+    (tmp_path / "s.sqlite").touch()
+    with Store(tmp_path / "s.sqlite") as store:
+        store.add(trial(), HERE)
+        assert len(store) == 1
+
+
+def test_a_store_marks_itself(tmp_path):
+    Store(tmp_path / "s.sqlite").close()
+    with closing(sqlite3.connect(tmp_path / "s.sqlite")) as db:
+        assert db.execute("PRAGMA application_id").fetchone() == (APPLICATION,)
+        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
+        assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_a_table_order_cannot_be_stored(tmp_path):
+    table = Config(order=orders.Table([[0, 0]]))
+    with Store(tmp_path / "s.sqlite") as store, pytest.raises(ValueError, match="table"):
+        store.find(PROBLEM, table, HERE, "gpu", "burst")
+
+
+def not_a_database(path):
+    path.write_text("m,n,k\n1,2,3\n" * 100)
+
+
+def of_another_program(path):
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE trials (problem TEXT)")
+        db.commit()
+
+
+def of_another_program_versioned(path):
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA user_version = {SCHEMA}")
+        db.commit()
+
+
+def of_a_newer_tritonmm(path):
+    Store(path).close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+        db.commit()
+
+
+def damaged(path):
+    with Store(path) as store:
+        for m in range(1, 300):
+            store.add(trial(problem=space.problem(m, 16, 16)), HERE)
+    pages = path.read_bytes()
+    middle = len(pages) // 8192 * 4096
+    path.write_bytes(pages[:middle] + b"\xa5" * 8192 + pages[middle + 8192 :])
+
+
+def cut_off(path):
+    with Store(path) as store:
+        for m in range(1, 100):
+            store.add(trial(problem=space.problem(m, 16, 16)), HERE)
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (not_a_database, "not a readable SQLite file"),
+        (of_another_program, "another program"),
+        (of_another_program_versioned, "another program"),
+        (of_a_newer_tritonmm, f"newer tritonmm \\(schema {SCHEMA + 1}"),
+        (damaged, "damaged|not a readable SQLite file"),
+        (cut_off, "damaged|not a readable SQLite file"),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_a_file_that_is_no_store_is_refused_untouched(tmp_path, spoil, says):
+    path = tmp_path / "trials.sqlite"
+    spoil(path)
+    before = digest(path)
+    with pytest.raises(StoreError, match=says) as error:
+        Store(path)
+    assert str(path) in str(error.value)
+    assert digest(path) == before
+
+
+def test_a_folder_is_refused(tmp_path):
+    with pytest.raises(StoreError, match="a folder"):
+        Store(tmp_path)
+
+
+def test_a_closed_store_says_which_file_could_not_be_written(tmp_path):
+    store = Store(tmp_path / "s.sqlite")
+    store.close()
+    with pytest.raises(StoreError, match=r"s\.sqlite.*could not be written"):
+        store.add(trial(), HERE)
+
+
+def lines_of(path) -> tuple[list[str], list[dict[str, str]]]:
+    lines = path.read_text().splitlines(keepends=True)
+    comments = [line.strip() for line in lines if line.startswith("#")]
+    assert lines[len(comments)].strip() == HEADER
+    return comments, list(csv.DictReader(io.StringIO("".join(lines[len(comments) :]))))
+
+
+def test_csv_begins_with_the_environment(tmp_path):
+    write_csv(tmp_path / "r.csv", [trial()], dataclasses.replace(HERE, driver=""))
+    comments, _ = lines_of(tmp_path / "r.csv")
+    assert comments == [
+        "# gpu: H200",
+        "# driver: none",
+        "# cuda: 13.0",
+        "# torch: 2.15",
+        "# triton: 3.9",
+        "# tritonmm: 0.1",
+        "# commit: abc",
+        "# date: 2026-11-20",
+        "# source: gpu",
+        "# regime: burst",
+    ]
+
+
+def test_csv_dates_are_the_trials_own(tmp_path):
+    later = trial(measured="2026-11-23T10:00:00+00:00", problem=space.problem(7, 8, 9))
+    write_csv(tmp_path / "r.csv", [later, trial()], dataclasses.replace(HERE, date="2027-01-01"))
+    comments, _ = lines_of(tmp_path / "r.csv")
+    assert "# date: 2026-11-20 to 2026-11-23" in comments
+
+
+def test_csv_rows(tmp_path):
+    tf32 = trial(problem=space.problem(7, 8, 9, dtype="tf32", layout="tn", batch=2))
+    illegal = Trial(PROBLEM, CONFIG, "gpu", "burst", "illegal", "2026-11-20T10:00:00+00:00", message='so, "no" #1')
+    write_csv(tmp_path / "r.csv", [trial(), tf32, illegal], HERE)
+    _, rows = lines_of(tmp_path / "r.csv")
+    assert {name: rows[0][name] for name in ("m", "n", "k", "batch", "layout", "dtype", "order", "persistent")} == {
+        "m": "1000", "n": "4096", "k": "4096", "batch": "1", "layout": "nt", "dtype": "bf16",
+        "order": "swizzle-merge:16,8@n", "persistent": "False",
+    }  # fmt: skip
+    assert (rows[0]["time_us"], rows[0]["torch_us"], rows[0]["dram_read_bytes"]) == ("50.0", "55.5", str(2**40))
+    assert float(rows[0]["tflops"]) == pytest.approx(2 * 1000 * 4096 * 4096 / 50e-6 / 1e12)
+    assert (rows[1]["dtype"], rows[1]["layout"], rows[1]["batch"]) == ("tf32", "tn", "2")
+    assert (rows[2]["status"], rows[2]["time_us"], rows[2]["hit_rate"], rows[2]["tflops"]) == ("illegal", "", "", "")
+    assert rows[2]["message"] == 'so, "no" no. 1'
+
+
+def test_csv_of_two_sources_is_refused_and_the_old_one_stays(tmp_path):
+    write_csv(tmp_path / "r.csv", [trial()], HERE)
+    before = digest(tmp_path / "r.csv")
+    with pytest.raises(ValueError, match="gpu, model"):
+        write_csv(tmp_path / "r.csv", [trial(), trial(source="model")], HERE)
+    assert digest(tmp_path / "r.csv") == before
+
+
+def test_a_failed_export_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+    write_csv(tmp_path / "r.csv", [trial()], HERE)
+    before = digest(tmp_path / "r.csv")
+
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trial, "row", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_csv(tmp_path / "r.csv", [trial()], HERE)
+    assert digest(tmp_path / "r.csv") == before
+    assert [path.name for path in tmp_path.iterdir()] == ["r.csv"]

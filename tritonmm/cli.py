@@ -1,0 +1,304 @@
+"""The `tritonmm` command. Everything slow is imported by the command that needs it."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from tritonmm.version import __version__
+
+
+class _Commands(click.Group):
+    """Errors of the user take one line and exit with 2, an interruption with 130."""
+
+    def main(self, *args, standalone_mode: bool = True, **kwargs):
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **kwargs)
+        try:
+            sys.exit(super().main(*args, standalone_mode=False, **kwargs))
+        except click.ClickException as error:
+            click.echo(f"tritonmm: {error.format_message()}", err=True)
+            sys.exit(2)
+        except click.Abort:
+            click.echo("tritonmm: interrupted", err=True)
+            sys.exit(130)
+
+
+class _Parsed(click.ParamType):
+    """A value made of text by `parse`, whose ValueError is the user's."""
+
+    def __init__(self, name: str, parse: Callable[[str], object]):
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value, param, ctx):
+        try:
+            return self._parse(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _size(text: str) -> int:
+    if not text.strip().isdecimal() or not int(text):
+        raise ValueError(f"{text.strip()!r} is not a whole number above 0")
+    return int(text)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(_size(part) for part in text.split(",")))
+
+
+def _grid(text: str) -> tuple[int, int]:
+    tiles_m, by, tiles_n = text.partition("x")
+    if not by:
+        raise ValueError(f"{text!r} is not a grid; it is rows x columns of tiles, as in 8x5")
+    return _size(tiles_m), _size(tiles_n)
+
+
+def _order(text: str):
+    from tritonmm import orders
+
+    return orders.parse(text)
+
+
+def _tile_orders(text: str):
+    from tritonmm.autotune import space
+
+    return space.tile_orders(text)
+
+
+def _blocks(text: str):
+    from tritonmm.autotune import space
+
+    return tuple(space.blocks(part) for part in text.split(","))
+
+
+def _gpu(text: str):
+    from tritonmm import gpu
+
+    return gpu.spec(text)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+@click.version_option(__version__, prog_name="tritonmm")
+def main() -> None:
+    """Matrix products in Triton, with the order of the output tiles as a first-class value."""
+
+
+@main.command()
+@click.option("--m", "ms", type=_Parsed("sizes", _sizes), default="1000,2048,2049,4096", help="Rows of A, a list.")
+@click.option("--n", type=_Parsed("size", _size), default="4096", help="Columns of B.")
+@click.option("--k", type=_Parsed("size", _size), default="4096", help="Columns of A, rows of B.")
+@click.option("--dtype", type=click.Choice(["bf16", "fp16", "fp32", "tf32"]), default="bf16")
+@click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nt")
+@click.option("--kernel", default="tile", help="Kernel family.")
+@click.option("--blocks", type=_Parsed("blocks", _blocks), help="Tiles, as in 128x256x64,64x128x64.")
+@click.option("--stages", type=_Parsed("counts", _sizes), help="Steps of K in flight, as in 3,4.")
+@click.option("--warps", type=_Parsed("counts", _sizes), help="Warps of a program, as in 4,8.")
+@click.option("--orders", "tile_orders", type=_Parsed("orders", _tile_orders), help="As in row-major,swizzle-merge:8.")
+@click.option("--factors", type=_Parsed("factors", _sizes), help="Adds swizzle-merge of each factor, as in 1,2,4,8.")
+@click.option("--persistent/--plain", default=False, help="One program an SM, or one a tile.")
+@click.option(
+    "--regime", type=click.Choice(["burst", "sustained"]), default="burst", help="A rested GPU or a busy one."
+)
+@click.option("--gpu", type=_Parsed("name", _gpu), help="Model this GPU instead of measuring one.")
+@click.option(
+    "--store", "store_path", type=click.Path(path_type=Path), help="SQLite file; sweeping again continues it."
+)
+@click.option("--csv", "csv_path", type=click.Path(path_type=Path), help="Export this sweep's trials.")
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+def sweep(
+    ms, n, k, dtype, layout, kernel, blocks, stages, warps, tile_orders, factors, persistent, regime, gpu, store_path,
+    csv_path, as_json,
+):  # fmt: skip
+    """Check and time every config on every problem, into a store and a CSV file.
+
+    Without a GPU, times come from the model, and each config is checked in Triton's interpreter on
+    a smaller problem. Exits with 1 if a trial was wrong or failed.
+    """
+    source = _source(gpu, regime)
+    from tritonmm.autotune import report, space
+    from tritonmm.autotune import sweep as sweeping
+    from tritonmm.autotune.store import Store, StoreError, write_csv
+    from tritonmm.orders import SwizzleMerge
+
+    asked = {"blocks": blocks, "stages": stages, "warps": warps}
+    if tile_orders or factors:
+        asked["tile_orders"] = (tile_orders or ()) + tuple(SwizzleMerge(f) for f in factors or ())
+    lists = {name: value for name, value in asked.items() if value}
+    try:
+        configs = list(dict.fromkeys(space.Space(kernels=(kernel,), persistent=(persistent,), **lists)))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    problems = [space.problem(m, n, k, dtype=dtype, layout=layout) for m in ms]
+
+    trials = []
+    store_path = store_path or default_store()
+    try:
+        with Store(store_path) as store:
+            report.announce(source)
+            with report.Progress(len(problems) * len(configs)) as progress:
+                for trial, new in sweeping.sweep(problems, configs, store, source):
+                    trials.append(trial)
+                    progress.advance(trial, new)
+        if csv_path:
+            write_csv(csv_path, trials, source.environment)
+    except (StoreError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    except sweeping.DeviceLostError as error:
+        click.echo(f"tritonmm: {error}; the same command continues after it", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        done = f"{len(trials)} of {len(problems) * len(configs)} trials are in {store_path}"
+        click.echo(f"tritonmm: interrupted; {done}, and the same command continues", err=True)
+        sys.exit(130)
+
+    outcome = report.outcome(trials, source, store_path, csv_path)
+    if as_json:
+        click.echo(json.dumps(outcome, indent=2))
+    else:
+        report.show(outcome)
+    sys.exit(1 if outcome["wrong"] or outcome["failed"] else 0)
+
+
+@main.command()
+@click.argument("order", type=_Parsed("order", _order))
+@click.option("--grid", type=_Parsed("grid", _grid), default="8x8", help="Rows x columns of tiles.")
+@click.option("--png", type=click.Path(path_type=Path), help="Draw it too, as PNG and SVG.")
+def order(order, grid, png) -> None:
+    """Print when each tile of a grid is visited: order swizzle-merge:3 --grid 8x5."""
+    when = {tile: i for i, tile in enumerate(map(tuple, order.visit(*grid).tolist()))}
+    width = len(str(max(when.values())))
+    for m in range(grid[0]):
+        click.echo(" ".join(f"{when[m, n]:{width}}" for n in range(grid[1])))
+    overflow = order.launched(*grid) - grid[0] * grid[1]
+    click.echo(f"{order} on {grid[0]} x {grid[1]} tiles: {order.launched(*grid)} programs, {overflow} of them overflow")
+    if png:
+        visit = _plots("visit")
+        for path in visit.draw([order], *grid, png):
+            click.echo(path)
+
+
+@main.command()
+@click.argument("results", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=".", help="Folder for the figures.")
+def plot(results, out) -> None:
+    """Draw the results of a sweep: plot sweep.csv --out figures.
+
+    Throughput, traffic and hit rate against the swizzle factor, and the orders compared, each as
+    PNG and SVG. What the results have no data for is left out, and said.
+    """
+    plots = _plots()
+    try:
+        frame, about = plots.read_csv(results)
+    except (ValueError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    written = []
+    for name in ("factors", "traffic", "comparison"):
+        try:
+            written += _plots(name).draw(frame, about, out / f"{results.stem}-{name}")
+        except ValueError as error:
+            click.echo(f"tritonmm: no {name} figure: {error}", err=True)
+    for path in written:
+        click.echo(path)
+    sys.exit(0 if written else 1)
+
+
+@main.command()
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), default="demo-out", help="Folder for its files."
+)
+def demo(out) -> None:
+    """The tour: a ragged product, a sweep of swizzle factors, the figures.
+
+    On a GPU with real times, in less than a minute; without one in Triton's interpreter and with
+    modelled times, in less than three.
+    """
+    source = _source(None, "burst")
+    _plots()
+    from tritonmm import tour
+
+    sys.exit(tour.run(source, out))
+
+
+@main.command()
+def doctor() -> None:
+    """Print the versions, the GPU and where files are kept."""
+    import platform
+
+    import torch
+    import triton
+
+    from tritonmm import gpu
+    from tritonmm.autotune.environment import Environment
+
+    found = torch.cuda.is_available()
+    here = Environment.here(torch.cuda.get_device_name() if found else "")
+    modelled = gpu.default()
+    lines = {
+        "tritonmm": here.tritonmm + (f" at {here.commit}" if here.commit else ""),
+        "python": platform.python_version(),
+        "torch": here.torch,
+        "triton": here.triton,
+        "cuda": here.cuda or "none",
+        "driver": here.driver or "none",
+        "gpu": here.gpu or f"none: kernels run in Triton's interpreter, times are modelled for {modelled.name}",
+        "models": f"{modelled.name}: {'compared' if modelled.verified else 'not compared'} with counters of this GPU",
+        "sweep store": str(default_store()),
+        "triton cache": triton.knobs.cache.dir,
+    }
+    for name, value in lines.items():
+        click.echo(f"{name:>12}  {value}")
+
+
+def default_store() -> Path:
+    """Where sweeps are kept unless a file is named."""
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("tritonmm")) / "sweep.sqlite"
+
+
+def _plots(name: str = ""):
+    """tritonmm.plots, or its module `name`; what it draws with is an extra."""
+    import importlib
+
+    try:
+        return importlib.import_module("tritonmm.plots" + (f".{name}" if name else ""))
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"figures need {error.name}: pip install 'tritonmm[plot]'") from None
+
+
+def _source(modelled, regime: str):
+    """Where the times come from: the GPU, unless there is none or `modelled` names one."""
+    import torch
+
+    measured = modelled is None and torch.cuda.is_available()
+    if not measured:
+        _interpret()
+    from tritonmm import gpu
+    from tritonmm.autotune.sources import GpuSource, ModelSource
+
+    try:
+        return GpuSource(regime) if measured else ModelSource(modelled or gpu.spec("h200"))
+    except RuntimeError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _interpret() -> None:
+    """Have kernels run in Triton's interpreter.
+
+    That is decided where they are first imported. If that has happened, the command begins again in
+    a process that knows from the start.
+    """
+    os.environ["TRITON_INTERPRET"] = "1"
+    from tritonmm.plan import INTERPRETED
+
+    if not INTERPRETED:
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+if __name__ == "__main__":
+    main()
