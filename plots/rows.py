@@ -1,0 +1,124 @@
+"""Which rows of a results file a figure draws, and what the figure says about them."""
+
+import itertools
+from pathlib import Path
+
+import pandas as pd
+
+from tritonmm.orders import RowMajor, SwizzleMerge, parse
+
+PROBLEM = ["m", "n", "k", "batch", "layout", "dtype"]
+CONFIG = ["kernel", "block_m", "block_n", "block_k", "num_stages", "num_warps", "split_k", "persistent"]
+
+
+def read_csv(path: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
+    """The table of a results file and, by key, its comment lines `# key: value` above the header.
+
+    Raises ValueError for a file without a header.
+    """
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    comments = list(itertools.takewhile(lambda line: line.startswith("#"), lines))
+    if not any(lines[len(comments) :]):
+        raise ValueError(f"{path} has no header; a results file is written by `tritonmm sweep --csv`")
+    about = {key.strip("# "): value.strip() for key, _, value in (line.partition(":") for line in comments)}
+    return pd.read_csv(path, skiprows=len(comments)), about
+
+
+def ok(frame: pd.DataFrame, *measured: str) -> pd.DataFrame:
+    """The rows of status ok in which none of the columns `measured` is empty.
+
+    Raises ValueError that says what is missing: a column, a row, an ok row, a measured value; or that
+    measured and modelled rows are mixed, which no line may join.
+    """
+    missing = [name for name in (*PROBLEM, *CONFIG, "order", "source", "status", *measured) if name not in frame]
+    if missing:
+        raise ValueError(f"the results have no column {', '.join(missing)}; they have {', '.join(frame)}")
+    if frame.empty:
+        raise ValueError("the results have no rows")
+    rows = frame[frame.status == "ok"]
+    if rows.empty:
+        raise ValueError(f"no row has status ok; the statuses are {', '.join(sorted(set(map(str, frame.status))))}")
+    rows = rows.dropna(subset=list(measured))
+    if rows.empty:
+        raise ValueError(f"no row of status ok has a value in each of {', '.join(measured)}")
+    if rows.source.nunique() > 1:
+        raise ValueError(f"the results mix the sources {', '.join(sorted(set(rows.source)))}; draw them one by one")
+    return rows
+
+
+def by_factor(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame, str]]:
+    """For each problem its label, its rows by rising factor (a column `factor`), and their config.
+
+    The factors are those of single-factor swizzle-merge; row-major is the same map as factor 1. The
+    config is the one of the fastest row among the configs that were run at every factor, so that a line
+    shows the factor's effect alone. Where no config was, each factor has its own fastest config, and
+    the text for the config says so. Raises ValueError where no row has such an order.
+    """
+    rows = rows.assign(factor=[_factor(text) for text in rows.order]).dropna(subset="factor")
+    if rows.empty:
+        raise ValueError("no row has an order with a swizzle factor, such as swizzle-merge:8")
+    found = []
+    for label, group in problems(rows):
+        group = group.sort_values("time_us", kind="stable")
+        factors = group.factor.nunique()
+        common = group.groupby(CONFIG, dropna=False).filter(lambda each: each.factor.nunique() == factors)  # noqa: B023
+        config = "each factor's fastest config"
+        if not common.empty:
+            config = config_text(common.iloc[0])
+            group = common[(common[CONFIG] == common[CONFIG].iloc[0]).all(axis=1)]
+        found.append((label, group.drop_duplicates("factor").sort_values("factor"), config))
+    return found
+
+
+def problems(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """The rows of each problem by rising m, labelled with what differs between the problems."""
+    differs = [name for name in PROBLEM if name == "m" or rows[name].nunique() > 1]
+    label = ", ".join(f"{name.upper()} = {{0.{name}}}" if name in "mnk" else f"{name} {{0.{name}}}" for name in differs)
+    return [(label.format(group.iloc[0]), group) for _, group in rows.groupby(PROBLEM, sort=True)]
+
+
+def config_text(row) -> str:
+    """A row's config as people read it, less the order."""
+    text = (
+        f"{row.block_m:.0f}x{row.block_n:.0f}x{row.block_k:.0f}, {row.num_stages:.0f} stages, {row.num_warps:.0f} warps"
+    )
+    split = f", split-k {row.split_k:.0f}" if row.split_k > 1 else ""
+    return f"{row.kernel} {text}{split}{', persistent' if row.persistent else ''}"
+
+
+def caption(rows: pd.DataFrame, about: dict[str, str], source: str = "source") -> tuple[str, str]:
+    """(GPU and source, the rest): the problem, how it was measured, versions, commit and date.
+
+    source: the column that says where the drawn values come from. Raises ValueError where `about`, the
+    comment lines of the results, does not name the GPU.
+    """
+    if not about.get("gpu"):
+        raise ValueError("the results do not say on which GPU they were measured: the line `# gpu: ...` is missing")
+    same = {name: rows[name].iloc[0] for name in PROBLEM if rows[name].nunique() == 1}
+    sizes = [f"{name.upper()} = {same[name]}" for name in "nk" if name in same]
+    batch = [f"batch {same['batch']}"] if same.get("batch", 1) != 1 else []
+    kinds = [str(same[name]) for name in ("layout", "dtype") if name in same]
+    known = {name: text for name, text in about.items() if text and text != "none"}
+    regime = [known["regime"]] if "regime" in known else []
+    versions = [f"{name} {known[name]}" for name in ("driver", "torch", "triton", "commit") if name in known]
+    rest = [", ".join([*sizes, *batch, " ".join(kinds)]), *regime, *versions, known.get("date", "")]
+    return f"{about['gpu']}, {origin(rows, source)}", "; ".join(part for part in rest if part)
+
+
+def origin(rows: pd.DataFrame, source: str) -> str:
+    """Where values come from, by the column `source`."""
+    words = {"gpu": "measured", "model": "predicted by the model"}
+    return " and ".join(sorted({words.get(name, f"measured by {name}") for name in rows[source].dropna()}))
+
+
+def traffic_column(rows: pd.DataFrame) -> str:
+    """The column that says where the traffic comes from: measured times may stand beside modelled bytes."""
+    return "traffic_source" if "traffic_source" in rows and rows.traffic_source.notna().any() else "source"
+
+
+def _factor(text: str) -> float:
+    order = parse(text)
+    if order == RowMajor():
+        return 1
+    single = isinstance(order, SwizzleMerge) and order.along == "m" and len(order.factors) == 1
+    return order.factors[0] if single else float("nan")

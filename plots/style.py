@@ -1,0 +1,144 @@
+"""The common look of the figures, and how one is saved.
+
+Everything a figure inherits is set here, inside a context: matplotlib's global parameters are the
+same before and after, and pyplot is never imported. Text is set in DejaVu Sans, which matplotlib
+ships, so that a figure is the same wherever it is drawn.
+"""
+
+import functools
+import math
+import textwrap
+from pathlib import Path
+
+import matplotlib
+from matplotlib import colormaps
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+INK, MUTED, FAINT = "#222222", "#5c5c5c", "#d9d9d9"
+RED = "#cc3311"  # of Paul Tol's vibrant scheme; no colour of viridis is mistaken for it
+MARKERS = "osD^vPX<>p"
+WIDTH = 9.0  # inches: at a README's 900 pixels a 9 point letter is 12 pixels high
+DPI = 180
+
+_LOOK = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.6,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5,
+    "svg.hashsalt": "tritonmm",  # the ids in an SVG depend on its content only
+}
+
+
+def styled(function):
+    """Run `function` under this look, whatever the user's matplotlibrc says; restored afterwards."""
+
+    @functools.wraps(function)
+    def inside(*args, **kwargs):
+        with matplotlib.rc_context():
+            matplotlib.rcdefaults()
+            matplotlib.rcParams.update(_LOOK)
+            return function(*args, **kwargs)
+
+    return inside
+
+
+def sheet(height: float, title: str, subtitle: str, note: str = "", width: float = WIDTH) -> Figure:
+    """An empty figure `height` inches high between its head (title, subtitle) and its foot (note)."""
+    under = textwrap.wrap(subtitle, int(width * 14))
+    foot = [line for part in note.splitlines() for line in textwrap.wrap(part, int(width * 16))]
+    top, bottom = 0.36 + 0.18 * len(under), 0.15 * len(foot) + 0.08 * bool(foot)
+    total = top + height + bottom
+    figure = Figure(figsize=(width, total), dpi=DPI, facecolor="white", layout="constrained")
+    figure.get_layout_engine().set(rect=(0, bottom / total, 1, height / total), w_pad=0.08, h_pad=0.06)
+    figure.text(0.1 / width, 1 - 0.08 / total, title, size=12, weight="bold", va="top")
+    figure.text(0.1 / width, 1 - 0.34 / total, "\n".join(under), size=9, color=MUTED, va="top", linespacing=1.3)
+    figure.text(0.1 / width, 0.06 / total, "\n".join(foot), size=7.5, color=MUTED, va="bottom", linespacing=1.3)
+    return figure
+
+
+def is_dark(colour) -> bool:
+    """Whether white text reads better than black on `colour`, by its relative luminance (WCAG 2)."""
+    channels = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), channels, strict=True)) < 0.18
+
+
+@styled
+def save(figure: Figure, path: str | Path) -> list[Path]:
+    """Write the figure as PNG and as SVG and return both paths.
+
+    `path` may end in .png or .svg or in neither; its folder is made. The bytes depend only on the
+    figure and on matplotlib's version: no date, no random ids.
+    """
+    path = Path(path)
+    stem = path.with_suffix("") if path.suffix in (".png", ".svg") else path
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    png, svg = stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")
+    figure.savefig(png, dpi=DPI, metadata={"Software": None})
+    figure.savefig(svg, dpi=DPI, metadata={"Date": None, "Creator": None})
+    return [png, svg]
+
+
+def line(axes, i: int, count: int, x, y, label: str):
+    """Line `i` of `count` on a scale of M: viridis from dark to light and a marker of its own."""
+    colour = colormaps["viridis"](0.88 * i / max(count - 1, 1))
+    return axes.plot(x, y, color=colour, marker=MARKERS[i % len(MARKERS)], label=label, gid=label)[0]
+
+
+def factor_axis(axes, factors) -> None:
+    """A log2 axis with a tick at every factor present; a label too near to a power of two's is left out."""
+    present = sorted({int(factor) for each in factors for factor in each})
+    room = max(math.log2(present[-1] / present[0]), 1) / 26
+    shown = []
+    for factor in sorted(present, key=lambda f: (f & (f - 1) != 0, f)):
+        if all(abs(math.log2(factor / other)) > room for other in shown):
+            shown.append(factor)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(present, labels=[str(f) if f in shown else "" for f in present])
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel("swizzle factor (rows of tiles in a megarow; 1 is row-major)")
+
+
+def byte_axis(axes) -> None:
+    """From zero, or logarithmic where the lines span more than a factor of 20."""
+    values = [value for each in axes.lines for value in each.get_ydata()]
+    if min(values) > 0 and max(values) > 20 * min(values):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_locator(NullLocator())
+    else:
+        axes.set_ylim(0, 1.08 * max(values) or 1)
+
+
+def key(axes, dashed: str = "") -> None:
+    """The legend, right of the axes, in the order of the lines' right ends; `dashed` names dashed lines."""
+    drawn = [each for each in axes.lines if not each.get_label().startswith("_")]
+    handles = sorted(drawn, key=lambda each: -each.get_ydata()[-1])
+    if dashed:
+        handles.append(Line2D([], [], color=MUTED, ls="--", lw=1.1, label=dashed))
+    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), fontsize=8.5, handlelength=2.4)
+
+
+def configs(lines) -> str:
+    """The foot of a figure over factors: each config and the lines that have it."""
+    having = {}
+    for label, _, config in lines:
+        having.setdefault(config, []).append(label)
+    if len(having) == 1:
+        return f"Config: {next(iter(having))}."
+    return "\n".join(f"{', '.join(labels)}: {config}." for config, labels in having.items())

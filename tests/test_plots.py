@@ -1,0 +1,373 @@
+import subprocess
+import sys
+import xml.etree.ElementTree
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+
+from tritonmm import gpu, l2, orders
+from tritonmm.autotune.trial import COLUMNS
+from tritonmm.config import Config
+from tritonmm.orders import Hilbert, RowMajor, Serpentine, SplitMerge, SwizzleMerge
+from tritonmm.plots import __main__ as exact
+from tritonmm.plots import comparison, factors, read_csv, rows, style, traffic, visit
+from tritonmm.problem import Problem
+
+H200 = gpu.spec("h200")
+ABOUT = {"gpu": "NVIDIA H200", "driver": "580.1", "torch": "2.11.0", "regime": "sustained", "date": "2026-11-20"}
+TILE_ORDERS = ("row-major", "hilbert", "swizzle-merge:2", "swizzle-merge:3", "swizzle-merge:8", "swizzle-merge:4,2")
+TILE_ORDERS += ("swizzle-merge:2@n", "split-merge:4", "serpentine:2")
+
+
+def trial(m: int, order: str, block_m: int, noise: float) -> dict:
+    """An ok row: the traffic is the model's, the times are made up from it."""
+    problem = Problem(m, 2048, 1024)
+    config = Config(block_m=block_m, order=orders.parse(order))
+    moved = l2.of(problem, config, H200)
+    time_us = 3 + moved.dram_read_bytes / 4e6 + problem.flops / 6e8 + noise
+    return {
+        **{"m": m, "n": 2048, "k": 1024, "batch": 1, "layout": "nn", "dtype": "bf16", "kernel": "tile"},
+        **{"block_m": block_m, "block_n": 128, "block_k": 64, "num_stages": 3, "num_warps": 8, "split_k": 1},
+        **{"persistent": False, "order": order, "source": "gpu", "status": "ok", "time_us": time_us},
+        **{"torch_us": 1.1 * time_us, "tflops": problem.flops / time_us / 1e6, "hit_rate": moved.hit_rate},
+        **{"dram_read_bytes": moved.dram_read_bytes, "dram_write_bytes": moved.dram_write_bytes},
+        **{"l2_read_bytes": moved.l2_read_bytes, "traffic_source": "model", "error_ratio": 0.1, "message": ""},
+    }
+
+
+@pytest.fixture(scope="module")
+def results() -> pd.DataFrame:
+    """Two M, every order, two configs: that of block_m = 64 is the slower one."""
+    noise = np.random.default_rng(0).uniform(0, 0.01, 100)
+    grid = [(m, order, block_m) for m in (1000, 2048) for order in TILE_ORDERS for block_m in (64, 128)]
+    found = [trial(*each, noise=noise[i] + (each[2] == 64)) for i, each in enumerate(grid)]
+    failed = found[0] | {"status": "failed", "time_us": None, "tflops": None, "message": "out of memory, no. 2"}
+    return pd.DataFrame([*found, failed], columns=list(COLUMNS))
+
+
+def write(path, frame, about=ABOUT):
+    path.write_text("".join(f"# {key}: {text}\n" for key, text in about.items()) + frame.to_csv(index=False))
+    return path
+
+
+def lines(axes) -> dict:
+    return {line.get_gid(): line for line in axes.lines if line.get_gid()}
+
+
+def numbers(axes) -> dict:
+    """(m, n) -> the number drawn there."""
+    places = ((text.get_position(), text.get_text()) for text in axes.texts if text.get_text().isdecimal())
+    return {(int(y), int(x)): int(text) for (x, y), text in places}
+
+
+def red_tiles(axes) -> set:
+    red = [each for each in axes.collections if each.get_gid() == "overflow"]
+    for each in red:
+        assert {tuple(colour) for colour in each.get_facecolor()} == {matplotlib.colors.to_rgba(style.RED)}
+    corners = [path.vertices.min(axis=0) for each in red for path in each.get_paths()]
+    return {(int(y), int(x)) for x, y in corners}
+
+
+def assert_written(paths, stem):
+    assert paths == [stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")]
+    pixels = matplotlib.image.imread(paths[0])
+    assert min(pixels.shape[:2]) >= 300, f"{paths[0]} has {pixels.shape[:2]} pixels"
+    assert pixels[..., :3].std() > 0.05, f"{paths[0]} is nearly blank"
+    drawn = list(xml.etree.ElementTree.parse(paths[1]).getroot().iter("{http://www.w3.org/2000/svg}path"))
+    assert len(drawn) > 20
+
+
+DRAW = {"factors": factors.draw, "traffic": traffic.draw, "comparison": comparison.draw}
+
+
+@pytest.mark.parametrize("name", DRAW)
+def test_a_results_file_becomes_png_and_svg(name, results, tmp_path):
+    frame, about = read_csv(write(tmp_path / "sweep.csv", results))
+    assert_written(DRAW[name](frame, about, tmp_path / "made" / f"{name}.png"), tmp_path / "made" / name)
+
+
+def test_the_exact_figures_are_drawn(tmp_path):
+    paths = exact.main(tmp_path)
+    assert_written(paths[:2], tmp_path / "visit_order")
+    assert_written(paths[2:], tmp_path / "orders_gallery")
+
+
+def test_an_order_is_no_suffix(tmp_path):
+    paths = visit.draw([RowMajor()], 2, 2, tmp_path / "order-0.5")
+    assert [path.name for path in paths] == ["order-0.5.png", "order-0.5.svg"]
+
+
+@pytest.mark.parametrize("tiles", [(7, 6), (3, 5), (1, 1)], ids=str)
+@pytest.mark.parametrize("along", ["m", "n"])
+@pytest.mark.parametrize("factor", [1, 3, 4])
+def test_overflow_is_red_and_outside_exactly_as_often_as_split_merge_overflows(factor, along, tiles):
+    order = SplitMerge(factor, along=along)
+    overflow = order.launched(*tiles) - tiles[0] * tiles[1]
+    split, whole = visit.figure([order, SwizzleMerge(factor, along=along)], *tiles).axes[:2]
+    red = red_tiles(split)
+    assert len(red) == overflow
+    assert not [(m, n) for m, n in red if m < tiles[0] and n < tiles[1]]
+    assert red_tiles(whole) == set()
+    title = split.texts[-1].get_text()
+    assert title == f"{order.launched(*tiles)} programs" + (f", {overflow} idle (red)" if overflow else "")
+
+
+@pytest.mark.parametrize("along", ["m", "n"])
+@pytest.mark.parametrize("factor", [2, 3, 4, 16])
+def test_overflow_programs_stand_where_the_split_puts_them(factor, along):
+    """On a grid that the factor divides nothing overflows, and the map says where each program belongs."""
+    m, n = (7, 6) if along == "m" else (6, 7)
+    rounded = -(-7 // factor) * factor
+    order = SplitMerge(factor, along=along)
+    whole = order.visit(*((rounded, n) if along == "m" else (m, rounded)))
+    assert visit.places(order, m, n).tolist() == whole.tolist()
+
+
+@pytest.mark.parametrize(
+    "order", [*map(orders.parse, TILE_ORDERS), SplitMerge(3, along="n"), Serpentine(3), orders.Morton()], ids=str
+)
+@pytest.mark.parametrize("tiles", [(7, 6), (1, 9)], ids=str)
+def test_the_number_in_each_tile_is_its_launch_index(order, tiles):
+    drawn = numbers(visit.figure([order], *tiles).axes[0])
+    assert len(drawn) == order.launched(*tiles)
+    for i in range(order.launched(*tiles)):
+        tile = order.tile(i, *tiles)
+        if tile is not None:
+            assert drawn[tile] == i, f"{order} on {tiles}: tile {tile} shows {drawn[tile]}, its index is {i}"
+
+
+def test_colour_follows_the_launch_index():
+    axes = visit.figure([Hilbert()], 6, 9).axes[0]
+    expected = np.empty((6, 9))
+    expected[tuple(Hilbert().visit(6, 9).T)] = np.arange(54)
+    (mesh,) = (each for each in axes.collections if each.get_array() is not None)
+    assert np.array_equal(np.asarray(mesh.get_array()).reshape(6, 9), expected)
+
+
+def test_numbers_give_way_to_the_path_on_large_grids():
+    axes = visit.figure([Hilbert()], 40, 40).axes[0]
+    assert not numbers(axes)
+    segments = [each for each in axes.collections if isinstance(each, matplotlib.collections.LineCollection)]
+    steps = np.concatenate([each.get_segments() for each in segments if len(each.get_segments())])
+    assert len(steps) == 40 * 40 - 1
+    ends = {tuple(map(tuple, np.floor(step[:, ::-1]).astype(int))) for step in steps}
+    walked = Hilbert().visit(40, 40)
+    assert ends == {(tuple(a), tuple(b)) for a, b in zip(walked[:-1].tolist(), walked[1:].tolist(), strict=True)}
+
+
+def test_panels_have_equal_tiles_and_do_not_overlap():
+    sheet = visit.figure([SplitMerge(16), RowMajor(), SplitMerge(4, along="n"), Hilbert(), RowMajor()], 3, 5)
+    boxes = [axes.get_position() for axes in sheet.axes]
+    width, height = sheet.get_size_inches()
+    tiles = [(axes.get_xlim()[1], axes.get_ylim()[0]) for axes in sheet.axes]
+    sides = [(box.width * width / x, box.height * height / y) for box, (x, y) in zip(boxes, tiles, strict=True)]
+    assert np.allclose(sides, sides[0][0])
+    for i, box in enumerate(boxes):
+        assert not [j for j in range(i) if box.overlaps(boxes[j])]
+        assert box.x0 > 0
+        assert box.y0 > 0
+        assert box.x1 < 1
+        assert box.y1 < 1
+
+
+@pytest.mark.parametrize(
+    ("given", "tiles", "says"),
+    [
+        ([], (4, 4), "no order"),
+        ([RowMajor()], (0, 4), "0 x 4 tiles"),
+        ([SplitMerge(2**30)], (3, 3), "split-merge:1073741824 launches 3221225472 programs"),
+    ],
+    ids=["no order", "empty grid", "too many programs"],
+)
+def test_what_cannot_be_visited_is_refused(given, tiles, says):
+    with pytest.raises(ValueError, match=says):
+        visit.figure(given, *tiles)
+
+
+def swept(results, m, block_m=128):
+    """What a line should show: row-major as factor 1, then the single factors along m."""
+    factor = {"row-major": 1, "swizzle-merge:2": 2, "swizzle-merge:3": 3, "swizzle-merge:8": 8}
+    part = results[(results.m == m) & (results.block_m == block_m) & (results.status == "ok")]
+    return part[part.order.isin(factor)].assign(factor=lambda each: each.order.map(factor)).sort_values("factor")
+
+
+def test_throughput_lines_are_the_values_of_the_file(results, tmp_path):
+    axes = factors.figure(*read_csv(write(tmp_path / "sweep.csv", results))).axes[0]
+    drawn = lines(axes)
+    assert set(drawn) == {"M = 1000", "M = 2048", "torch, M = 1000", "torch, M = 2048"}
+    for m in (1000, 2048):
+        expected = swept(results, m)
+        assert drawn[f"M = {m}"].get_xdata().tolist() == [1, 2, 3, 8]
+        assert drawn[f"M = {m}"].get_ydata() == pytest.approx(expected.tflops.tolist(), rel=1e-12)
+        flops = 2 * m * 2048 * 1024
+        assert drawn[f"torch, M = {m}"].get_ydata() == pytest.approx((flops / expected.torch_us / 1e6).tolist())
+        assert drawn[f"torch, M = {m}"].get_color() == drawn[f"M = {m}"].get_color()
+        assert drawn[f"torch, M = {m}"].get_linestyle() == "--"
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "2", "3", "8"]
+
+
+@pytest.mark.parametrize("lacking", ["no column", "no value"])
+def test_without_torch_there_is_no_reference(lacking, results):
+    frame = results.drop(columns="torch_us") if lacking == "no column" else results.assign(torch_us=float("nan"))
+    sheet = factors.figure(frame, ABOUT)
+    assert set(lines(sheet.axes[0])) == {"M = 1000", "M = 2048"}
+    assert "torch" not in [text.get_text() for text in sheet.axes[0].get_legend().get_texts()]
+
+
+def test_traffic_panels_are_the_values_of_the_file(results):
+    sheet = traffic.figure(results, ABOUT)
+    for axes, (column, unit) in zip(
+        sheet.axes, [("dram_read_bytes", 1e9), ("l2_read_bytes", 1e9), ("hit_rate", 1)], strict=True
+    ):
+        for m in (1000, 2048):
+            line = lines(axes)[f"M = {m}"]
+            assert line.get_xdata().tolist() == [1, 2, 3, 8]
+            assert line.get_ydata() == pytest.approx((swept(results, m)[column] / unit).tolist(), rel=1e-12)
+
+
+def texts(sheet) -> str:
+    return "\n".join(text.get_text() for text in sheet.texts)
+
+
+def test_a_line_keeps_one_config_and_names_it(results):
+    """A config that was not run at every factor is passed over even where it is the fastest."""
+    incomplete = (results.m == 2048) & (results.block_m == 128) & (results.order == "swizzle-merge:8")
+    sheet = factors.figure(results[~incomplete], ABOUT)
+    expected = swept(results, 2048, block_m=64).tflops.tolist()
+    assert lines(sheet.axes[0])["M = 2048"].get_ydata() == pytest.approx(expected)
+    assert "M = 1000: tile 128x128x64, 3 stages, 8 warps." in texts(sheet)
+    assert "M = 2048: tile 64x128x64, 3 stages, 8 warps." in texts(sheet)
+
+
+def test_without_a_common_config_each_factor_has_its_fastest(results):
+    mixed = results[(results.block_m == 128) == (results.order == "swizzle-merge:8")]
+    sheet = factors.figure(mixed, ABOUT)
+    assert "Config: each factor's fastest config." in texts(sheet)
+    y = lines(sheet.axes[0])["M = 1000"].get_ydata()
+    assert y[3] == pytest.approx(swept(results, 1000).tflops.iloc[3])
+    assert y[0] == pytest.approx(swept(results, 1000, block_m=64).tflops.iloc[0])
+
+
+def test_the_comparison_is_relative_to_row_major_at_each_orders_best(results):
+    sheet = comparison.figure(results, ABOUT)
+    table = comparison.best(rows.ok(results, "time_us"))
+    families = ["hilbert", "serpentine", "split-merge", "swizzle-merge", "swizzle-merge of two", "swizzle-merge@n"]
+    for m in (1000, 2048):
+        part = table[table.label == f"M = {m}"]
+        assert sorted(part.family) == families
+        ok = results[(results.m == m) & (results.status == "ok")]
+        reference = ok[ok.order == "row-major"].sort_values("time_us").iloc[0]
+        singles = ok[ok.order.isin(["swizzle-merge:2", "swizzle-merge:3", "swizzle-merge:8"])]
+        fastest = singles.sort_values("time_us").iloc[0]
+        row = part[part.family == "swizzle-merge"].iloc[0]
+        assert row.order == fastest.order
+        assert row.time == pytest.approx(fastest.time_us / reference.time_us)
+        assert row.dram == pytest.approx(fastest.dram_read_bytes / reference.dram_read_bytes)
+    for axes, column in zip(sheet.axes, ["time", "dram"], strict=True):
+        (dots,) = (each for each in axes.collections if each.get_gid() == "dots")
+        assert dots.get_offsets()[:, 0].tolist() == pytest.approx(table[column].tolist())
+    assert [tick.get_text() for tick in sheet.axes[0].get_yticklabels()] == table.order.tolist()
+
+
+def test_a_comparison_without_counters_is_of_time_alone(results):
+    assert len(comparison.figure(results.drop(columns="dram_read_bytes"), ABOUT).axes) == 1
+
+
+def test_a_comparison_says_which_problem_has_no_row_major(results):
+    without = results[(results.m != 1000) | (results.order != "row-major")]
+    assert "Without a row of row-major: M = 1000." in texts(comparison.figure(without, ABOUT))
+    with pytest.raises(ValueError, match="row-major"):
+        comparison.figure(results[results.order != "row-major"], ABOUT)
+
+
+def test_factor_one_is_row_major(results):
+    renamed = results.assign(order=results.order.replace("row-major", "swizzle-merge:1"))
+    before, after = (comparison.best(rows.ok(frame, "time_us")) for frame in (results, renamed))
+    pd.testing.assert_frame_equal(before, after)
+    assert lines(factors.figure(renamed, ABOUT).axes[0])["M = 1000"].get_xdata().tolist() == [1, 2, 3, 8]
+
+
+@pytest.mark.parametrize(
+    ("source", "traffic_source", "time_says", "traffic_says"),
+    [("gpu", "model", "measured", "predicted by the model"), ("model", "ncu", "predicted by the model", "by ncu")],
+)
+def test_titles_name_the_gpu_and_where_the_values_come_from(source, traffic_source, time_says, traffic_says, results):
+    frame = results.assign(source=source, traffic_source=traffic_source)
+    assert f"NVIDIA H200, {time_says}" in texts(factors.figure(frame, ABOUT))
+    assert traffic_says in texts(traffic.figure(frame, ABOUT)).splitlines()[0]
+    compared = comparison.figure(frame, ABOUT)
+    assert f"NVIDIA H200, {time_says}" in texts(compared)
+    assert traffic_says in compared.axes[1].get_xlabel()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda frame: frame.drop(columns=["tflops", "order"]), "no column order, tflops"),
+        (lambda frame: frame.iloc[:0], "no rows"),
+        (lambda frame: frame.assign(status="failed"), "no row has status ok; the statuses are failed"),
+        (lambda frame: frame.assign(tflops=float("nan")), "no row of status ok has a value in each of time_us, tflops"),
+        (lambda frame: frame.assign(source=["gpu", *["model"] * (len(frame) - 1)]), "mix the sources gpu, model"),
+        (lambda frame: frame[frame.order == "hilbert"], "no row has an order with a swizzle factor"),
+        (lambda frame: frame.assign(order="zigzag"), "unknown order 'zigzag'"),
+    ],
+    ids=["columns", "rows", "ok", "values", "sources", "factors", "order"],
+)
+def test_results_that_cannot_be_drawn_say_why(spoil, says, results):
+    with pytest.raises(ValueError, match=says):
+        factors.figure(spoil(results), ABOUT)
+
+
+def test_results_of_no_gpu_are_refused(results):
+    with pytest.raises(ValueError, match="# gpu:"):
+        factors.figure(results, {})
+
+
+def test_a_file_is_read_with_its_comment_lines(results, tmp_path):
+    about = ABOUT | {"commit": "none", "note": "a: b # c"}
+    frame, found = read_csv(write(tmp_path / "sweep.csv", results, about))
+    assert found == about
+    assert list(frame) == list(COLUMNS)
+    assert frame.order.tolist() == results.order.tolist()
+    assert frame.time_us[:-1].tolist() == pytest.approx(results.time_us[:-1].tolist(), rel=1e-12)
+
+
+@pytest.mark.parametrize("text", ["", "# gpu: h200\n"], ids=["empty", "comments only"])
+def test_a_file_without_a_header_is_refused(text, tmp_path):
+    (tmp_path / "empty.csv").write_text(text)
+    with pytest.raises(ValueError, match=r"empty\.csv has no header"):
+        read_csv(tmp_path / "empty.csv")
+
+
+def test_drawing_twice_writes_the_same_bytes(results, tmp_path):
+    for name in ("a", "b"):
+        visit.draw([SplitMerge(4), SwizzleMerge(4)], 7, 6, tmp_path / name / "visit")
+        factors.draw(results, ABOUT, tmp_path / name / "factors")
+    for path in sorted((tmp_path / "a").iterdir()):
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
+        assert b"dc:date" not in path.read_bytes()
+
+
+def test_nothing_global_is_left_behind(results, tmp_path):
+    with matplotlib.rc_context({"font.size": 31}):
+        before = dict(matplotlib.rcParams)
+        comparison.draw(results, ABOUT, tmp_path / "comparison")
+        with pytest.raises(ValueError, match="no order"):
+            visit.draw([], 1, 1, tmp_path / "visit")
+        assert dict(matplotlib.rcParams) == before
+
+
+@pytest.mark.parametrize(("package", "loads"), [("tritonmm", "matplotlib"), ("tritonmm.plots", "matplotlib.pyplot")])
+def test_importing_does_not_load(package, loads):
+    code = f"import sys, {package}; print({loads!r} in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_differences_within_the_noise_look_small(results):
+    close = results.assign(time_us=100 + 0.01 * results.index)
+    left, right = comparison.figure(close, ABOUT).axes[0].get_xlim()
+    assert left <= 0.96
+    assert right >= 1.04
