@@ -1,0 +1,93 @@
+"""What `tritonmm demo` runs: a product, a sweep and its figures, each on real sizes that nothing divides.
+
+Like cli.py, whose command it is, it uses the rooms above the library, and nothing imports it.
+"""
+
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+import tritonmm
+from tritonmm.autotune import report, space
+from tritonmm.autotune.sources import Source
+from tritonmm.autotune.store import Store, write_csv
+from tritonmm.autotune.sweep import sweep
+from tritonmm.orders import Hilbert, Serpentine, SplitMerge, SwizzleMerge
+from tritonmm.plots import comparison, factors, read_csv, traffic, visit
+
+FACTORS = (1, 4, 8, 12, 16, 24)
+
+
+def run(source: Source, out: Path) -> int:
+    """Print the tour and write its files to the folder `out`. Returns the command's exit code."""
+    console = Console(highlight=False, soft_wrap=True)
+    measured = source.source == "gpu"
+    where = f"on {source.environment.gpu}" if measured else "in Triton's interpreter, on the CPU"
+    console.print(f"[bold]1. Products of ragged matrices[/], {where}: tritonmm.matmul(a, b)")
+    largest = _products(console, measured)
+
+    console.print("\n[bold]2. The order of the output tiles[/]: 19 rows of tiles in megarows of 8")
+    orders = (SplitMerge(8), SwizzleMerge(8))
+    for order in orders:
+        launched = order.launched(19, 16)
+        console.print(f"   {order!s:16} {launched} programs for {19 * 16} tiles: {launched - 19 * 16} idle")
+
+    sizes = (4100, 8200)
+    console.print(f"\n[bold]3. A sweep over swizzle factors[/], M = {', '.join(map(str, sizes))}, N = 8192, K = 4096")
+    report.announce(source)
+    problems = [space.problem(m, 8192, 4096) for m in sizes]
+    others = (SplitMerge(8), Serpentine(8), SwizzleMerge(16, 8), Hilbert())
+    configs = space.Space(
+        blocks=((128, 256, 64),),
+        stages=(3,),
+        warps=(8,),
+        tile_orders=tuple(SwizzleMerge(f) for f in FACTORS) + others,
+    )
+    trials = []
+    with Store(out / "sweep.sqlite") as store, report.Progress(len(problems) * len(configs)) as progress:
+        for trial, new in sweep(problems, configs, store, source):
+            trials.append(trial)
+            progress.advance(trial, new)
+    csv = out / "sweep.csv"
+    write_csv(csv, trials, source.environment)
+    outcome = report.outcome(trials, source, out / "sweep.sqlite", csv)
+    report.show(outcome)
+
+    console.print("[bold]4. Figures[/]")
+    frame, about = read_csv(csv)
+    figures = [
+        *visit.draw([SplitMerge(4), SwizzleMerge(4)], 7, 6, out / "visit_order"),
+        *factors.draw(frame, about, out / "factors"),
+        *traffic.draw(frame, about, out / "traffic"),
+        *comparison.draw(frame, about, out / "comparison"),
+    ]
+    for path in figures:
+        console.print(f"   {path}")
+    return 1 if outcome["wrong"] or outcome["failed"] or largest > 1 else 0
+
+
+def _products(console: Console, measured: bool) -> float:
+    """Multiply, print the error against float64, and return the largest in units of what rounding allows."""
+    device = "cuda" if measured else "cpu"
+    scale = 4 if measured else 1
+    largest = 0.0
+    for m, n, k, dtype in ((1000, 513, 777, "bf16"), (257, 1001, 300, "fp16"), (129, 200, 333, "fp32")):
+        m, n, k = m * scale + 1, n * scale, k * scale
+        a = torch.randn(m, k, device=device).to(tritonmm.problem.DTYPES[dtype])
+        b = torch.randn(k, n, device=device).to(a.dtype)
+        found = tritonmm.matmul(a, b).double()
+        expected = a.double() @ b.double()
+        error = (found - expected).abs()
+        allowed = expected.abs() * torch.finfo(a.dtype).eps / 2 + 2 * k**0.5 * 2**-24 * (
+            a.double().abs() @ b.double().abs()
+        )
+        ratio = (error / allowed).max().item()
+        largest = max(largest, ratio)
+        config = tritonmm.select(m, n, k, dtype=dtype)
+        relative = (error.norm() / expected.norm()).item()
+        console.print(
+            f"   {m}x{k} @ {k}x{n} {dtype}: relative error {relative:.1e}, {ratio:.2f} of what rounding allows"
+        )
+        console.print(f"   [dim]{config}[/]")
+    return largest
