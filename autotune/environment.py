@@ -65,9 +65,10 @@ def _commit(checkout: Path) -> str:
     if not (checkout / ".git").exists():
         return os.environ.get("TRITONMM_COMMIT", "")
     commit = _answer("git", "-C", str(checkout), "rev-parse", "--short=12", "HEAD")
+    if not commit:
+        return os.environ.get("TRITONMM_COMMIT", "")
     changes = _answer("git", "-C", str(checkout), "diff", "HEAD", "--", "tritonmm", "autotune/*.py")
-    digest = "+" + hashlib.sha256(changes.encode()).hexdigest()[:8] if changes else ""
-    return commit + digest if commit else ""
+    return commit + ("+" + hashlib.sha256(changes.encode()).hexdigest()[:8] if changes else "")
 
 
 def _answer(*command: str) -> str:
