@@ -14,65 +14,148 @@ from tritonmm.problem import Problem
 
 MOST_SETS = 1024
 
+GRAPH_SECONDS = 0.001
+"""What one captured graph is made to take."""
+
+PRECISE = 0.002
+"""The relative standard error of the median ratio at which no further round is measured."""
+
 
 @dataclass(frozen=True, slots=True)
 class Regime:
     """How a GPU is kept while it is measured. It changes times by a fifth, since power is limited.
 
     rest: seconds of idleness before each replay; replay: seconds that one replay is made to take;
-    rounds: replays of each rival; warm: seconds of work before the first round.
+    fewest, most: rounds, each with a replay of each rival; warm: seconds of work before the first.
     """
 
     name: str
     rest: float
     replay: float
-    rounds: int
+    fewest: int
+    most: int
     warm: float
 
 
 REGIMES = {
-    "burst": Regime("burst", rest=0.08, replay=0.001, rounds=11, warm=0.0),
-    "sustained": Regime("sustained", rest=0.0, replay=0.02, rounds=15, warm=0.5),
+    "burst": Regime("burst", rest=0.08, replay=GRAPH_SECONDS, fewest=7, most=13, warm=0.0),
+    "sustained": Regime("sustained", rest=0.0, replay=0.02, fewest=7, most=25, warm=0.5),
 }
 """burst: a rested card, at its highest clock; sustained: back to back, at its power limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Median microseconds of one product; torch_us is None where torch was not measured."""
+    """Microseconds of one product; torch_us is None where torch was not measured."""
 
     time_us: float
     torch_us: float | None = None
 
 
-Replay = Callable[[], float]
-"""Runs a rival once and returns the seconds that one product took."""
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """What two rivals took: seconds of one product, a round each; and the SM clock in MHz while they ran.
+
+    The clocks are None where they cannot be read.
+    """
+
+    ours: tuple[float, ...]
+    torchs: tuple[float, ...]
+    ours_mhz: float | None = None
+    torch_mhz: float | None = None
+
+    @property
+    def times(self) -> Times:
+        """The median of each rival."""
+        return Times(statistics.median(self.ours) * 1e6, statistics.median(self.torchs) * 1e6)
+
+    @property
+    def ratios(self) -> list[float]:
+        """torch's time over ours, round by round: above 1 ours is faster."""
+        return [torchs / ours for ours, torchs in zip(self.ours, self.torchs, strict=True)]
+
+    @property
+    def ratio(self) -> float:
+        """The median of the rounds' ratios, which cancels what disturbs both rivals of a round."""
+        return statistics.median(self.ratios)
+
+    @property
+    def error(self) -> float:
+        """The standard error of `ratio`, relative to it."""
+        return standard_error(self.ratios) / self.ratio
 
 
-def paired(ours: Replay, torchs: Replay, regime: Regime, *, rest: Callable[[float], None] = time.sleep) -> Times:
-    """The medians of both rivals over the regime's rounds, each round running both in random order.
+def standard_error(values: Sequence[float]) -> float:
+    """The standard error of the values' median, infinite for fewer than two.
 
-    rest: how to wait, in seconds.
+    It is read off the values that bound the median with 90% confidence (McKean and Schrader, 1984):
+    of seven values, the second and the sixth. One disturbed round cannot raise it, and values that
+    jump between two levels cannot hide from it, as they do from the median absolute deviation.
+    """
+    count = len(values)
+    if count < 2:
+        return math.inf
+    normal = 1.645  # 90% of the normal distribution lie within so many sigmas
+    beyond = max(0, round((count - 1) / 2 - normal * math.sqrt(count) / 2))
+    ascending = sorted(values)
+    return (ascending[-1 - beyond] - ascending[beyond]) / (2 * normal)
+
+
+Meanwhile = Callable[[], object]
+
+Replay = Callable[[float, Meanwhile], float]
+"""replay(seconds, meanwhile) runs a rival for about `seconds` and returns the seconds that one product took.
+
+`meanwhile` is called while the GPU works.
+"""
+
+
+def paired(
+    ours: Replay,
+    torchs: Replay,
+    regime: Regime,
+    *,
+    clock: Callable[[], float | None] = lambda: None,
+    rest: Callable[[float], None] = time.sleep,
+) -> Paired:
+    """Both rivals' times, a round at a time, until their ratio is `PRECISE` or the regime has no more rounds.
+
+    The order within a round is random, and the next round has the other one, so that running first
+    favours nobody. clock: the SM clock in MHz, read during each replay; rest: how to wait, in seconds.
+    Raises ValueError for a time that no clock measures.
     """
     for _ in range(math.ceil(regime.warm / (2 * regime.replay))):
-        ours()
-        torchs()
+        for replay in (ours, torchs):
+            replay(regime.replay, _nothing)
     shuffle = random.Random(0)
     times = {ours: [], torchs: []}
-    for _ in range(regime.rounds):
-        for replay in shuffle.sample((ours, torchs), 2):
+    clocks = {ours: [], torchs: []}
+
+    def found() -> Paired:
+        return Paired(tuple(times[ours]), tuple(times[torchs]), _median(clocks[ours]), _median(clocks[torchs]))
+
+    order = (ours, torchs)
+    for done in range(regime.most):
+        if done >= regime.fewest and found().error < PRECISE:
+            break
+        order = order[::-1] if done % 2 else shuffle.sample(order, 2)
+        for replay in order:
             if regime.rest:
                 rest(regime.rest)
-            times[replay].append(replay())
-    return Times(median_us(times[ours]), median_us(times[torchs]))
+            seconds = replay(regime.replay, lambda read=clocks[replay]: read.append(clock()))
+            if not (math.isfinite(seconds) and seconds > 0):
+                raise ValueError(f"a replay took {seconds!r} seconds; a time is finite and above 0")
+            times[replay].append(seconds)
+    return found()
 
 
-def median_us(seconds: Sequence[float]) -> float:
-    """The median of measured seconds, in microseconds. Raises ValueError for what no clock measures."""
-    unreal = [s for s in seconds if not (math.isfinite(s) and s > 0)]
-    if unreal or not seconds:
-        raise ValueError(f"cannot take the median of {list(seconds)!r}: needs times, finite and above 0")
-    return statistics.median(seconds) * 1e6
+def _median(readings: Sequence[float | None]) -> float | None:
+    known = [reading for reading in readings if reading is not None]
+    return statistics.median(known) if known else None
+
+
+def _nothing() -> None:
+    pass
 
 
 def set_count(problem: Problem, gpu: Gpu) -> int:
@@ -83,19 +166,19 @@ def set_count(problem: Problem, gpu: Gpu) -> int:
     return min(max(1, math.ceil(2 * gpu.l2_bytes / max(1, problem.compulsory_bytes))), MOST_SETS)
 
 
-def launch_count(seconds: float, sets: int, replay: float) -> int:
-    """Launches of `seconds` each that fill one replay, a multiple of `sets` so that each counts the same."""
-    return sets * max(1, math.ceil(replay / (seconds * sets)))
+def launch_count(seconds: float, sets: int) -> int:
+    """Launches of `seconds` each that fill GRAPH_SECONDS, a multiple of `sets` so that each counts the same."""
+    return sets * max(1, math.ceil(GRAPH_SECONDS / (seconds * sets)))
 
 
 class GraphReplay:
-    """Launches captured in one CUDA graph; a call replays it and returns the GPU's seconds a launch.
+    """Launches captured in one CUDA graph of at least GRAPH_SECONDS, which a `Replay` replays back to back.
 
     launch: called as launch(a, b, out); it must enqueue on the current stream and not synchronise.
-    sets: the (a, b, out) to rotate through. seconds: how long one replay is made to take.
+    sets: the (a, b, out) to rotate through.
     """
 
-    def __init__(self, launch: Callable, sets: Sequence[tuple[torch.Tensor, ...]], seconds: float):
+    def __init__(self, launch: Callable, sets: Sequence[tuple[torch.Tensor, ...]]):
         # Compiling, loading and workspaces are done with before the capture, on a stream as it uses one.
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -103,30 +186,37 @@ class GraphReplay:
             for operands in sets:
                 launch(*operands)
             stream.synchronize()
+            probe = sets[:32]
             start, end = _event(), _event()
+            # About 0.1 ms a launch, for the host to enqueue them all before the first one starts.
+            torch.cuda._sleep(200_000 * len(probe))
             start.record()
-            for operands in sets:
+            for operands in probe:
                 launch(*operands)
             end.record()
         torch.cuda.synchronize()
-        # Of short launches this is the host's time, too long: the replay is then shorter than asked.
-        once = start.elapsed_time(end) * 1e-3 / len(sets)
-        self.launches = launch_count(max(once, 1e-6), len(sets), seconds)
+        once = max(start.elapsed_time(end) * 1e-3 / len(probe), 1e-6)
+        self.launches = launch_count(once, len(sets))
+        self.seconds = once * self.launches
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             for i in range(self.launches):
                 launch(*sets[i % len(sets)])
-        self()  # the first replay uploads the graph
+        self.graph.replay()  # the first replay uploads the graph
+        torch.cuda.synchronize()
 
-    def __call__(self) -> float:
+    def __call__(self, seconds: float, meanwhile: Meanwhile = _nothing) -> float:
+        replays = max(1, round(seconds / self.seconds))
         start, end = _event(), _event()
-        # The GPU spins for about 0.1 ms while the host enqueues, so that the events enclose no wait for it.
-        torch.cuda._sleep(200_000)
+        # The GPU spins while the host enqueues, 0.1 ms and 0.5 us a kernel, so that the events enclose no wait for it.
+        torch.cuda._sleep(200_000 + 1_000 * self.launches)
         start.record()
-        self.graph.replay()
+        for _ in range(replays):
+            self.graph.replay()
         end.record()
+        meanwhile()
         end.synchronize()
-        return start.elapsed_time(end) * 1e-3 / self.launches
+        return start.elapsed_time(end) * 1e-3 / (replays * self.launches)
 
     def free(self) -> None:
         """Give the graph and its memory back."""

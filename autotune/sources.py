@@ -17,8 +17,9 @@ import torch
 from tritonmm import cost
 from tritonmm import gpu as gpus
 from tritonmm.autotune import measure, space, verify
+from tritonmm.autotune.card import Card
 from tritonmm.autotune.environment import Environment
-from tritonmm.autotune.measure import REGIMES, GraphReplay, Times
+from tritonmm.autotune.measure import REGIMES, GraphReplay, Paired, Regime, Times
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.plan import INTERPRETED, plan_for
@@ -71,41 +72,43 @@ class ModelSource:
 
 
 class GpuSource:
-    """Times measured on the current device beside torch, in a regime of `measure.REGIMES`.
+    """Times measured on the current device beside torch.
 
+    regime: what `times` measures in, a name of `measure.REGIMES`; `paired` measures in any. Graphs,
+    operands and the check are kept while the same problem is asked for.
     Raises RuntimeError where kernels would run in Triton's interpreter.
     """
 
     source = "gpu"
 
-    def __init__(self, regime: str):
+    def __init__(self, regime: str = "burst"):
         if INTERPRETED:
             raise RuntimeError("TRITON_INTERPRET is set, so kernels run on the CPU; unset it to measure the GPU")
         self.device = torch.device("cuda", torch.cuda.current_device())
         self.regime = regime
         self.gpu = gpus.of_device(self.device.index)
+        self.card = Card.of_device(self.device)
         self.environment = Environment.here(torch.cuda.get_device_name(self.device))
-        # The check, the operands and torch's replay serve every config of one problem.
         self._problem: Problem | None = None
         self._check: verify.Check | None = None
         self._sets: list[tuple[torch.Tensor, ...]] = []
         self._torch: GraphReplay | None = None
+        self._ours: tuple[Config, GraphReplay] | None = None
 
     def error_ratio(self, problem: Problem, config: Config) -> float:
         self._turn_to(problem)
         return self._check.error_ratio(plan_for(problem, config, self.device))
 
     def times(self, problem: Problem, config: Config) -> Times:
+        return self.paired(problem, config, REGIMES[self.regime]).times
+
+    def paired(self, problem: Problem, config: Config, regime: Regime) -> Paired:
+        """The times of `config` and of torch, round by round."""
         self._turn_to(problem)
-        regime = REGIMES[self.regime]
         if self._torch is None:
             with _torch_precision(problem):
-                self._torch = GraphReplay(_torch_product, self._sets, regime.replay)
-        ours = GraphReplay(plan_for(problem, config, self.device), self._sets, regime.replay)
-        try:
-            return measure.paired(ours, self._torch, regime)
-        finally:
-            ours.free()
+                self._torch = GraphReplay(_torch_product, self._sets)
+        return measure.paired(self._graph_of(config), self._torch, regime, clock=self.card.mhz)
 
     def alive(self) -> bool:
         """False once a kernel has faulted: CUDA then fails every later call of the process."""
@@ -115,14 +118,25 @@ class GpuSource:
             return False
         return True
 
+    def _graph_of(self, config: Config) -> GraphReplay:
+        if self._ours is None or self._ours[0] != config:
+            self._free_ours()
+            self._ours = config, GraphReplay(plan_for(self._problem, config, self.device), self._sets)
+        return self._ours[1]
+
+    def _free_ours(self) -> None:
+        if self._ours is not None:
+            self._ours[1].free()
+        self._ours = None
+
     def _turn_to(self, problem: Problem) -> None:
         if problem == self._problem:
             return
+        self._free_ours()
         if self._torch is not None:
             self._torch.free()
         self._problem = self._check = self._torch = None
         self._sets = []
-        torch.cuda.empty_cache()
         self._check = verify.Check(problem, self.device)
         self._sets = [space.operands(problem, self.device) for _ in range(measure.set_count(problem, self.gpu))]
         for a, b, _ in self._sets:

@@ -1,82 +1,159 @@
-"""Paired timing: what is run in which order, and what is made of the times."""
+"""Paired timing: what is run in which order, when it stops, and what is made of the times."""
 
 import math
 from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tritonmm import gpu
 from tritonmm.autotune import measure, space
-from tritonmm.autotune.measure import REGIMES, Times, median_us
+from tritonmm.autotune.measure import GRAPH_SECONDS, REGIMES, Paired, standard_error
+
+BURST, SUSTAINED = REGIMES["burst"], REGIMES["sustained"]
 
 
 class Bench:
     """Two rivals whose replays and rests are written down, each answering from its list of seconds."""
 
-    def __init__(self, ours, torchs):
+    def __init__(self, ours, torchs, mhz=()):
         self.log = []
+        self.asked = []
         self.answers = {"ours": iter(ours), "torch": iter(torchs)}
+        self.mhz = dict(mhz)
 
     def rival(self, name):
-        def replay():
+        def replay(seconds, meanwhile):
             self.log.append(name)
+            self.asked.append(seconds)
+            meanwhile()
             return next(self.answers[name])
 
         return replay
 
+    def clock(self):
+        return self.mhz.get(self.log[-1])
+
     def paired(self, regime):
-        return measure.paired(self.rival("ours"), self.rival("torch"), regime, rest=self.log.append)
+        ours, torchs = self.rival("ours"), self.rival("torch")
+        return measure.paired(ours, torchs, regime, rest=self.log.append, clock=self.clock)
+
+
+def exactly(regime, rounds):
+    return replace(regime, fewest=rounds, most=rounds)
 
 
 def test_medians_are_kept_apart():
     # One disturbed replay on each side must not show.
-    bench = Bench([1e-6, 2e-6, 900e-6], [7e-6, 5e-6, 1e-9])
-    assert bench.paired(replace(REGIMES["burst"], rounds=3)) == Times(pytest.approx(2.0), pytest.approx(5.0))
+    times = Bench([1e-6, 2e-6, 900e-6], [7e-6, 5e-6, 1e-9]).paired(exactly(BURST, 3)).times
+    assert (times.time_us, times.torch_us) == (pytest.approx(2.0), pytest.approx(5.0))
 
 
-def test_each_round_runs_both_once_in_random_order():
-    regime = replace(REGIMES["burst"], rounds=40)
+def test_the_ratio_is_of_rounds_not_of_medians():
+    # The card slows down by half on the way, for both: the rounds agree, the medians alone would not.
+    paired = Bench([1e-6, 1e-6, 2e-6, 2e-6, 2e-6], [2e-6, 2e-6, 4e-6, 2e-6, 2e-6]).paired(exactly(BURST, 5))
+    assert paired.ratios == pytest.approx([2, 2, 2, 1, 1])
+    assert paired.ratio == pytest.approx(2)
+
+
+def test_a_ratio_above_1_means_that_ours_is_faster():
+    assert Paired((1e-6,) * 3, (2e-6,) * 3).ratio == 2
+
+
+def test_each_round_runs_both_once_in_random_and_balanced_order():
     bench = Bench([1e-6] * 40, [1e-6] * 40)
-    bench.paired(regime)
+    bench.paired(exactly(BURST, 40))
     runs = [name for name in bench.log if name in ("ours", "torch")]
     rounds = list(zip(runs[::2], runs[1::2], strict=True))
     assert all(set(pair) == {"ours", "torch"} for pair in rounds)
-    assert 5 < rounds.count(("ours", "torch")) < 35
+    assert rounds.count(("ours", "torch")) == 20
+    assert 3 < rounds[::2].count(("ours", "torch")) < 17
 
 
 def test_burst_rests_before_each_replay():
     bench = Bench([1e-6] * 11, [1e-6] * 11)
-    bench.paired(REGIMES["burst"])
-    assert bench.log[::2] == [0.08] * 22
+    bench.paired(exactly(BURST, 11))
+    assert bench.log[::2] == [BURST.rest] * 22
     assert set(bench.log[1::2]) == {"ours", "torch"}
 
 
 def test_sustained_never_rests_and_warms_up_unseen():
-    regime = replace(REGIMES["sustained"], rounds=3, warm=0.5, replay=0.02)
+    regime = replace(exactly(SUSTAINED, 3), warm=0.5, replay=0.02)
     cold = [1.0] * 13
     bench = Bench([*cold, 1e-6, 1e-6, 1e-6], [*cold, 2e-6, 2e-6, 2e-6])
-    assert bench.paired(regime) == Times(pytest.approx(1.0), pytest.approx(2.0))
+    times = bench.paired(regime).times
+    assert (times.time_us, times.torch_us) == (pytest.approx(1.0), pytest.approx(2.0))
     assert len(bench.log) == 32
     assert set(bench.log) == {"ours", "torch"}
+    assert set(bench.asked) == {0.02}
 
 
-@pytest.mark.parametrize(
-    "seconds", [[], [1e-6, math.nan], [0.0], [-1e-6], [math.inf]], ids=["none", "nan", "zero", "negative", "inf"]
-)
-def test_median_refuses_what_no_clock_measures(seconds):
-    with pytest.raises(ValueError, match="median"):
-        median_us(seconds)
+@pytest.mark.parametrize("regime", REGIMES.values(), ids=REGIMES)
+def test_steady_rivals_are_measured_in_the_fewest_rounds(regime):
+    paired = Bench([1e-6] * 99, [1.1e-6] * 99).paired(regime)
+    assert len(paired.ratios) == regime.fewest
+    assert paired.error < measure.PRECISE
+
+
+@pytest.mark.parametrize("regime", REGIMES.values(), ids=REGIMES)
+def test_restless_rivals_are_measured_in_the_most_rounds(regime):
+    paired = Bench([1e-6, 1.5e-6] * 50, [1e-6] * 99).paired(regime)
+    assert len(paired.ratios) == regime.most
+    assert paired.error > measure.PRECISE
+
+
+def test_rivals_that_calm_down_are_measured_until_the_ratio_is_precise():
+    unsteady = [1e-6, 1.2e-6, 0.9e-6, 1.1e-6, 0.8e-6, 1.3e-6]
+    paired = Bench([*unsteady, *[1e-6] * 40], [1e-6] * 46).paired(replace(BURST, fewest=7, most=40))
+    assert 7 < len(paired.ratios) < 40
+    assert paired.error < measure.PRECISE
+    assert standard_error(paired.ratios[:-1]) > measure.PRECISE * paired.ratio
+
+
+def test_clocks_are_read_while_each_rival_runs():
+    paired = Bench([1e-6] * 7, [1e-6] * 7, {"ours": 1900.0, "torch": 1700.0}).paired(BURST)
+    assert (paired.ours_mhz, paired.torch_mhz) == (1900, 1700)
+
+
+def test_a_clock_that_cannot_be_read_is_no_error():
+    paired = Bench([1e-6] * 7, [1e-6] * 7, {"ours": 1900.0}).paired(BURST)
+    assert (paired.ours_mhz, paired.torch_mhz) == (1900, None)
+
+
+@pytest.mark.parametrize("seconds", [math.nan, 0.0, -1e-6, math.inf], ids=["nan", "zero", "negative", "inf"])
+def test_what_no_clock_measures_is_refused(seconds):
+    with pytest.raises(ValueError, match="finite and above 0"):
+        Bench([1e-6, seconds], [1e-6] * 2).paired(exactly(BURST, 2))
+
+
+@pytest.mark.parametrize("count", [7, 13, 25])
+def test_the_standard_error_of_normal_numbers_is_that_of_their_median(count):
+    draws = torch.randn(4000, count, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    scatter = draws.median(dim=1).values.std().item()
+    estimated = sum(standard_error(row) for row in draws.tolist()) / len(draws)
+    assert estimated == pytest.approx(scatter, rel=0.12)
+
+
+@given(st.lists(st.floats(0.5, 2.0), min_size=6), st.floats(0, 1e9))
+def test_one_disturbed_round_cannot_raise_the_error_at_will(values, disturbed):
+    spread = max(values) - min(values)
+    assert standard_error([*values, disturbed]) <= spread / 3.29 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("values", [[], [1.0]], ids=["none", "one"])
+def test_too_few_values_are_never_precise(values):
+    assert standard_error(values) == math.inf
 
 
 @pytest.mark.parametrize("seconds", [1e-6, 9.8e-6, 1.4e-3, 0.5])
 @pytest.mark.parametrize("sets", [1, 3, 1024])
-@pytest.mark.parametrize("regime", REGIMES.values(), ids=REGIMES)
-def test_a_replay_is_long_enough_and_every_set_counts_the_same(regime, sets, seconds):
-    launches = measure.launch_count(seconds, sets, regime.replay)
+def test_a_graph_is_long_enough_and_every_set_counts_the_same(sets, seconds):
+    launches = measure.launch_count(seconds, sets)
     assert launches % sets == 0
-    assert launches * seconds >= regime.replay * 0.999
-    assert (launches - sets) * seconds <= regime.replay * 1.001
+    assert launches * seconds >= GRAPH_SECONDS * 0.999
+    assert (launches - sets) * seconds <= GRAPH_SECONDS * 1.001
 
 
 @pytest.mark.parametrize("sizes", [(256, 256, 256), (1, 4096, 4096), (4096, 4096, 4096)], ids=str)
@@ -93,14 +170,17 @@ def test_tiny_problems_take_a_bounded_number_of_sets():
 
 
 @pytest.mark.gpu
-def test_graph_replay_computes_and_takes_time():
+@pytest.mark.parametrize("seconds", [0.001, 0.02], ids=["one graph", "many graphs"])
+def test_graph_replay_computes_and_takes_time(seconds):
     sets = [tuple(torch.randn(512, 512, device="cuda") for _ in range(3)) for _ in range(3)]
-    replay = measure.GraphReplay(lambda a, b, out: torch.mm(a, b, out=out), sets, 1e-3)
+    replay = measure.GraphReplay(lambda a, b, out: torch.mm(a, b, out=out), sets)
     for _, _, out in sets:
         out.fill_(math.nan)
-    seconds = replay()
+    busy = []
+    once = replay(seconds, lambda: busy.append(not torch.cuda.current_stream().query()))
     for a, b, out in sets:
         torch.testing.assert_close(out, a @ b)
     assert replay.launches % 3 == 0
-    assert 0 < seconds < 1
+    assert busy == [True]
+    assert 0 < once * replay.launches < 1
     replay.free()

@@ -1,5 +1,6 @@
 """The `tritonmm` command. Everything slow is imported by the command that needs it."""
 
+import contextlib
 import json
 import os
 import sys
@@ -74,6 +75,23 @@ def _blocks(text: str):
     from tritonmm.autotune import space
 
     return tuple(space.blocks(part) for part in text.split(","))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+
+
+def _shape(text: str) -> tuple[int, int, int]:
+    sizes = text.split("x")
+    if len(sizes) != 3:
+        raise ValueError(f"{text!r} is not a product; it is M x N x K, as in 4096x4096x4096")
+    return tuple(_size(size) for size in sizes)
+
+
+def _config(text: str):
+    from tritonmm.config import Config
+
+    return Config.from_json(text)
 
 
 def _gpu(text: str):
@@ -162,6 +180,83 @@ def sweep(
     else:
         report.show(outcome)
     sys.exit(1 if outcome["wrong"] or outcome["failed"] else 0)
+
+
+@main.command()
+@click.option("--suite", default="public", help="A suite by name, or a JSON file like it.")
+@click.option(
+    "--family",
+    "families",
+    type=_Parsed("families", _words),
+    help="Only these families of the suite, as in square,prefill.",
+)
+@click.option("--shape", type=_Parsed("shape", _shape), help="One product instead of a suite, as in 4096x4096x4096.")
+@click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nt", help="Of --shape.")
+@click.option("--dtype", type=click.Choice(["bf16", "fp16", "fp32", "tf32"]), default="bf16", help="Of --shape.")
+@click.option("--batch", type=_Parsed("size", _size), default="1", help="Of --shape.")
+@click.option("--config", type=_Parsed("config", _config), help="Use this config, as JSON, instead of choosing one.")
+@click.option(
+    "--regime", type=click.Choice(["burst", "sustained", "both"]), default="both", help="A rested GPU or a busy one."
+)
+@click.option("--csv", "csv_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows as they come.")
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path, as_json) -> None:
+    """Measure tritonmm beside torch on every product of a suite.
+
+    A ratio is torch's time over ours, round by round in one process, and the median of the rounds.
+    Every result is checked before it is timed. Exits with 1 if one is wrong or fails.
+    """
+    from tritonmm.autotune import bench as benching
+    from tritonmm.autotune import suite as suites
+
+    try:
+        if shape:
+            m, n, k = shape
+            entries = (suites.Entry("shape", m, n, k, batch, layout, dtype),)
+        else:
+            _refuse("layout", "dtype", "batch", why="it goes with --shape; a suite says it for each product")
+            entries = suites.load(suite)
+        if families:
+            entries = suites.of_families(entries, families)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+    rivals = _rivals()
+    from tritonmm.select import choose
+
+    in_use = rivals.card.in_use()
+    if in_use:
+        click.echo(f"tritonmm: the GPU is not idle, and times will not hold: {in_use}", err=True)
+    comments = [*rivals.environment.comments(), "# source: gpu", f"# suite: {'none' if shape else suite}"]
+    comments.append(f"# gpu in use: {in_use or 'no'}")
+    regimes = ("burst", "sustained") if regime == "both" else (regime,)
+    rows = []
+    code = 0
+    try:
+        with benching.ResultsFile(csv_path, comments) if csv_path else contextlib.nullcontext() as results:
+            if not as_json:
+                click.echo(benching.HEADER)
+            for row in benching.bench(entries, regimes, rivals, (lambda *_: config) if config else choose):
+                rows.append(row)
+                if results:
+                    results.add(row)
+                if not as_json:
+                    click.echo(str(row))
+    except OSError as error:
+        raise click.ClickException(str(error)) from None
+    except benching.DeviceLostError as error:
+        click.echo(f"tritonmm: {error}; the products after it are not measured", err=True)
+        code = 1
+    except KeyboardInterrupt:
+        click.echo(f"tritonmm: interrupted after {len(rows)} of {len(entries) * len(regimes)} rows", err=True)
+        code = 130
+    if as_json:
+        click.echo(benching.outcome(rows, rivals.environment, in_use))
+    else:
+        click.echo("")
+        for mean in benching.means(rows):
+            click.echo(str(mean))
+    sys.exit(code or int(any(row.status in ("wrong", "failed") for row in rows)))
 
 
 @main.command()
@@ -283,6 +378,30 @@ def _source(modelled, regime: str):
 
     try:
         return GpuSource(regime) if measured else ModelSource(modelled or gpu.spec("h200"))
+    except RuntimeError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _refuse(*names: str, why: str) -> None:
+    """Options that were given and would be ignored are the user's error."""
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+            raise click.UsageError(f"--{name}: {why}")
+
+
+def _rivals():
+    """The GPU, to measure on."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise click.ClickException(
+            "bench measures and needs a GPU; without one `tritonmm sweep` and `tritonmm explain` give modelled times"
+        )
+    from tritonmm.autotune.sources import GpuSource
+
+    try:
+        return GpuSource()
     except RuntimeError as error:
         raise click.ClickException(str(error)) from None
 

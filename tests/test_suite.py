@@ -1,0 +1,100 @@
+"""Suites: what is read, and errors that name the file, the entry and the field."""
+
+import json
+
+import pytest
+
+from tritonmm.autotune import suite
+from tritonmm.autotune.suite import Entry, SuiteError
+
+GOOD = {"family": "square", "m": 64, "n": 48, "k": 32, "batch": 1, "layout": "nt", "dtype": "bf16"}
+
+
+def written(tmp_path, content):
+    path = tmp_path / "mine.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def test_the_public_suite_ships_and_each_entry_is_a_problem():
+    entries = suite.load("public")
+    assert "public" in suite.names()
+    assert len(entries) == 72
+    assert len({entry.family for entry in entries}) == 9
+    for entry in entries:
+        problem = entry.problem()
+        assert (problem.m, problem.n, problem.k, problem.batch) == (entry.m, entry.n, entry.k, entry.batch)
+        assert (problem.layout, problem.dtype) == (entry.layout, entry.dtype)
+
+
+def test_a_file_is_read_in_its_order(tmp_path):
+    path = written(tmp_path, [GOOD, GOOD | {"m": 7, "batch": 3, "dtype": "tf32"}])
+    assert suite.load(path) == (
+        Entry("square", 64, 48, 32, 1, "nt", "bf16"),
+        Entry("square", 7, 48, 32, 3, "nt", "tf32"),
+    )
+    assert suite.load(path)[1].problem().precision == "tf32"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"m": "64"}, "m is '64'"),
+        ({"n": 0}, "n is 0"),
+        ({"k": -1}, "k is -1"),
+        ({"k": 1.5}, "k is 1.5"),
+        ({"batch": True}, "batch is True"),
+        ({"layout": "nq"}, "layout is 'nq'"),
+        ({"layout": None}, "layout is None"),
+        ({"dtype": "fp7"}, "dtype is 'fp7'"),
+        ({"family": ""}, "family is ''"),
+        ({"family": "a,b"}, "family is 'a,b'"),
+        ({"color": 1}, "unknown field 'color'"),
+    ],
+    ids=lambda x: str(x) if isinstance(x, dict) else "",
+)
+def test_an_error_names_the_file_the_entry_and_the_field(tmp_path, change, says):
+    path = written(tmp_path, [GOOD, GOOD | change])
+    with pytest.raises(SuiteError) as caught:
+        suite.load(path)
+    assert str(caught.value).startswith(f"suite {path}: entry 2")
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_missing_field_is_named(tmp_path, name):
+    entry = {key: value for key, value in GOOD.items() if key != name}
+    with pytest.raises(SuiteError, match=f"entry 1 has no {name}"):
+        suite.load(written(tmp_path, [entry]))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [("{", "not a readable JSON file"), ({}, "JSON list"), ([], "one product or more"), ([3], "entry 1 is 3")],
+    ids=["broken", "object", "empty", "number"],
+)
+def test_what_is_no_list_of_products_is_refused(tmp_path, content, says):
+    with pytest.raises(SuiteError, match=says):
+        suite.load(written(tmp_path, content))
+
+
+def test_an_unknown_name_says_which_suites_ship(tmp_path):
+    with pytest.raises(SuiteError, match=r"no such file; shipped are .*public"):
+        suite.load(tmp_path / "none.json")
+
+
+def test_a_folder_is_no_suite(tmp_path):
+    with pytest.raises(SuiteError, match="not a readable"):
+        suite.load(tmp_path)
+
+
+def test_families_are_picked_in_the_order_of_the_suite():
+    entries = suite.load("public")
+    picked = suite.of_families(entries, ("deep-k", "square"))
+    assert list(dict.fromkeys(entry.family for entry in picked)) == ["square", "deep-k"]
+    assert len(picked) == 5 + 4
+
+
+def test_an_unknown_family_says_which_there_are():
+    with pytest.raises(SuiteError, match="'cube' is not in the suite; it has square, ragged-m"):
+        suite.of_families(suite.load("public"), ("square", "cube"))
