@@ -21,10 +21,9 @@ from triton.runtime import driver
 
 from tritonmm import gpu as gpus
 from tritonmm import orders
-from tritonmm.config import Config
-from tritonmm.kernels.tile import tile_kernel
+from tritonmm.config import Config, shared_bytes
 from tritonmm.plan import bind
-from tritonmm.problem import DTYPES, Problem
+from tritonmm.problem import DTYPES, Epilogue, Problem
 from tritonmm.select import choose
 
 LOGS: dict[str, str] = {}
@@ -63,10 +62,13 @@ def compile_for(gpu: gpus.Gpu, problem: Problem, config: Config) -> Compiled:
     """What the plan of (problem, config) launches, compiled for `gpu`."""
     driver.set_active(Elsewhere(gpu))
     a, b, out = operands(problem)
-    arguments, options = bind(problem, config, gpu, torch.device("meta")).arguments(a, b, out)
+    plan = bind(problem, config, gpu, torch.device("meta"))
+    c = out if problem.epilogue.c else None
+    bias = out[0, 0] if problem.epilogue.bias else None
+    arguments, options = plan.arguments(a, b, out, c=c, bias=bias)
     with contextlib.redirect_stdout(io.StringIO()) as log, triton.knobs.nvidia.scope():
         triton.knobs.nvidia.dump_ptxas_log = True
-        kernel = tile_kernel.warmup(*arguments, grid=(1,), **options)
+        kernel = plan.kernel.warmup(*arguments, grid=(1,), **options)
     if not gpu.is_nvidia:
         return read_amd(kernel)
     return read_nvidia(kernel, LOGS.setdefault(kernel.hash, log.getvalue()))
@@ -109,12 +111,94 @@ def cases():
                 (1, 4096, 1, "tt"),
             ):
                 precision = "tf32" if dtype == "fp32" and layout == "nn" else "ieee"
-                problem = Problem(m=m, n=n, k=k, dtype=dtype, layout=layout, precision=precision)
+                problem = Problem.dense(m, n, k, dtype=dtype, layout=layout, precision=precision)
                 yield gpu, problem, choose(problem, gpu)
     h200 = gpus.spec("h200")
     problem = Problem(m=4000, n=4096, k=4096)
     for order in ("row-major", "split-merge:8", "swizzle-merge:16,8@n", "serpentine:8", "hilbert"):
         yield h200, problem, Config(block_n=256, persistent=True, order=orders.parse(order))
+
+
+HOPPER = {
+    # (block_m, block_n, block_k, num_stages, num_warps)
+    (128, 256, 64, 4, 8), (256, 128, 64, 4, 8), (128, 128, 64, 6, 8), (128, 128, 128, 3, 8), (192, 128, 64, 5, 12),
+    (128, 64, 64, 8, 8), (128, 64, 128, 4, 8), (64, 256, 64, 5, 8), (64, 128, 64, 8, 8), (64, 128, 128, 4, 4),
+    (64, 64, 64, 8, 4), (64, 64, 128, 6, 4),
+}  # fmt: skip
+
+
+def hopper_cases():
+    """Every tile, then every layout, dtype, epilogue and order of the largest, of the Hopper kernel."""
+
+    def case(blocks=(128, 256, 64, 4, 8), n=4096, order="swizzle-merge:8", split_k=1, split_tail=1, **fields):
+        block_m, block_n, block_k, num_stages, num_warps = blocks
+        out_alignment = 16 if n % 8 == 0 else 2
+        problem = Problem(m=4000, n=n, k=4096, out_alignment=out_alignment, **fields)
+        config = Config(
+            "hopper", block_m, block_n, block_k, num_stages, num_warps, split_k, split_tail, True, orders.parse(order)
+        )
+        return gpus.spec("h200"), problem, config
+
+    for blocks in sorted(HOPPER):
+        for layout in ("nn", "nt"):
+            yield case(blocks, layout=layout)
+    for blocks in ((128, 256, 64, 4, 8), (256, 128, 64, 4, 8), (192, 128, 64, 5, 12), (64, 256, 64, 5, 8)):
+        for layout in ("tn", "tt"):
+            yield case(blocks, layout=layout)
+    everything = Epilogue(scaled=True, bias=True, c=True)
+    yield case(dtype="fp16")
+    yield case(out_dtype="fp32")
+    yield case(epilogue=everything)
+    yield case((256, 128, 64, 4, 8), epilogue=everything)
+    yield case(n=1023, layout="nt")
+    yield case(n=1023, layout="nt", out_dtype="fp32")
+    yield case(n=1023, layout="nt", epilogue=everything)
+    for blocks in sorted(HOPPER):
+        yield case(blocks, split_k=4)
+    yield case(split_tail=8)
+    yield case(split_tail=8, n=1023, layout="nt")
+    yield case(split_tail=8, epilogue=everything)
+    yield case(split_tail=8, n=1023, layout="nt", epilogue=everything)
+    yield case(batch=3)
+    for order in ("row-major", "column-major", "split-merge:8", "swizzle-merge:16,8@n", "serpentine:8", "hilbert"):
+        yield case(order=order)
+
+
+PERSISTENT = {
+    (128, 256, 64, 3, 8), (128, 256, 64, 4, 8), (256, 128, 64, 3, 8), (128, 128, 64, 4, 8), (128, 128, 64, 3, 4),
+    (128, 64, 64, 4, 4), (256, 64, 32, 4, 8), (128, 128, 128, 2, 8), (64, 128, 64, 4, 4), (64, 256, 64, 4, 4),
+    (64, 64, 128, 3, 4),
+}  # fmt: skip
+
+
+def persistent_cases():
+    """Every tile of the persistent kernel, then layouts, dtypes, epilogues and orders, on both of its targets."""
+    for gpu in map(gpus.spec, ("h200", "b200")):
+
+        def case(blocks=(128, 256, 64, 3, 8), n=4096, order="swizzle-merge:8", gpu=gpu, **fields):
+            block_m, block_n, block_k, num_stages, num_warps = blocks
+            problem = Problem(m=4000, n=n, k=4096, out_alignment=16 if n % 8 == 0 else 2, **fields)
+            config = Config(
+                "persistent", block_m, block_n, block_k, num_stages, num_warps,
+                persistent=True, order=orders.parse(order),
+            )  # fmt: skip
+            return gpu, problem, config
+
+        for blocks in sorted(PERSISTENT):
+            if blocks[0] > 64 or gpu.capability == 90:
+                yield case(blocks)
+        for layout in ("nt", "tn", "tt"):
+            yield case(layout=layout)
+        everything = Epilogue(scaled=True, bias=True, c=True)
+        yield case(dtype="fp16", batch=3)
+        yield case(out_dtype="fp32")
+        yield case(epilogue=everything)
+        yield case(out_dtype="fp32", epilogue=everything)
+        yield case(n=1023, layout="nt")
+        yield case(n=1023, layout="nt", out_dtype="fp32")
+        yield case((128, 128, 64, 4, 8), n=1023, layout="nt", epilogue=everything)
+        for order in ("row-major", "split-merge:8", "swizzle-merge:16,8@n", "hilbert"):
+            yield case(order=order)
 
 
 def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:
@@ -125,15 +209,28 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
         return compiled.warnings
     if compiled.shared_bytes > gpu.shared_bytes:
         return f"needs {compiled.shared_bytes} bytes of shared memory and Config.fits let it pass"
-    if gpu.capability == 90 and problem.dtype != "fp32" and config.block_m >= 64 and config.num_warps >= 4:
-        return "" if "wgmma.mma_async" in compiled.assembly else "does not use wgmma"
+    uses_wgmma = gpu.capability == 90 and problem.dtype != "fp32" and config.block_m >= 64 and config.num_warps >= 4
+    if uses_wgmma and "wgmma.mma_async" not in compiled.assembly:
+        return "does not use wgmma"
+    if config.kernel == "persistent" and gpu.capability == 100:
+        specialized = config.order.name != "split-merge"
+        for there, instruction in ((True, "tcgen05.mma"), (specialized, "setmaxnreg")):
+            if there != (instruction in compiled.assembly):
+                return f"{'no' if there else 'unwanted'} {instruction}"
+    if config.kernel in ("hopper", "persistent"):
+        if compiled.shared_bytes > shared_bytes(config, problem):
+            return f"needs more shared memory than the {shared_bytes(config, problem)} that are counted"
+        stores = problem.out_alignment == 16
+        for there, instruction in ((True, r"shared::\w+\.global"), (stores, r"global\.shared::cta")):
+            if there != bool(re.search(rf"cp\.async\.bulk\.tensor\.3d\.{instruction}", compiled.assembly)):
+                return f"{'no' if there else 'unwanted'} cp.async.bulk.tensor.3d.{instruction}"
     return ""
 
 
 def main() -> int:
     os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()  # nothing an earlier compiler made is looked at
     faults = 0
-    for gpu, problem, config in cases():
+    for gpu, problem, config in (*cases(), *hopper_cases(), *persistent_cases()):
         compiled = compile_for(gpu, problem, config)
         why = fault(compiled, config, problem, gpu)
         faults += bool(why)

@@ -72,6 +72,14 @@ def test_out_keeps_its_strides_and_its_neighbours(device):
     assert board.isnan().sum() == board.numel() - out.numel()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_out_may_be_aligned_and_transposed(dtype, device):
+    a, b = torch.randn(64, 32, device=device).to(dtype), torch.randn(32, 48, device=device).to(dtype)
+    out = torch.full((48, 64), float("nan"), dtype=dtype, device=device).t()
+    tritonmm.matmul(a, b, out=out)
+    assert_is_product(out, a, b)
+
+
 def test_out_of_a_batch_with_unfoldable_strides(device):
     a, b = torch.randn(2, 3, 5, 7, device=device), torch.randn(7, 4, device=device)
     out = torch.empty(3, 2, 5, 4, device=device).transpose(0, 1)

@@ -10,7 +10,7 @@ from tritonmm.autotune.verify import Check
 from tritonmm.config import Config
 from tritonmm.ops import matmul
 from tritonmm.plan import plan_for
-from tritonmm.problem import DTYPES, Problem
+from tritonmm.problem import DTYPES, Epilogue, Problem
 
 BLOCKS = {"block_m": 32, "block_n": 16, "block_k": 32, "num_stages": 2, "num_warps": 4}
 EDGES = [(31, 15, 31), (32, 16, 32), (33, 17, 33), (64, 31, 65), (1, 1, 1), (95, 33, 7)]
@@ -60,6 +60,18 @@ def test_small_integers_are_exact(dtype, device):
     a, b = exact(problem, device)
     expected = (a.double() @ b.double()).to(a.dtype)
     assert torch.equal(matmul(a, b, config=Config(**BLOCKS)), expected)
+
+
+@pytest.mark.parametrize("c_shape", [(2, 70, 33), (1, 33), (70, 1), (2, 1, 1)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_epilogue_adds_before_it_rounds(dtype, c_shape, device):
+    a, b = exact(Problem(m=70, n=33, k=40, batch=2, dtype=dtype), device)
+    c = torch.randint(-9, 10, c_shape, device=device).to(a.dtype)
+    bias = torch.randint(-9, 10, (33,), device=device).to(a.dtype)
+    out = torch.full((2, 70, 33), float("nan"), device=device).to(a.dtype)
+    problem = Problem.of(a, b, out, epilogue=Epilogue(scaled=True, bias=True, c=True))
+    plan_for(problem, Config(**BLOCKS), device)(a, b, out, alpha=0.5, beta=-2.0, c=c, bias=bias)
+    assert torch.equal(out, (0.5 * (a.double() @ b.double()) + bias.double() - 2 * c.double()).to(a.dtype))
 
 
 def test_strides_of_every_kind(device):

@@ -25,7 +25,8 @@ class Config:
     kernel: the family, a name of `KERNELS`.
     block_m, block_n, block_k: the tile of the output, and the depth of one step along K.
     num_stages: steps along K in flight; num_warps: warps of a program.
-    split_k: programs that share one tile's K.
+    split_k: programs that share each tile's K.
+    split_tail: programs that share the K of each tile of the last, partial wave.
     persistent: one program an SM walks the tiles, instead of one program a tile.
     order: the sequence in which tiles are visited.
     """
@@ -37,11 +38,12 @@ class Config:
     num_stages: int = 3
     num_warps: int = 8
     split_k: int = 1
+    split_tail: int = 1
     persistent: bool = False
     order: orders.Order = field(default_factory=lambda: orders.SwizzleMerge(8))
 
     def __post_init__(self):
-        for name in ("block_m", "block_n", "block_k", "num_stages", "num_warps", "split_k"):
+        for name in ("block_m", "block_n", "block_k", "num_stages", "num_warps", "split_k", "split_tail"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"Config: {name} is {value!r}; it must be an integer >= 1")
@@ -55,6 +57,13 @@ class Config:
     def tiles(self, problem: Problem) -> tuple[int, int]:
         """Rows and columns of output tiles."""
         return -(-problem.m // self.block_m), -(-problem.n // self.block_n)
+
+    def split_tiles(self, problem: Problem, gpu: Gpu) -> tuple[int, int]:
+        """How many tiles, the last ones of the order, are shared by several programs, and by how many."""
+        tiles = self.order.launched(*self.tiles(problem)) * problem.batch
+        if self.split_k > 1:
+            return tiles, self.split_k
+        return (tiles % gpu.sms, self.split_tail) if self.split_tail > 1 else (0, 1)
 
     def fits(self, problem: Problem, gpu: Gpu) -> Fit:
         """Whether this config can compute `problem` on `gpu`; false with a reason where it cannot."""
@@ -81,6 +90,7 @@ class Config:
 
     def __str__(self) -> str:
         split = f" split-k:{self.split_k}" if self.split_k > 1 else ""
+        split += f" split-tail:{self.split_tail}" if self.split_tail > 1 else ""
         persistent = " persistent" if self.persistent else ""
         blocks = f"{self.block_m}x{self.block_n}x{self.block_k}"
         return f"{self.kernel} {blocks} stages:{self.num_stages} warps:{self.num_warps}{split}{persistent} {self.order}"
@@ -104,8 +114,8 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"blocks {config.block_m}x{config.block_n}x{config.block_k}: tl.dot needs at least 16 in each"
     if config.num_warps > 16:
         return f"num_warps is {config.num_warps}; at most 16"
-    if config.split_k != 1:
-        return f"split_k is {config.split_k}; the tile kernel does not split K"
+    if config.split_k != 1 or config.split_tail != 1:
+        return f"split_k, split_tail are {config.split_k}, {config.split_tail}; the tile kernel does not split K"
     shared = shared_bytes(config, problem)
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of shared memory exceed the {gpu.shared_bytes} of {gpu.name}"
@@ -124,12 +134,144 @@ def _accumulator_limit(problem: Problem, gpu: Gpu) -> int:
     return 128 if gpu.capability == 90 and problem.element_bytes == 2 else 64  # wgmma reads shared memory
 
 
+def _hopper_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
+    """The warp-specialised kernel: what TMA can address, and tiles that its consumers can divide."""
+    if gpu.capability != 90:
+        return f"the hopper kernel needs sm_90; {gpu.name} is {gpu.arch}"
+    if reason := _tma_reason(config, problem):
+        return reason
+    steps = -(-problem.k // config.block_k)
+    for name in ("split_k", "split_tail"):
+        if getattr(config, name) > min(steps, gpu.sms):
+            return f"{name} is {getattr(config, name)}; there are {steps} steps of K and {gpu.sms} SMs"
+    if config.split_k > 1 and config.split_tail > 1:
+        return f"split_k and split_tail are {config.split_k} and {config.split_tail}; if all are split there is no tail"
+    if config.num_warps not in (4, 8, 12):
+        return f"num_warps is {config.num_warps}; 1, 2 or 3 consumer warpgroups have 4, 8 or 12"
+    if config.num_stages < 2:
+        return f"num_stages is {config.num_stages}; the ring needs at least 2"
+    consumers_m, consumers_n = consumer_grid(config)
+    rows, cols = config.block_m // consumers_m, config.block_n // consumers_n
+    if rows * consumers_m != config.block_m or rows not in (64, 128) or cols not in (32, 64, 128, 256):
+        return (
+            f"blocks {config.block_m}x{config.block_n} of {config.num_warps // 4} consumers: each needs 64 or 128 rows"
+            " and 32, 64, 128 or 256 columns"
+        )
+    if config.block_k not in (64, 128):
+        return f"block_k is {config.block_k}; 64 or 128"
+    if rows * cols > (64 * 256 if config.num_warps == 8 else 64 * 128):
+        return f"{rows * cols // 128} accumulator registers a thread leave no room for the others"
+    if problem.epilogue.c and problem.out_alignment < 16 and config.block_m > 128:
+        return f"block_m is {config.block_m}; adding C to an output that TMA cannot store spills registers above 128"
+    shared = shared_bytes(config, problem)
+    if shared > gpu.shared_bytes:
+        return f"{shared} bytes of shared memory exceed the {gpu.shared_bytes} of {gpu.name}"
+    return ""
+
+
+def _persistent_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
+    """TMA in plain Triton: what TMA can address, and tiles whose accumulator leaves room for the epilogue."""
+    if gpu.capability not in (90, 100):
+        return f"the persistent kernel needs sm_90 or sm_100; {gpu.name} is {gpu.arch}"
+    if reason := _tma_reason(config, problem):
+        return reason
+    if config.split_k != 1 or config.split_tail != 1:
+        return f"split_k, split_tail are {config.split_k}, {config.split_tail}; the persistent kernel does not split K"
+    heights = (64, 128, 256) if gpu.capability == 90 and config.num_warps == 4 else (128, 256)
+    for name, legal in (
+        ("num_warps", (4, 8)),
+        ("block_m", heights),  # halves of lower tiles are moved through shared memory to be written
+        ("block_n", (64, 128, 256)),
+        ("block_k", (32, 64, 128)),
+    ):
+        if getattr(config, name) not in legal:
+            return f"{name} is {getattr(config, name)}; it must be one of {', '.join(map(str, legal))}"
+    if config.num_stages < 2:
+        return f"num_stages is {config.num_stages}; loads are in flight from 2"
+    registers = config.block_m * config.block_n // (32 * config.num_warps)
+    masked = problem.out_alignment < 16
+    if registers > (64 if masked and (problem.epilogue.c or config.num_warps == 4) else 128):
+        return f"{registers} accumulator registers a thread leave no room for the others; more warps or a smaller tile"
+    shared = shared_bytes(config, problem)
+    if shared > gpu.shared_bytes:
+        return f"{shared} bytes of shared memory exceed the {gpu.shared_bytes} of {gpu.name}"
+    return ""
+
+
+def _tma_reason(config: Config, problem: Problem) -> str:
+    """What all kernels ask that walk the tiles and load by TMA."""
+    if problem.dtype not in ("bf16", "fp16"):
+        return f"dtype is {problem.dtype}; the {config.kernel} kernel multiplies bf16 and fp16"
+    if "s" in problem.layout:
+        return f"layout is {problem.layout}; TMA needs a contiguous dimension in each operand"
+    if problem.alignment < 16:
+        return f"operands are aligned to {problem.alignment} bytes; TMA needs addresses and strides of multiples of 16"
+    if not problem.k:
+        return "k is 0; TMA describes no empty operand"
+    return "" if config.persistent else f"persistent is False; the {config.kernel} kernel walks its tiles"
+
+
+def consumer_grid(config: Config) -> tuple[int, int]:
+    """How the hopper kernel's consumer warpgroups divide the rows and the columns of a tile."""
+    consumers = config.num_warps // 4
+    along_m = consumers if config.block_m >= 64 * consumers else 1
+    return along_m, consumers // along_m
+
+
+def output_buffers(config: Config, problem: Problem) -> tuple[int, int]:
+    """Pieces in which a hopper consumer writes its part of a tile, and shared buffers it cycles through.
+
+    A piece is as wide as TMA swizzles, 128 bytes. Two buffers, if they fit, let one be stored while the next is
+    converted. Where C is added to an output that TMA cannot store, pieces are small enough for their addresses to stay
+    in registers.
+    """
+    consumers_m, consumers_n = consumer_grid(config)
+    elements = config.block_m * config.block_n // (consumers_m * consumers_n)
+    pieces = max(1, config.block_n // consumers_n * problem.out_element_bytes // 128)
+    if problem.epilogue.c and problem.out_alignment < 16:
+        pieces = max(pieces, elements // 1024)
+    two = pieces > 1 and _hopper_shared(config, problem, pieces, 2) <= 232_448
+    return pieces, 2 if two else 1
+
+
+def _hopper_shared(config: Config, problem: Problem, pieces: int, buffers: int) -> int:
+    out = config.block_m * config.block_n * problem.out_element_bytes * buffers // pieces
+    ring = config.num_stages * (config.block_m + config.block_n) * config.block_k * problem.element_bytes
+    return ring + out + 1024  # barriers and alignment
+
+
+def output_pieces(config: Config, problem: Problem) -> int:
+    """Pieces, along the columns, in which the persistent kernel writes a tile.
+
+    A thread has 128 bytes of a piece, or so few elements that the addresses it needs, in C and in an output that TMA
+    cannot store, stay in registers.
+    """
+    if problem.out_alignment < 16:
+        elements = 8 if problem.epilogue.c else 16
+    else:
+        elements = (64 if problem.epilogue.c else 128) // problem.out_element_bytes
+    return max(1, config.block_m * config.block_n // (32 * config.num_warps * elements))
+
+
+def _persistent_shared(config: Config, problem: Problem) -> int:
+    ring = config.num_stages * (config.block_m + config.block_n) * config.block_k * problem.element_bytes
+    piece = config.block_m * config.block_n // output_pieces(config, problem)
+    out = piece * problem.out_element_bytes
+    if problem.epilogue.c:  # C changes layout through shared memory of its own; it may be fp32
+        out = (out if problem.out_alignment == 16 else 0) + piece * 4
+    return ring + out + 1024  # barriers and alignment
+
+
 def shared_bytes(config: Config, problem: Problem) -> int:
-    """Shared memory that the stages of one program take, in bytes; the epilogue reuses it."""
+    """Shared memory of one program, in bytes."""
+    if config.kernel == "hopper":
+        return _hopper_shared(config, problem, *output_buffers(config, problem))
+    if config.kernel == "persistent":
+        return _persistent_shared(config, problem)
     step = (config.block_m + config.block_n) * config.block_k * problem.element_bytes
-    epilogue = config.block_m * config.block_n * problem.out_element_bytes
+    epilogue = config.block_m * config.block_n * problem.out_element_bytes  # it reuses the stages
     return max(config.num_stages * step, epilogue) + 1024  # barriers and alignment
 
 
-KERNELS = {"tile": _tile_reason}
+KERNELS = {"tile": _tile_reason, "persistent": _persistent_reason, "hopper": _hopper_reason}
 """Kernel families by name, each with the rule that says why a config is not legal ("" if it is)."""

@@ -1,6 +1,6 @@
 """What is asked: a matrix product as a value, with no tensors in it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -25,6 +25,18 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What happens to a product before it is rounded: out = alpha * (A @ B) + bias + beta * C.
+
+    scaled: alpha is not 1; bias: a vector of n is added to every row; c: a matrix of out's shape is added.
+    """
+
+    scaled: bool = False
+    bias: bool = False
+    c: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """`batch` products of an m x k by a k x n matrix.
 
@@ -32,8 +44,9 @@ class Problem:
     precision: how fp32 inputs are multiplied, "ieee" or "tf32"; "ieee" for the other dtypes.
     layout: a letter for A and one for B: "n" where the last dimension is contiguous in memory, "t"
         where the first is, "s" where neither is. torch.nn.Linear multiplies "nt".
-    alignment: the largest power of two, at most 16, that divides in bytes every operand's address,
-        its row and batch strides, and the row length of the output. TMA needs 16.
+    alignment: the largest power of two, at most 16, that divides in bytes the address, the row stride
+        and the batch stride of A and B; out_alignment: the same of the output, and of its row length,
+        or one element where its rows are not contiguous. TMA needs 16.
     """
 
     m: int
@@ -45,6 +58,8 @@ class Problem:
     precision: str = "ieee"
     layout: str = "nn"
     alignment: int = 16
+    out_alignment: int = 16
+    epilogue: Epilogue = Epilogue()
 
     def __post_init__(self):
         if not self.out_dtype:
@@ -60,12 +75,20 @@ class Problem:
             raise ValueError(f"Problem: precision is {self.precision!r}; it must be one of {', '.join(PRECISIONS)}")
         if len(self.layout) != 2 or set(self.layout) - set("nts"):
             raise ValueError(f'Problem: layout is {self.layout!r}; it must be two letters of "n", "t", "s", as in "nt"')
-        if self.alignment not in (1, 2, 4, 8, 16):
-            raise ValueError(f"Problem: alignment is {self.alignment!r}; it must be 1, 2, 4, 8 or 16 bytes")
+        for name in ("alignment", "out_alignment"):
+            if getattr(self, name) not in (1, 2, 4, 8, 16):
+                raise ValueError(f"Problem: {name} is {getattr(self, name)!r}; it must be 1, 2, 4, 8 or 16 bytes")
 
     @classmethod
-    def of(cls, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, precision: str = "ieee") -> "Problem":
-        """The problem out = a @ b of 2-D or 3-D tensors of equal batch."""
+    def of(
+        cls,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out: torch.Tensor,
+        precision: str = "ieee",
+        epilogue: Epilogue = Epilogue(),
+    ) -> "Problem":
+        """The problem out = a @ b, and then `epilogue`, of 2-D or 3-D tensors of equal batch."""
         return cls(
             m=a.shape[-2],
             n=b.shape[-1],
@@ -75,8 +98,31 @@ class Problem:
             out_dtype=dtype_name(out.dtype),
             precision=precision if a.dtype == torch.float32 else "ieee",
             layout=_layout(a) + _layout(b),
-            alignment=min(_alignment(a), _alignment(b), _alignment(out)),
+            alignment=min(_alignment(a), _alignment(b)),
+            out_alignment=_out_alignment(out),
+            epilogue=epilogue,
         )
+
+    @classmethod
+    def dense(
+        cls,
+        m: int,
+        n: int,
+        k: int,
+        *,
+        batch: int = 1,
+        dtype: str = "bf16",
+        out_dtype: str = "",
+        precision: str = "ieee",
+        layout: str = "nn",
+        epilogue: Epilogue = Epilogue(),
+    ) -> "Problem":
+        """The problem of operands that lie in memory without gaps, at an aligned address."""
+        bare = cls(m, n, k, batch, dtype, out_dtype, precision, layout)
+        rows = k if layout[0] == "n" else m, n if layout[1] == "n" else k
+        alignment = min(_power_of_two(16 | row * bare.element_bytes) for row in rows)
+        out_alignment = _power_of_two(16 | n * bare.out_element_bytes)
+        return replace(bare, alignment=alignment, out_alignment=out_alignment, epilogue=epilogue)
 
     @property
     def element_bytes(self) -> int:
@@ -119,4 +165,15 @@ def _alignment(x: torch.Tensor) -> int:
     bits = 16
     for span in spans:
         bits |= span
+    return _power_of_two(bits)
+
+
+def _out_alignment(x: torch.Tensor) -> int:
+    if _layout(x) != "n":
+        return x.itemsize
+    return _power_of_two(_alignment(x) | x.shape[-1] * x.itemsize)
+
+
+def _power_of_two(bits: int) -> int:
+    """The largest power of two that divides every term of an "or"."""
     return bits & -bits

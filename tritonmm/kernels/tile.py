@@ -76,19 +76,22 @@ def accumulate(
 
 @triton.jit(do_not_specialize=["launched", "programs"])
 def tile_kernel(
-    a, b, c, table, factors, m, n, k, launched, programs,
-    stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn, stride_cb, stride_cm, stride_cn,
+    a, b, out, c, bias, alpha, beta, table, factors, m, n, k, launched, programs,
+    stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn,
+    stride_ob, stride_om, stride_on, stride_cb, stride_cm, stride_cn,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     ORDER: tl.constexpr, ALONG: tl.constexpr,
     LAYOUT_A: tl.constexpr, LAYOUT_B: tl.constexpr, DIVISOR: tl.constexpr,
-    PERSISTENT: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+    PERSISTENT: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
+    WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """C[batch, m, n] = A[batch, m, k] @ B[batch, k, n]. Grid: (`programs`,), or fewer when PERSISTENT.
+    """out[batch] = alpha * A[batch] @ B[batch] + bias + beta * C[batch], rounded once.
 
-    `launched` is the number of programs that the order launches for one product of the batch,
-    `programs` that of the whole batch. DIVISOR divides the length of every contiguous row and the
-    stride from one to the next, of all three operands: Triton itself only looks for 16, and loads
-    one element at a time where it does not know.
+    A is m x k, B k x n. bias, of n, and C are added where they are given; alpha multiplies if SCALED.
+    Grid: (`programs`,), or fewer when PERSISTENT. `launched` is the number of programs that the
+    order launches for one product of the batch, `programs` that of the whole batch. DIVISOR divides
+    the length of every contiguous row and the stride from one to the next, of all three operands:
+    Triton itself only looks for 16, and loads one element at a time where it does not know.
     """
     if LAYOUT_A == "n":
         stride_am, k = multiple_of(stride_am, DIVISOR), multiple_of(k, DIVISOR)
@@ -98,7 +101,7 @@ def tile_kernel(
         stride_bk, n = multiple_of(stride_bk, DIVISOR), multiple_of(n, DIVISOR)
     elif LAYOUT_B == "t":
         stride_bn, k = multiple_of(stride_bn, DIVISOR), multiple_of(k, DIVISOR)
-    stride_cm, n = multiple_of(stride_cm, DIVISOR), multiple_of(n, DIVISOR)
+    stride_om, n = multiple_of(stride_om, DIVISOR), multiple_of(n, DIVISOR)
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
     stride = programs
@@ -119,9 +122,18 @@ def tile_kernel(
             )  # fmt: skip
             rows = block_offsets(BLOCK_M, WIDE)
             cols = block_offsets(BLOCK_N, WIDE)
-            origin = c + batch * stride_cb + row * stride_cm + col * stride_cn
+            inside = (rows < m_left)[:, None] & (cols < n_left)[None, :]
+            if SCALED:
+                acc *= alpha
+            if bias is not None:
+                acc += tl.load(bias + col + cols, mask=cols < n_left, other=0.0).to(tl.float32)[None, :]
+            if c is not None:
+                origin = c + batch * stride_cb + row * stride_cm + col * stride_cn
+                added = tl.load(origin + rows[:, None] * stride_cm + cols[None, :] * stride_cn, mask=inside, other=0.0)
+                acc += beta * added.to(tl.float32)
+            origin = out + batch * stride_ob + row * stride_om + col * stride_on
             tl.store(
-                origin + rows[:, None] * stride_cm + cols[None, :] * stride_cn,
-                rounded(acc, c.dtype.element_ty, INTERPRETED),
-                mask=(rows < m_left)[:, None] & (cols < n_left)[None, :],
+                origin + rows[:, None] * stride_om + cols[None, :] * stride_on,
+                rounded(acc, out.dtype.element_ty, INTERPRETED),
+                mask=inside,
             )

@@ -1,0 +1,185 @@
+"""The Hopper kernel computes the product: every tile at its edges, every layout, order and epilogue, on a GPU."""
+
+import pytest
+import torch
+from crosscompile import HOPPER
+
+from tritonmm import gpu as gpus
+from tritonmm import orders
+from tritonmm.autotune import space
+from tritonmm.autotune.verify import Check
+from tritonmm.config import Config
+from tritonmm.ops import matmul
+from tritonmm.plan import plan_for
+from tritonmm.problem import DTYPES, Epilogue, Problem
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or gpus.default().capability != 90, reason="the hopper kernel needs sm_90"
+    ),
+]
+
+
+def config(blocks=(128, 256, 64, 4, 8), order="swizzle-merge:3", split_k=1, split_tail=1):
+    block_m, block_n, block_k, num_stages, num_warps = blocks
+    return Config(
+        "hopper", block_m, block_n, block_k, num_stages, num_warps, split_k, split_tail, True, orders.parse(order)
+    )
+
+
+def assert_right(problem, config, device):
+    ratio = Check(problem, device).error_ratio(plan_for(problem, config, device))
+    assert ratio <= 1, f"{config} on {problem}: error {ratio} times its bound"
+
+
+@pytest.mark.parametrize("blocks", sorted(HOPPER), ids=str)
+def test_every_tile_at_its_edges(blocks, device):
+    block_m, block_n, block_k, *_ = blocks
+    for m in (1, block_m - 1, block_m, block_m + 1, 3 * block_m + 17):
+        for n in (8, block_n - 8, block_n, block_n + 8, block_n + 1):
+            for k in (8, block_k, block_k + 8, 9 * block_k - 8):
+                problem = space.problem(m, n, k, layout="nt")
+                assert_right(problem, config(blocks), device)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize(
+    "blocks", [(128, 256, 64, 4, 8), (256, 128, 64, 4, 8), (192, 128, 64, 5, 12), (64, 64, 64, 8, 4)], ids=str
+)
+def test_every_layout(blocks, layout, dtype, device):
+    for m, n, k in ((1000, 1288, 328), (264, 136, 64), (2056, 520, 1032)):
+        assert_right(space.problem(m, n, k, layout=layout, dtype=dtype), config(blocks), device)
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    ["row-major", "column-major", "split-merge:3", "split-merge:2@n", "swizzle-merge:3", "swizzle-merge:3,2@n",
+     "serpentine:2", "morton", "hilbert"],
+)  # fmt: skip
+def test_every_order_gives_the_same_bits(spelling, device):
+    a, b = torch.randn(3, 1000, 200, device=device).half(), torch.randn(3, 200, 1304, device=device).half()
+    found = matmul(a, b, config=config((64, 64, 64, 8, 4), spelling))
+    assert torch.equal(found, matmul(a, b, config=config((64, 64, 64, 8, 4), "row-major")))
+    assert_right(space.problem(1000, 1304, 200, batch=3, layout="nn"), config(order=spelling), device)
+
+
+@pytest.mark.parametrize("blocks", sorted(HOPPER), ids=str)
+def test_small_integers_are_exact_and_runs_are_bitwise_equal(blocks, device):
+    a = torch.randint(-4, 5, (1500, 1032), device=device).bfloat16()
+    b = torch.randint(-4, 5, (1032, 1400), device=device).bfloat16()
+    expected = (a.double() @ b.double()).bfloat16()
+    assert torch.equal(matmul(a, b, config=config(blocks)), expected)
+    a, b = torch.randn(1500, 1032, device=device).bfloat16(), torch.randn(1032, 1400, device=device).bfloat16()
+    first = matmul(a, b, config=config(blocks))
+    for run in range(50):
+        assert torch.equal(matmul(a, b, config=config(blocks)), first), f"run {run} differs"
+
+
+@pytest.mark.parametrize("out_dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("n", [520, 521])
+@pytest.mark.parametrize("c_shape", [(2, 300, None), (1, None), (300, 1)], ids=str)
+def test_epilogue_adds_before_it_rounds(c_shape, n, out_dtype, device):
+    a = torch.randint(-4, 5, (2, 300, 136), device=device).bfloat16()
+    b = torch.randint(-4, 5, (2, n, 136), device=device).bfloat16().mT
+    c = torch.randint(-9, 10, [n if size is None else size for size in c_shape], device=device).to(DTYPES[out_dtype])
+    bias = torch.randint(-9, 10, (n,), device=device).bfloat16()
+    out = torch.full((2, 300, n), float("nan"), device=device, dtype=DTYPES[out_dtype])
+    problem = Problem.of(a, b, out, epilogue=Epilogue(scaled=True, bias=True, c=True))
+    for blocks in ((128, 256, 64, 4, 8), (64, 128, 64, 8, 8)):
+        plan_for(problem, config(blocks), device)(a, b, out.fill_(float("nan")), alpha=0.5, beta=-2.0, c=c, bias=bias)
+        expected = 0.5 * (a.double() @ b.double()) + bias.double() - 2 * c.double()
+        assert torch.equal(out, expected.to(out.dtype))
+
+
+def test_views_that_tma_can_address(device):
+    x = torch.randn(4, 256, 512, device=device).bfloat16()
+    b = torch.randn(128, 264, device=device).bfloat16()
+    for name, a in {
+        "sliced columns": x[1, :, 64:192],
+        "every other row": x[2, ::2, :128],
+        "one row": x[3, :1, 8:136],
+        "broadcast batch": x[:1, :, :128].expand(4, 256, 128),
+        "transposed": x[0, :128].t()[:200],
+    }.items():
+        assert torch.equal(matmul(a, b.expand(4, 128, 264) if a.dim() == 3 else b, config=config()),
+                           matmul(a.contiguous(), b, config=config())), name  # fmt: skip
+
+
+def test_output_views(device):
+    a, b = torch.randn(300, 72, device=device).bfloat16(), torch.randn(72, 264, device=device).bfloat16()
+    expected = matmul(a, b, config=config())
+    for make in (
+        lambda board: board[3:303, 8:272],
+        lambda board: board[3:303, 7:271],
+        lambda board: board[:264, 4:304].t(),
+        lambda board: board[5:605:2, 16:280],
+    ):
+        board = torch.full((640, 400), float("nan"), device=device).bfloat16()
+        out = make(board)
+        matmul(a, b, out=out, config=config())
+        assert torch.equal(out, expected)
+        assert board.isnan().sum() == board.numel() - out.numel()
+
+
+@pytest.mark.parametrize("split", [{"split_k": 2}, {"split_k": 5}, {"split_tail": 2}, {"split_tail": 7}], ids=str)
+@pytest.mark.parametrize("blocks", sorted(HOPPER), ids=str)
+def test_split_tiles_are_right_and_bitwise_equal(blocks, split, device):
+    block_m, block_n, block_k, *_ = blocks
+    split_config = config(blocks, **split)
+    for m, n, k in (
+        (1, 8, 9 * block_k),
+        (9 * block_m + 17, 17 * block_n + 8, 7 * block_k + 8),
+        (300, 257, 13 * block_k),
+    ):
+        problem = space.problem(m, n, k, layout="nt")
+        assert_right(problem, split_config, device)
+    a = torch.randint(-4, 5, (1500, 1032), device=device).bfloat16()
+    b = torch.randint(-4, 5, (1032, 4000), device=device).bfloat16()
+    assert torch.equal(matmul(a, b, config=split_config), (a.double() @ b.double()).bfloat16())
+    a, b = torch.randn(1500, 1032, device=device).bfloat16(), torch.randn(1032, 4000, device=device).bfloat16()
+    first = matmul(a, b, config=split_config)
+    for run in range(50):
+        assert torch.equal(matmul(a, b, config=split_config), first), f"run {run} differs"
+
+
+def test_split_tiles_in_batches_epilogues_and_orders(device):
+    a = torch.randint(-4, 5, (3, 700, 520), device=device).bfloat16()
+    b = torch.randint(-4, 5, (3, 520, 1304), device=device).bfloat16()
+    c = torch.randint(-9, 10, (700, 1304), device=device).bfloat16()
+    bias = torch.randint(-9, 10, (1304,), device=device).bfloat16()
+    out = torch.empty(3, 700, 1304, device=device).bfloat16()
+    problem = Problem.of(a, b, out, epilogue=Epilogue(scaled=True, bias=True, c=True))
+    expected = (0.5 * (a.double() @ b.double()) + bias.double() - 2 * c.double()).bfloat16()
+    for order in ("split-merge:4", "hilbert", "swizzle-merge:3,2@n"):
+        for split in ({"split_k": 3}, {"split_tail": 3}):
+            plan = plan_for(problem, config((128, 128, 64, 6, 8), order, **split), device)
+            plan(a, b, out.fill_(float("nan")), alpha=0.5, beta=-2.0, c=c, bias=bias)
+            assert torch.equal(out, expected), f"{order} {split}"
+
+
+def test_split_tiles_on_several_streams_and_in_graphs(device):
+    """Launches that overlap must not meet in each other's flags, however they are captured and replayed."""
+    a, b = torch.randn(700, 4104, device=device).bfloat16(), torch.randn(4104, 520, device=device).bfloat16()
+    split = config((64, 128, 64, 8, 8), split_k=4)
+    expected = matmul(a, b, config=split)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    outs = [torch.empty_like(expected) for _ in range(6)]
+    graphs = []
+    for i in range(3):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            matmul(a, b, out=outs[3 + i], config=split)
+        graphs.append(graph)
+    for run in range(30):
+        for out in outs:
+            out.fill_(float("nan"))
+        torch.cuda.synchronize()
+        for i, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                graphs[i].replay()
+                matmul(a, b, out=outs[i], config=split)
+        torch.cuda.synchronize()
+        for i, out in enumerate(outs):
+            assert torch.equal(out, expected), f"run {run}, output {i}"

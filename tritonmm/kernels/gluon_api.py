@@ -1,0 +1,61 @@
+"""The parts of Gluon that are spelled differently from Triton 3.6 to 3.9, under one name each.
+
+Device code imports them from here and is then the same source under every release. `HINTS` says
+whether this release can pass L2 eviction hints to TMA; where it cannot, hints are ignored.
+"""
+
+import inspect
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia import hopper
+from triton.experimental.gluon.language.nvidia.hopper import tma
+
+_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+
+barrier = getattr(gl, "barrier", None) or gl.thread_barrier
+"""Waits for all threads of the partition."""
+
+
+@gluon.jit
+def load_acquire(pointer):
+    """The int32 at `pointer`, read so that what its writer released is visible afterwards."""
+    return gl.inline_asm_elementwise(
+        "ld.acquire.gpu.global.b32 $0, [$1];", "=r,l,~{memory}", [pointer.to(gl.int64)], gl.int32, is_pure=False, pack=1
+    )
+
+
+HINTS = "cache_policy" in inspect.signature(_load).parameters and hasattr(hopper, "CachePolicy")
+
+if HINTS:
+
+    def policy(hint):
+        """The L2 policy of a hint: "" (none), "evict_first" or "evict_last"."""
+        return hopper.CachePolicy(l2=hopper.FractionalEvictionPolicy(hint, 1.0)) if hint else None
+
+    @gluon.jit
+    def tma_load(desc, at, bar, buf, POLICY: gl.constexpr):
+        """Copies the block of `desc` at coordinates `at` into `buf`; its bytes are counted by `bar`."""
+        _load(desc, at, bar, buf, cache_policy=POLICY)
+
+    @gluon.jit
+    def tma_store(desc, at, buf, POLICY: gl.constexpr):
+        """Copies `buf` into the block of `desc` at coordinates `at`; coordinates outside are not written."""
+        _store(desc, at, buf, cache_policy=POLICY)
+
+else:
+
+    def policy(hint):
+        """No hints in this release."""
+        return None
+
+    @gluon.jit
+    def tma_load(desc, at, bar, buf, POLICY: gl.constexpr):
+        """Copies the block of `desc` at coordinates `at` into `buf`; its bytes are counted by `bar`."""
+        _load(desc, at, bar, buf)
+
+    @gluon.jit
+    def tma_store(desc, at, buf, POLICY: gl.constexpr):
+        """Copies `buf` into the block of `desc` at coordinates `at`; coordinates outside are not written."""
+        _store(desc, at, buf)

@@ -1,0 +1,405 @@
+"""Warp-specialised GEMM for Hopper (sm_90): TMA in, wgmma, TMA out; fp16 and bf16, sums in fp32.
+
+One program an SM walks work items. Its warps are specialised once, for the whole walk:
+
+    loader       one warp; fills a ring of `num_stages` shared buffers by TMA
+    consumers    1 to 3 warpgroups; each multiplies its own rows (or columns) of the tile and
+                 writes them out, while the loader already fills the ring for the next item
+
+The ring. `full[s]` counts one arrival, the loader's expect, plus the bytes that TMA brings;
+`empty[s]` counts one arrival of each consumer. Use u of the ring is stage u % S, and its phase bit
+is (u // S) & 1. The loader fills use u after phase u // S - 1 of `empty` (the first S uses wait for
+the phase before the first, which a fresh barrier reports as complete); a consumer reads use u
+after phase u // S of `full`.
+
+Why a waiter is never lapped (a parity tells only neighbouring phases apart): `full[s]` cannot
+complete use u + S before the loader has seen every consumer release use u, hence after each of them
+passed its wait for use u; `empty[s]` cannot complete use u + S before the loader itself has filled it.
+
+Why there is no deadlock: loader and consumers derive the same items and K ranges from the same
+arguments, so the uses are totally ordered. Filling use u needs only releases of use u - S;
+releasing use u needs only the fills of u and u + 1, since a stage is released one step late, while
+the wgmma of the next one runs, and the last one of an item right after its loop. So S >= 2
+suffices. The epilogue waits for nothing but its own TMA stores.
+
+A and B are loaded as they lie in memory, whichever dimension is contiguous, and wgmma reads the
+transposed view of the buffer where needed. Ragged edges come out of TMA: elements outside of the
+tensor read as zero and are not written.
+
+Split tiles. An item is a whole tile, or one of `splits` ranges of its K steps. The first `whole`
+items are whole tiles; from there on each tile is `splits` consecutive items. The programs of a
+split tile all write their partial sums to a workspace, wait until all have, and then each adds up
+and writes its share of the tile's rows. It serves few tiles with a deep K, and the last, partial
+wave of many: 544 tiles on 132 SMs are four waves and 16 tiles, and those 16 take an eighth of
+their time when eight programs share each. This wait cannot deadlock: all programs are resident (at
+most one an SM is launched, as a cooperative grid), and of the split tiles for which programs would
+wait for ever, consider the first. It has at most as many items as there are programs, so whatever
+precedes one of its items in that item's program belongs to an earlier tile, and ends; hence all of
+its parts arrive.
+
+Results are bitwise the same from run to run: partial sums are added in the order of K.
+
+Measured on an H200 (bf16, NT, 128 x 256 x 64, 4 stages, rested card, 2026-11-21): 835 TFLOP/s in the
+loop over K and 2.3 us a wave beside it, of which 1.6 us go to the stores of C: they compete with the
+loads of the next tiles for the way between L2 and the SMs, whatever pieces they are cut into.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from tritonmm.kernels.gluon_api import barrier, load_acquire, tma_load, tma_store
+from tritonmm.kernels.order import tile_at
+
+
+@gluon.jit
+def next_use(stage, phase, STAGES: gl.constexpr):
+    """The ring position after this one; the phase bit flips where the ring wraps."""
+    stage += 1
+    wraps = stage == STAGES
+    return gl.where(wraps, 0, stage), gl.where(wraps, phase ^ 1, phase)
+
+
+@gluon.jit
+def origin(tile, schedule, TILING: gl.constexpr):
+    """The batch, first row and first column of the tile at an index of the order."""
+    items, whole, splits, launched, tiles_m, tiles_n, steps, table, factors = schedule
+    ORDER: gl.constexpr = TILING.order
+    ALONG: gl.constexpr = TILING.along
+    batch = tile * 0
+    if TILING.batched:
+        batch = tile // launched
+        tile -= batch * launched
+    m, n = tile_at(tile, tiles_m, tiles_n, table, factors, ORDER, ALONG)
+    return batch, m * TILING.block_m, n * TILING.block_n
+
+
+@gluon.jit
+def work_at(item, schedule, TILING: gl.constexpr):
+    """A work item: its tile and range of K steps, and which split tile (-1 if whole) and part it is."""
+    items, whole, splits, launched, tiles_m, tiles_n, steps, table, factors = schedule
+    tile = item
+    slot = -1
+    part = 0
+    begin = 0
+    end = steps
+    if TILING.split:
+        past = item - whole
+        if past >= 0:
+            slot = past // splits
+            part = past - slot * splits
+            tile = whole + slot
+            begin = steps * part // splits
+            end = steps * (part + 1) // splits
+    if TILING.order == "split-merge":  # an overflow tile has no steps, and its stores fall outside of the output
+        batch, row, col = origin(tile, schedule, TILING)
+        inside = (row < tiles_m * TILING.block_m) & (col < tiles_n * TILING.block_n)
+        end = gl.where(inside, end, begin)
+    return tile, begin, end, slot, part
+
+
+@gluon.jit
+def load_block(desc, batch, line, k, bar, buf, K_FIRST: gl.constexpr, POLICY: gl.constexpr):
+    """One block of A or B; `line` is its first row of A or column of B. K_FIRST: K is the outer dimension in memory."""
+    if K_FIRST:
+        tma_load(desc, [batch, k, line], bar, buf, POLICY)
+    else:
+        tma_load(desc, [batch, line, k], bar, buf, POLICY)
+
+
+@gluon.jit
+def load(a_desc, b_desc, ring, schedule, TILING: gl.constexpr):
+    """The loader: brings the operands of every step of every item into the ring."""
+    a_bufs, b_bufs, empty, full = ring
+    items = schedule[0]
+    CONSUMERS_M: gl.constexpr = TILING.consumers_m
+    CONSUMERS_N: gl.constexpr = TILING.consumers_n
+    A_POLICY: gl.constexpr = TILING.a_policy
+    B_POLICY: gl.constexpr = TILING.b_policy
+    stage = 0
+    phase = 1
+    for item in range(gl.program_id(0), items, gl.num_programs(0)):
+        tile, begin, end, slot, part = work_at(item, schedule, TILING)
+        batch, row, col = origin(tile, schedule, TILING)
+        for step in range(begin, end):
+            k = step * TILING.block_k
+            mbarrier.wait(empty.index(stage), phase)
+            bar = full.index(stage)
+            mbarrier.expect(bar, TILING.stage_bytes)
+            for i in gl.static_range(CONSUMERS_M):
+                buf = a_bufs.index(stage * CONSUMERS_M + i)
+                load_block(a_desc, batch, row + i * TILING.rows, k, bar, buf, TILING.a_transposed, A_POLICY)
+            for i in gl.static_range(CONSUMERS_N):
+                buf = b_bufs.index(stage * CONSUMERS_N + i)
+                load_block(b_desc, batch, col + i * TILING.cols, k, bar, buf, not TILING.b_transposed, B_POLICY)
+            stage, phase = next_use(stage, phase, TILING.num_stages)
+
+
+@gluon.jit
+def operand(buf, TRANSPOSED: gl.constexpr):
+    """A stage's buffer as the two-dimensional operand of wgmma."""
+    ROWS: gl.constexpr = buf.shape[1]
+    COLS: gl.constexpr = buf.shape[2]
+    flat = buf.reshape([ROWS, COLS])
+    return flat.permute((1, 0)) if TRANSPOSED else flat
+
+
+@gluon.jit
+def multiply(ring, stage, phase, steps, WHO: gl.constexpr, TILING: gl.constexpr):
+    """The consumer's part of the product over the next `steps` uses of the ring, and the position after them."""
+    a_bufs, b_bufs, empty, full = ring
+    STAGES: gl.constexpr = TILING.num_stages
+    CONSUMERS_M: gl.constexpr = TILING.consumers_m
+    CONSUMERS_N: gl.constexpr = TILING.consumers_n
+    SHAPE: gl.constexpr = [TILING.rows, TILING.cols]
+    ACC: gl.constexpr = TILING.acc_layout
+    acc = gl.zeros(SHAPE, gl.float32, ACC)
+    for step in range(steps):
+        mbarrier.wait(full.index(stage), phase)
+        a = operand(a_bufs.index(stage * CONSUMERS_M + WHO // CONSUMERS_N), TILING.a_transposed)
+        b = operand(b_bufs.index(stage * CONSUMERS_N + WHO % CONSUMERS_N), TILING.b_transposed)
+        acc = warpgroup_mma(a, b, acc, is_async=True, use_acc=step > 0)
+        acc = warpgroup_mma_wait(1, (acc,))  # the previous step is done with its stage
+        mbarrier.arrive(empty.index(gl.where(stage == 0, STAGES - 1, stage - 1)), count=1, pred=step > 0)
+        stage, phase = next_use(stage, phase, STAGES)
+    acc = warpgroup_mma_wait(0, (acc,))
+    mbarrier.arrive(empty.index(gl.where(stage == 0, STAGES - 1, stage - 1)), count=1, pred=steps > 0)
+    return acc, stage, phase
+
+
+@gluon.jit
+def split_columns(x, PIECES: gl.constexpr):
+    """x cut along its columns into PIECES (a power of two), from left to right; no data moves."""
+    pieces = (x,)
+    for _ in gl.static_range(PIECES.bit_length() - 1):
+        halves = ()
+        for i in gl.static_range(len(pieces)):
+            whole = pieces[i]
+            halves += whole.reshape(whole.shape[0], 2, whole.shape[1] // 2).permute(0, 2, 1).split()
+        pieces = halves
+    return pieces
+
+
+@gluon.jit
+def finish(x, batch, row, col, m, n, addends, TILING: gl.constexpr):
+    """alpha * x + bias + beta * c for the block of the output that starts at (row, col), in fp32."""
+    alpha, beta, bias, c, stride_cb, stride_cm, stride_cn = addends
+    LAYOUT: gl.constexpr = x.type.layout
+    if TILING.scaled:
+        x = x * alpha
+    if TILING.bias or TILING.add_c:
+        cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
+        if TILING.bias:
+            x = x + gl.load(bias + cols, mask=cols < n, other=0.0).to(gl.float32)[None, :]
+        if TILING.add_c:
+            rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))
+            at = rows.to(gl.int64)[:, None] * stride_cm + cols.to(gl.int64)[None, :] * stride_cn
+            inside = (rows < m)[:, None] & (cols < n)[None, :]
+            added = gl.load(c + batch.to(gl.int64) * stride_cb + at, mask=inside, other=0.0)
+            x = x + beta * added.to(gl.float32)
+    return x
+
+
+@gluon.jit
+def store_masked(x, batch, row, col, output):
+    """x to the block of the output that starts at (row, col), where it is inside."""
+    out_desc, out, stride_ob, stride_om, stride_on, m, n, out_bufs = output
+    LAYOUT: gl.constexpr = x.type.layout
+    rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))
+    cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
+    at = (
+        batch.to(gl.int64) * stride_ob + rows.to(gl.int64)[:, None] * stride_om + cols.to(gl.int64)[None, :] * stride_on
+    )
+    gl.store(out + at, x, mask=(rows < m)[:, None] & (cols < n)[None, :])
+
+
+@gluon.jit
+def write(acc, batch, row, col, output, addends, WHO: gl.constexpr, TILING: gl.constexpr):
+    """Finishes the consumer's part of a whole tile and writes it, piece by piece."""
+    out_desc, out, stride_ob, stride_om, stride_on, m, n, out_bufs = output
+    OUT_DTYPE: gl.constexpr = TILING.out_dtype
+    OUT_POLICY: gl.constexpr = TILING.out_policy
+    SUBTILES: gl.constexpr = TILING.subtiles
+    BUFFERS: gl.constexpr = TILING.out_buffers
+    SHAPE: gl.constexpr = [TILING.rows, TILING.piece_cols]
+    ROW_LAYOUT: gl.constexpr = TILING.row_layout
+    pieces = split_columns(acc, SUBTILES)
+    for i in gl.static_range(SUBTILES):
+        at = col + i * TILING.piece_cols
+        x = finish(pieces[i], batch, row, at, m, n, addends, TILING).to(OUT_DTYPE)
+        buf = out_bufs.index(WHO * BUFFERS + i % BUFFERS)
+        flat = buf.reshape(SHAPE)
+        if TILING.tma_store:
+            tma.store_wait(BUFFERS - 1)  # TMA has read what this buffer held
+            flat.store(x)
+            fence_async_shared()
+            tma_store(out_desc, [batch, row, at], buf, OUT_POLICY)
+        else:
+            flat.store(x)
+            store_masked(flat.load(ROW_LAYOUT), batch, row, at, output)
+
+
+@gluon.jit
+def meet(flag, part, splits):
+    """Waits until all `splits` programs have come here; what they wrote before can be read after.
+
+    The parts together add 2**31 to the flag: its top bit flips when the last one arrives, and the
+    other bits are zero again for the next launch, whatever its splits.
+    """
+    barrier()  # the other threads' writes come before this thread's release
+    before = gl.atomic_add(flag, gl.where(part == 0, 2147483647 - (splits - 2), 1), sem="release", scope="gpu")
+    now = load_acquire(flag)
+    while (now ^ before) >= 0:
+        now = load_acquire(flag)
+    barrier()
+
+
+@gluon.jit
+def share(
+    acc, batch, row, col, slot, part, splits, scratch, output, addends, WHO: gl.constexpr, TILING: gl.constexpr
+):  # fmt: skip
+    """A split tile: leaves this part's sums in the workspace, then finishes and writes its share of the rows."""
+    workspace, flags = scratch
+    m = output[5]
+    n = output[6]
+    ROWS: gl.constexpr = TILING.rows
+    COLS: gl.constexpr = TILING.cols
+    CHUNK: gl.constexpr = TILING.share_rows
+    ACC: gl.constexpr = TILING.acc_layout
+    LAYOUT: gl.constexpr = TILING.share_layout
+    OUT_DTYPE: gl.constexpr = TILING.out_dtype
+    BETWEEN: gl.constexpr = TILING.consumers * ROWS * COLS  # from the sums of one part to those of the next
+    sums = workspace + (slot * splits).to(gl.int64) * BETWEEN + WHO * ROWS * COLS
+    rows = gl.arange(0, ROWS, gl.SliceLayout(1, ACC))
+    cols = gl.arange(0, COLS, gl.SliceLayout(0, ACC))
+    mine = sums + part.to(gl.int64) * BETWEEN
+    gl.store(mine + rows[:, None] * COLS + cols[None, :], acc, mask=(row + rows < m)[:, None])
+    meet(flags + slot * TILING.consumers + WHO, part, splits)
+    rows = gl.arange(0, CHUNK, gl.SliceLayout(1, LAYOUT))
+    cols = gl.arange(0, COLS, gl.SliceLayout(0, LAYOUT))
+    last = gl.minimum(ROWS, m - row)
+    for first in range(part * CHUNK, last, splits * CHUNK):
+        at = (first + rows)[:, None] * COLS + cols[None, :]
+        inside = (first + rows < last)[:, None]
+        total = gl.zeros([CHUNK, COLS], gl.float32, LAYOUT)
+        for base in range(0, splits, 4):  # four parts' loads are in flight together
+            for i in gl.static_range(4):
+                its = sums + (base + i).to(gl.int64) * BETWEEN
+                total += gl.load(its + at, mask=inside & (base + i < splits), other=0.0, cache_modifier=".cg")
+        x = finish(total, batch, row + first, col, m, n, addends, TILING).to(OUT_DTYPE)
+        store_masked(x, batch, row + first, col, output)
+
+
+@gluon.jit
+def consume(output, addends, ring, schedule, scratch, WHO: gl.constexpr, TILING: gl.constexpr):
+    """Consumer WHO: multiplies and writes its part of every item's tile."""
+    items = schedule[0]
+    splits = schedule[2]
+    stage = 0
+    phase = 0
+    for item in range(gl.program_id(0), items, gl.num_programs(0)):
+        tile, begin, end, slot, part = work_at(item, schedule, TILING)
+        batch, row, col = origin(tile, schedule, TILING)
+        row += WHO // TILING.consumers_n * TILING.rows
+        col += WHO % TILING.consumers_n * TILING.cols
+        acc, stage, phase = multiply(ring, stage, phase, end - begin, WHO, TILING)
+        if TILING.split:
+            if slot >= 0:
+                share(acc, batch, row, col, slot, part, splits, scratch, output, addends, WHO, TILING)
+            else:
+                write(acc, batch, row, col, output, addends, WHO, TILING)
+        else:
+            write(acc, batch, row, col, output, addends, WHO, TILING)
+    if TILING.tma_store:
+        tma.store_wait(0)
+
+
+@gluon.jit
+def multiple_of(x, DIVISOR: gl.constexpr):
+    """x, which DIVISOR divides, in a form that tells the compiler so."""
+    return x // DIVISOR * DIVISOR
+
+
+RUNTIME_INTEGERS = [
+    "stride_ob", "stride_om", "stride_cb", "stride_cm", "stride_cn",
+    "m", "n", "items", "whole", "splits", "launched", "tiles_m", "tiles_n", "steps", "factors",
+]  # fmt: skip
+
+
+@gluon.jit(do_not_specialize=RUNTIME_INTEGERS)
+def gemm(
+    a_desc, b_desc, out_desc, out, stride_ob, stride_om, stride_on,
+    alpha, beta, bias, c, stride_cb, stride_cm, stride_cn,
+    m, n, items, whole, splits, launched, tiles_m, tiles_n, steps, table, factors, workspace, flags,
+    TILING: gl.constexpr, num_warps: gl.constexpr,
+):  # fmt: skip
+    """out[b, m, n] = alpha * sum over k of A * B + bias[n] + beta * c[b, m, n], rounded once.
+
+    The descriptors are those of `Tiling`'s blocks; `launched` is the order's number of indices for
+    tiles_m x tiles_n, `steps` the K steps of a tile. Of the `items` of all batches the first `whole`
+    are whole tiles and each later tile is `splits` items, with fp32 `workspace` for the sums of all
+    parts of all split tiles, and a flag, zero before the first launch, for each split tile and consumer.
+    """
+    STAGES: gl.constexpr = TILING.num_stages
+    CONSUMERS: gl.constexpr = TILING.consumers
+    REGISTERS: gl.constexpr = TILING.consumer_registers
+    A_SHARED: gl.constexpr = TILING.a_shared
+    B_SHARED: gl.constexpr = TILING.b_shared
+    OUT_SHARED: gl.constexpr = TILING.out_shared
+    a_bufs = gl.allocate_shared_memory(TILING.dtype, [STAGES * TILING.consumers_m] + TILING.a_block, A_SHARED)
+    b_bufs = gl.allocate_shared_memory(TILING.dtype, [STAGES * TILING.consumers_n] + TILING.b_block, B_SHARED)
+    out_bufs = gl.allocate_shared_memory(
+        TILING.out_dtype, [CONSUMERS * TILING.out_buffers] + TILING.out_block, OUT_SHARED
+    )
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(STAGES):
+        mbarrier.init(empty.index(i), count=CONSUMERS)
+        mbarrier.init(full.index(i), count=1)
+    fence_async_shared()
+    ring = (a_bufs, b_bufs, empty, full)
+    schedule = (items, whole, splits, launched, tiles_m, tiles_n, steps, table, factors)
+    if TILING.tma_store:  # TMA's rules hold for the direct stores of split tiles too
+        n = multiple_of(n, TILING.out_vector)
+        stride_om = multiple_of(stride_om, TILING.out_vector)
+        stride_ob = multiple_of(stride_ob, TILING.out_vector)
+    scratch = (workspace, flags)
+    output = (out_desc, out, stride_ob, stride_om, stride_on, m, n, out_bufs)
+    addends = (alpha, beta, bias, c, stride_cb, stride_cm, stride_cn)
+    if CONSUMERS == 1:
+        gl.warp_specialize(
+            [
+                (consume, (output, addends, ring, schedule, scratch, 0, TILING)),
+                (load, (a_desc, b_desc, ring, schedule, TILING)),
+            ],
+            [1],
+            [24],
+        )
+    elif CONSUMERS == 2:
+        gl.warp_specialize(
+            [
+                (consume, (output, addends, ring, schedule, scratch, 0, TILING)),
+                (consume, (output, addends, ring, schedule, scratch, 1, TILING)),
+                (load, (a_desc, b_desc, ring, schedule, TILING)),
+            ],
+            [4, 1],
+            [REGISTERS, 24],
+        )
+    else:
+        gl.static_assert(CONSUMERS == 3, "1, 2 or 3 consumers")
+        gl.warp_specialize(
+            [
+                (consume, (output, addends, ring, schedule, scratch, 0, TILING)),
+                (consume, (output, addends, ring, schedule, scratch, 1, TILING)),
+                (consume, (output, addends, ring, schedule, scratch, 2, TILING)),
+                (load, (a_desc, b_desc, ring, schedule, TILING)),
+            ],
+            [4, 4, 1],
+            [REGISTERS, REGISTERS, 24],
+        )

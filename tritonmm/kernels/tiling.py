@@ -1,0 +1,154 @@
+"""The static side of the Hopper kernel: one frozen value that host and device code read alike.
+
+It is the kernel's only compile-time argument besides its descriptors' layouts; the device reads its
+properties while it is traced, the host makes descriptors and launch options from the same ones.
+Two compiler limits bound the choice: an accumulator of 64 x 256 or 128 x 128 fills a consumer's
+registers, and with three consumers (512 threads) only half of that is left for each.
+"""
+
+from dataclasses import dataclass
+
+from triton.experimental.gluon import language as gl
+
+from tritonmm.kernels.gluon_api import policy
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Everything static about one kernel: a single compile-time argument.
+
+    consumers_m, consumers_n: consumer warpgroups along the rows and the columns of the tile.
+    a_transposed, b_transposed: whether the operand's first dimension is the contiguous one in memory.
+    subtiles: pieces, along the columns, in which a consumer writes its part of the tile.
+    out_buffers: shared buffers of one piece that a consumer cycles through.
+    tma_store: write by TMA; needs an output whose address and row length are multiples of 16 bytes.
+    scaled, bias, add_c: whether the epilogue multiplies by alpha, adds bias[n], adds beta * c.
+    batched: whether there is more than one product.
+    split: whether there are split tiles.
+    order, along: name and axis of the order of tiles, see `tritonmm.orders`; its factors are run-time values.
+    a_hint, b_hint, out_hint: L2 eviction hints, see `gluon_api.policy`.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    num_stages: int
+    dtype: gl.dtype
+    out_dtype: gl.dtype
+    consumers_m: int = 2
+    consumers_n: int = 1
+    a_transposed: bool = False
+    b_transposed: bool = False
+    subtiles: int = 4
+    out_buffers: int = 2
+    tma_store: bool = True
+    scaled: bool = False
+    bias: bool = False
+    add_c: bool = False
+    batched: bool = False
+    split: bool = False
+    order: str = "row-major"
+    along: str = "m"
+    a_hint: str = ""
+    b_hint: str = ""
+    out_hint: str = ""
+
+    @property
+    def consumers(self):
+        return self.consumers_m * self.consumers_n
+
+    @property
+    def rows(self):
+        """Rows of the tile that one consumer owns."""
+        return self.block_m // self.consumers_m
+
+    @property
+    def cols(self):
+        return self.block_n // self.consumers_n
+
+    @property
+    def piece_cols(self):
+        return self.cols // self.subtiles
+
+    @property
+    def a_block(self):
+        """What one TMA load brings of A, as it lies in memory: [batch, rows, columns]."""
+        return [1, self.rows, self.block_k] if not self.a_transposed else [1, self.block_k, self.rows]
+
+    @property
+    def b_block(self):
+        return [1, self.block_k, self.cols] if not self.b_transposed else [1, self.cols, self.block_k]
+
+    @property
+    def out_block(self):
+        return [1, self.rows, self.piece_cols]
+
+    @property
+    def a_shared(self):
+        return gl.NVMMASharedLayout.get_default_for(self.a_block, self.dtype)
+
+    @property
+    def b_shared(self):
+        return gl.NVMMASharedLayout.get_default_for(self.b_block, self.dtype)
+
+    @property
+    def out_shared(self):
+        return gl.NVMMASharedLayout.get_default_for(self.out_block, self.out_dtype)
+
+    @property
+    def a_policy(self):
+        return policy(self.a_hint)
+
+    @property
+    def b_policy(self):
+        return policy(self.b_hint)
+
+    @property
+    def out_policy(self):
+        return policy(self.out_hint)
+
+    @property
+    def stage_bytes(self):
+        return (self.block_m + self.block_n) * self.block_k * self.dtype.primitive_bitwidth // 8
+
+    @property
+    def out_vector(self):
+        """Output elements in 16 bytes."""
+        return 128 // self.out_dtype.primitive_bitwidth
+
+    @property
+    def share_rows(self):
+        """Rows of a split tile that a program adds up at a time: four 16-byte loads a thread and part."""
+        return min(self.rows, 2048 // self.cols)
+
+    @property
+    def shared_bytes(self):
+        """Shared memory of one program: the ring, the output buffers, and room for barriers and alignment."""
+        pieces = self.consumers * self.out_buffers * self.rows * self.piece_cols
+        return self.num_stages * self.stage_bytes + pieces * self.out_dtype.primitive_bitwidth // 8 + 1024
+
+    @property
+    def registers(self):
+        """Registers a thread at launch: 65,536 shared by the consumers and the loader's four warps, a multiple of 8."""
+        return {1: 128, 2: 168, 3: 128}[self.consumers]
+
+    @property
+    def consumer_registers(self):
+        """Registers of a consumer's thread once the loader has given up all but 24 of its own."""
+        return {1: 232, 2: 240, 3: 160}[self.consumers]
+
+    @property
+    def acc_layout(self):
+        return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, self.cols, 16])
+
+    @property
+    def row_layout(self):
+        """A warp holds 32 neighbours of a row, so that unaligned rows are still written in whole sectors."""
+        return gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
+
+    @property
+    def share_layout(self):
+        """Four neighbours of a row a thread, and rows as long as a consumer's: 16-byte loads of partial sums."""
+        lanes = min(32, self.cols // 4)
+        warps = self.cols // 4 // lanes
+        return gl.BlockedLayout([1, 4], [32 // lanes, lanes], [4 // warps, warps], [1, 0])

@@ -1,0 +1,79 @@
+"""Launches the warp-specialised Hopper kernel: TMA descriptors, what is static about it, and its split tiles."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from tritonmm.config import Config, consumer_grid, output_buffers
+from tritonmm.kernels import hopper
+from tritonmm.kernels.tiling import Tiling
+from tritonmm.launch import Plan, addend_strides, described, workspace
+from tritonmm.problem import Problem
+
+GLUON_DTYPES = {"bf16": gl.bfloat16, "fp16": gl.float16, "fp32": gl.float32}
+
+
+@dataclass(frozen=True, slots=True)
+class HopperPlan(Plan):
+    kernel: ClassVar[Any] = hopper.gemm
+
+    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None):
+        p, config = self.problem, self.config
+        order, factors, along = self.order
+        tiling = _tiling(p, config, order, along, self.split > 0)
+        a, b, out = (x.unsqueeze(0) if x.dim() == 2 else x for x in (a, b, out))
+        tiles_m, tiles_n = config.tiles(p)
+        sums = flags = None
+        if self.split:
+            sums = torch.empty(
+                self.split * self.splits * config.block_m * config.block_n, dtype=torch.float32, device=a.device
+            )
+            flags = workspace.flags(self.split * tiling.consumers, self.device)
+        arguments = (
+            _describe(a.mT if tiling.a_transposed else a, tiling.a_block, tiling.a_shared),
+            _describe(b.mT if tiling.b_transposed else b, tiling.b_block, tiling.b_shared),
+            _describe(out, tiling.out_block, tiling.out_shared) if tiling.tma_store else None,
+            out, out.stride(0), out.stride(1), out.stride(2),
+            float(alpha), float(beta), bias, c, *addend_strides(c, out),
+            p.m, p.n, self.programs + self.split * (self.splits - 1), self.programs - self.split, self.splits,
+            self.launched, tiles_m, tiles_n, -(-p.k // tiling.block_k),
+            self.table, factors, sums, flags, tiling,
+        )  # fmt: skip
+        # The parts of a split tile wait for each other: a cooperative grid is resident as a whole, or not started.
+        return arguments, {"num_warps": 4, "maxnreg": tiling.registers, "launch_cooperative_grid": self.split > 0}
+
+
+@functools.lru_cache(maxsize=1024)
+def _tiling(problem: Problem, config: Config, order: str, along: str, split: bool) -> Tiling:
+    consumers_m, consumers_n = consumer_grid(config)
+    subtiles, buffers = output_buffers(config, problem)
+    return Tiling(
+        config.block_m,
+        config.block_n,
+        config.block_k,
+        config.num_stages,
+        dtype=GLUON_DTYPES[problem.dtype],
+        out_dtype=GLUON_DTYPES[problem.out_dtype],
+        consumers_m=consumers_m,
+        consumers_n=consumers_n,
+        a_transposed=problem.layout[0] == "t",
+        b_transposed=problem.layout[1] == "t",
+        subtiles=subtiles,
+        out_buffers=buffers,
+        tma_store=problem.out_alignment == 16,
+        scaled=problem.epilogue.scaled,
+        bias=problem.epilogue.bias,
+        add_c=problem.epilogue.c,
+        batched=problem.batch > 1,
+        split=split,
+        order=order,
+        along=along,
+    )
+
+
+def _describe(x: torch.Tensor, block: list[int], layout) -> TensorDescriptor:
+    return TensorDescriptor(*described(x), block, layout)
