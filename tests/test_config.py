@@ -74,7 +74,22 @@ def test_a_table_has_no_json():
         (Config(block_m=96), Problem(1, 1, 1), "block_m is 96"),
         (Config(block_k=8), Problem(1, 1, 1), "at least 16"),
         (Config(num_warps=32), Problem(1, 1, 1), "num_warps is 32"),
-        (Config(split_k=2), Problem(1, 1, 1), "split_k is 2"),
+        (Config(split_k=2), Problem(1, 1, 1), "split_k, split_tail are 2, 1"),
+        (Config("hopper", num_stages=4, persistent=True), Problem(1, 1, 1, dtype="fp32"), "dtype is fp32"),
+        (Config("hopper", num_stages=4, persistent=True), Problem(1, 1, 1, layout="sn"), "layout is sn"),
+        (Config("hopper", num_stages=4, persistent=True), Problem(1, 1, 1, alignment=2), "aligned to 2 bytes"),
+        (Config("hopper", num_stages=4, persistent=True), Problem(1, 1, 0), "k is 0"),
+        (Config("hopper", num_stages=4), Problem(1, 1, 1), "persistent is False"),
+        (Config("hopper", num_stages=1, persistent=True), Problem(1, 1, 1), "num_stages is 1"),
+        (Config("hopper", num_stages=4, num_warps=6, persistent=True), Problem(1, 1, 1), "num_warps is 6"),
+        (Config("hopper", block_m=192, num_warps=8, num_stages=4, persistent=True), Problem(1, 1, 1), "192x128"),
+        (Config("hopper", block_n=256, block_k=128, num_stages=4, persistent=True), Problem(1, 1, 1), "shared memory"),
+        (Config("hopper", num_stages=4, persistent=True, split_k=3), Problem(1, 1, 128), "split_k is 3; there are 2"),
+        (
+            Config("hopper", num_stages=4, persistent=True, split_k=2, split_tail=2),
+            Problem(1, 1, 128),
+            "there is no tail",
+        ),
         (Config(num_stages=8), Problem(1, 1, 1), "exceed the 232448 of h200"),
         (Config(block_m=256, block_n=256), Problem(1, 1, 1), "accumulator registers"),
         (Config(block_m=16, block_n=16), Problem(2**20, 2**20, 1), "programs exceed"),
@@ -93,10 +108,23 @@ def test_what_fits_is_true():
     assert fit.reason == ""
 
 
-@given(problems, st.sampled_from(gpus.names()))
-def test_select_is_legal_for_every_problem_on_every_gpu(problem, name):
+@given(problems, st.sampled_from(gpus.names()), st.sampled_from(["", "tile"]))
+def test_select_is_legal_for_every_problem_on_every_gpu(problem, name, kernel):
     gpu = gpus.spec(name)
-    assert choose(problem, gpu).fits(problem, gpu)
+    config = choose(problem, gpu, kernel)
+    assert config.fits(problem, gpu)
+    assert kernel in ("", config.kernel)
+
+
+def test_select_without_a_legal_config_says_why():
+    with pytest.raises(ValueError, match="a100 is sm_80"):
+        choose(Problem(64, 64, 64), gpus.spec("a100"), "hopper")
+
+
+def test_select_splits_a_tail_that_is_almost_empty():
+    """33 x 16 tiles are four rounds of 132 SMs and not one more; 34 x 16 leave 16 tiles to a fifth."""
+    assert select(33 * 128, 4096, 8192, gpu="h200").split_tail == 1
+    assert select(34 * 128, 4096, 8192, gpu="h200").split_tail > 1
 
 
 def test_select_takes_large_tiles_for_large_products_and_small_ones_for_small():

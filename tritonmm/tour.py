@@ -84,10 +84,10 @@ def _products(console: Console, measured: bool) -> float:
         )
         ratio = (error / allowed).max().item()
         largest = max(largest, ratio)
-        config = tritonmm.select(m, n, k, dtype=dtype)
         relative = (error.norm() / expected.norm()).item()
         console.print(
             f"   {m}x{k} @ {k}x{n} {dtype}: relative error {relative:.1e}, {ratio:.2f} of what rounding allows"
         )
-        console.print(f"   [dim]{config}[/]")
+        if measured:
+            console.print(f"   [dim]{tritonmm.select(m, n, k, dtype=dtype)}[/]")
     return largest
