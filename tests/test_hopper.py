@@ -183,3 +183,9 @@ def test_split_tiles_on_several_streams_and_in_graphs(device):
         torch.cuda.synchronize()
         for i, out in enumerate(outs):
             assert torch.equal(out, expected), f"run {run}, output {i}"
+
+
+def test_overflow_far_outside_of_the_grid_writes_nothing(device):
+    """A factor of 2**25 makes tiles whose first row, 2**25 * 128, is 0 in 32 bits."""
+    a, b = torch.randn(200, 72, device=device).bfloat16(), torch.randn(72, 264, device=device).bfloat16()
+    assert torch.equal(matmul(a, b, config=config(order=f"split-merge:{2**25 + 1}")), matmul(a, b, config=config()))

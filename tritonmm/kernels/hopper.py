@@ -77,6 +77,8 @@ def origin(tile, schedule, TILING: gl.constexpr):
         batch = tile // launched
         tile -= batch * launched
     m, n = tile_at(tile, tiles_m, tiles_n, table, factors, ORDER, ALONG)
+    if ORDER == "split-merge":  # far overflow would wrap around to rows of the output
+        m, n = gl.minimum(m, tiles_m), gl.minimum(n, tiles_n)
     return batch, m * TILING.block_m, n * TILING.block_n
 
 
@@ -328,7 +330,7 @@ def multiple_of(x, DIVISOR: gl.constexpr):
 
 RUNTIME_INTEGERS = [
     "stride_ob", "stride_om", "stride_cb", "stride_cm", "stride_cn",
-    "m", "n", "items", "whole", "splits", "launched", "tiles_m", "tiles_n", "steps", "factors",
+    "m", "n", "items", "whole", "splits", "launched", "tiles_m", "tiles_n", "steps",
 ]  # fmt: skip
 
 
