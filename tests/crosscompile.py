@@ -8,6 +8,7 @@ exits with 1 if one spills, waits after every wgmma or needs more shared memory 
 
 import contextlib
 import io
+import math
 import os
 import re
 import sys
@@ -21,7 +22,7 @@ from triton.runtime import driver
 
 from tritonmm import gpu as gpus
 from tritonmm import orders
-from tritonmm.config import Config, shared_bytes
+from tritonmm.config import HAS_CLUSTERS, Config, consumer_grid, shared_bytes
 from tritonmm.plan import bind
 from tritonmm.problem import DTYPES, Epilogue, Problem
 from tritonmm.select import choose
@@ -127,18 +128,27 @@ HOPPER = {
 }  # fmt: skip
 
 
+CLUSTERS = {
+    # (block_m, block_n, block_k, num_stages, num_warps, cluster), the blocks of both CTAs together
+    (256, 256, 64, 4, 8, "m"), (256, 256, 64, 4, 8, "n"), (256, 128, 64, 6, 8, "m"), (128, 256, 64, 5, 8, "m"),
+    (256, 128, 64, 4, 8, "n"), (128, 128, 64, 8, 4, "m"), (384, 128, 64, 5, 12, "m"), (384, 128, 64, 3, 12, "n"),
+    (128, 384, 64, 4, 12, "n"),
+}  # fmt: skip
+
+
+def hopper_case(
+    blocks=(128, 256, 64, 4, 8), cluster="", n=4096, order="swizzle-merge:8", split_k=1, split_tail=1, **fields
+):
+    """(gpu, problem, config) of a typical product by the Hopper kernel."""
+    out_alignment = 16 if n % 8 == 0 else 2
+    problem = Problem(m=4000, n=n, k=4096, out_alignment=out_alignment, **fields)
+    config = Config("hopper", *blocks, split_k, split_tail, True, orders.parse(order), cluster)
+    return gpus.spec("h200"), problem, config
+
+
 def hopper_cases():
     """Every tile, then every layout, dtype, epilogue and order of the largest, of the Hopper kernel."""
-
-    def case(blocks=(128, 256, 64, 4, 8), n=4096, order="swizzle-merge:8", split_k=1, split_tail=1, **fields):
-        block_m, block_n, block_k, num_stages, num_warps = blocks
-        out_alignment = 16 if n % 8 == 0 else 2
-        problem = Problem(m=4000, n=n, k=4096, out_alignment=out_alignment, **fields)
-        config = Config(
-            "hopper", block_m, block_n, block_k, num_stages, num_warps, split_k, split_tail, True, orders.parse(order)
-        )
-        return gpus.spec("h200"), problem, config
-
+    case = hopper_case
     for blocks in sorted(HOPPER):
         for layout in ("nn", "nt"):
             yield case(blocks, layout=layout)
@@ -162,6 +172,24 @@ def hopper_cases():
     yield case(batch=3)
     for order in ("row-major", "column-major", "split-merge:8", "swizzle-merge:16,8@n", "serpentine:8", "hilbert"):
         yield case(order=order)
+
+
+def cluster_cases():
+    """The Hopper kernel's clusters: every tile in every layout, and the rest for the two largest."""
+    everything = Epilogue(scaled=True, bias=True, c=True)
+    for *blocks, cluster in sorted(CLUSTERS):
+        for layout in ("nn", "nt", "tn", "tt"):
+            yield hopper_case(blocks, cluster, layout=layout)
+        yield hopper_case(blocks, cluster, epilogue=everything)
+        yield hopper_case(blocks, cluster, n=1023, layout="nt")
+        gpu, problem, config = hopper_case(blocks, cluster, n=1023, layout="nt", epilogue=everything)
+        if config.fits(problem, gpu):  # not the tallest, and not with three consumers
+            yield gpu, problem, config
+    for cluster in ("m", "n"):
+        for more in (
+            {"dtype": "fp16"}, {"out_dtype": "fp32"}, {"batch": 3}, {"order": "split-merge:8"}, {"order": "hilbert"}
+        ):  # fmt: skip
+            yield hopper_case((256, 256, 64, 4, 8), cluster, **more)
 
 
 PERSISTENT = {
@@ -224,18 +252,43 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
         for there, instruction in ((True, r"shared::\w+\.global"), (stores, r"global\.shared::cta")):
             if there != bool(re.search(rf"cp\.async\.bulk\.tensor\.3d\.{instruction}", compiled.assembly)):
                 return f"{'no' if there else 'unwanted'} cp.async.bulk.tensor.3d.{instruction}"
+    return cluster_fault(compiled.assembly, config) if config.cluster else ""
+
+
+def cluster_fault(ptx: str, config: Config) -> str:
+    """What is wrong with a cluster's PTX, or "".
+
+    `kernels/cluster.py` names the kernel's parameters in PTX: nothing else would notice if they were others.
+    """
+    maps = re.findall(r"\.param \.align 64 \.b8 (gemm_param_\d+)\[128\]", ptx)
+    if maps[:2] != ["gemm_param_0", "gemm_param_7"]:
+        return f"the tensor maps of A and B are {maps[:2]}"
+    shared = maps[config.cluster == "m"]
+    if (used := re.findall(r"mov\.b64 map, (\w+);", ptx)) != [shared]:
+        return f"the shared operand's tensor map is {shared}, and its halves are loaded by {used}"
+    consumers = math.prod(consumer_grid(config))
+    lines = config.block_n if config.cluster == "m" else config.block_m
+    for count, what, instruction in (
+        ({1}, "clusters of two", r"\.reqnctapercluster 2"),
+        ({lines // 128}, "multicasts", r"cp\.async\.bulk\.tensor\.3d\.shared::cluster[\w.:]*\.multicast::cluster"),
+        ({2 * consumers}, "releases in both CTAs", r"mbarrier\.arrive\.shared::cluster\.b64"),
+        ({3, 4}, "cluster barriers, none in a loop", r"barrier\.cluster\.arrive"),
+    ):
+        if (found := len(re.findall(instruction, ptx))) not in count:
+            return f"{found} {what}, expected {' or '.join(map(str, sorted(count)))}"
     return ""
 
 
 def main() -> int:
     os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()  # nothing an earlier compiler made is looked at
     faults = 0
-    for gpu, problem, config in (*cases(), *hopper_cases(), *persistent_cases()):
+    clusters = cluster_cases() if HAS_CLUSTERS else ()
+    for gpu, problem, config in (*cases(), *hopper_cases(), *clusters, *persistent_cases()):
         compiled = compile_for(gpu, problem, config)
         why = fault(compiled, config, problem, gpu)
         faults += bool(why)
         print(
-            f"{gpu.arch:7} {problem!s:28} {config!s:62} {compiled.registers:4} registers"
+            f"{gpu.arch:7} {problem!s:28} {config!s:72} {compiled.registers:4} registers"
             f" {compiled.shared_bytes:7} bytes shared  {why or 'ok'}",
             flush=True,
         )

@@ -1,16 +1,18 @@
 """Configs, problems and GPUs as values: what is legal, what round-trips, what is refused."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tritonmm import config as legality
 from tritonmm import gpu as gpus
-from tritonmm import orders
-from tritonmm.config import Config
-from tritonmm.problem import DTYPES, Problem
+from tritonmm import l2, orders
+from tritonmm.config import Config, shared_bytes
+from tritonmm.problem import DTYPES, Epilogue, Problem
 from tritonmm.select import choose, select
 
 H200 = gpus.spec("h200")
@@ -23,6 +25,7 @@ configs = st.builds(
     num_stages=st.integers(1, 6),
     num_warps=st.sampled_from([1, 2, 4, 8]),
     persistent=st.booleans(),
+    cluster=st.sampled_from(["", "m", "n"]),
     order=st.sampled_from(["row-major", "hilbert", "swizzle-merge:16,8@n", "split-merge:3"]).map(orders.parse),
 )
 problems = st.builds(
@@ -52,6 +55,8 @@ def test_config_round_trips_through_json(config):
         ('{"kernel": "cublas"}', "'cublas'"),
         ('{"persistent": 1}', "persistent is 1"),
         ('{"order": "zigzag"}', "'zigzag'"),
+        ('{"cluster": "k"}', "cluster is 'k'"),
+        ('{"cluster": 2}', "cluster is 2"),
         ('{"order": 8}', "8"),
         ('{"blok_m": 128}', "'blok_m'"),
         ("[1]", "list"),
@@ -90,6 +95,11 @@ def test_a_table_has_no_json():
             Problem(1, 1, 128),
             "there is no tail",
         ),
+        (
+            Config("hopper", block_n=192, num_warps=12, num_stages=4, persistent=True),
+            Problem(64, 1023, 64, out_alignment=2, epilogue=Epilogue(c=True)),
+            "spills registers: 128 rows, 12 warps",
+        ),
         (Config(num_stages=8), Problem(1, 1, 1), "exceed the 232448 of h200"),
         (Config(block_m=256, block_n=256), Problem(1, 1, 1), "accumulator registers"),
         (Config(block_m=16, block_n=16), Problem(2**20, 2**20, 1), "programs exceed"),
@@ -100,6 +110,46 @@ def test_what_does_not_fit_says_why(config, problem, says):
     fit = config.fits(problem, H200)
     assert not fit
     assert says in fit.reason
+
+
+def cluster(axis, block_m=256, block_n=256, **fields):
+    return Config("hopper", block_m, block_n, **{"num_stages": 3, "persistent": True, "cluster": axis} | fields)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (Config(cluster="m"), "the tile kernel has programs of one CTA"),
+        (cluster("m", split_k=2), "split_k, split_tail are 2, 1"),
+        (cluster("n", split_tail=2), "split_k, split_tail are 1, 2"),
+        (cluster("m", block_k=128, block_n=128), "block_k is 128"),
+        (cluster("m", block_n=64), "block_n is 64; in a cluster:m it must be a multiple of 128"),
+        (cluster("n", block_m=64), "block_m is 64; in a cluster:n it must be a multiple of 128"),
+        (cluster("m", block_m=257), "block_m is 257; in a cluster:m it must be a multiple of 2"),
+        (cluster("n", block_n=64), "needs 64 columns"),
+        (cluster("m", num_warps=4), "256 accumulator registers"),
+        (cluster("m", num_stages=5), "shared memory"),
+    ],
+)
+def test_what_no_cluster_can_do_says_why(config, says):
+    assert says in config.fits(Problem(4096, 4096, 4096), H200).reason
+
+
+@pytest.mark.parametrize("axis", ["m", "n"])
+def test_clusters_fit_only_a_triton_that_has_them(axis, monkeypatch):
+    monkeypatch.setattr(legality, "HAS_CLUSTERS", True)
+    assert cluster(axis).fits(Problem(4096, 4096, 4096), H200)
+    monkeypatch.setattr(legality, "HAS_CLUSTERS", False)
+    assert "needs Triton 3.9" in cluster(axis).fits(Problem(4096, 4096, 4096), H200).reason
+
+
+def test_a_cluster_is_one_program_of_two_sms():
+    problem = Problem(8192, 8192, 4096)
+    assert cluster("m").cta_tile == (128, 256)
+    assert cluster("n").cta_tile == (256, 128)
+    assert cluster("m").tiles(problem) == (32, 32)
+    assert l2.concurrent(problem, cluster("m"), H200) == 66
+    assert shared_bytes(cluster("m"), problem) == shared_bytes(replace(cluster(""), block_m=128), problem)
 
 
 def test_what_fits_is_true():

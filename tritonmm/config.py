@@ -3,9 +3,15 @@
 import json
 from dataclasses import dataclass, field, fields
 
+import triton
+
 from tritonmm import orders
 from tritonmm.gpu import Gpu
 from tritonmm.problem import Problem
+
+HAS_CLUSTERS = triton.__version__.startswith("3.9.")
+"""Whether clusters run under this Triton. Older ones lack what they need; a newer one may number the kernel's
+parameters otherwise, which `kernels/cluster.py` names in PTX and `tests/crosscompile.py` checks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,9 @@ class Config:
     split_tail: programs that share the K of each tile of the last, partial wave.
     persistent: one program an SM walks the tiles, instead of one program a tile.
     order: the sequence in which tiles are visited.
+    cluster: "m" or "n": a program is two CTAs, on two SMs, that divide the tile along that axis and share the other
+        operand by multicast. The blocks are those of both together, a 256x256 of "m" being two of 128x256; stages and
+        warps are those of each. "": a program is one CTA.
     """
 
     kernel: str = "tile"
@@ -41,6 +50,7 @@ class Config:
     split_tail: int = 1
     persistent: bool = False
     order: orders.Order = field(default_factory=lambda: orders.SwizzleMerge(8))
+    cluster: str = ""
 
     def __post_init__(self):
         for name in ("block_m", "block_n", "block_k", "num_stages", "num_warps", "split_k", "split_tail"):
@@ -53,6 +63,18 @@ class Config:
             raise ValueError(f"Config: persistent is {self.persistent!r}; it must be True or False")
         if not isinstance(self.order, orders.Order):
             raise ValueError(f"Config: order is {self.order!r}; it must be an Order, such as orders.parse('hilbert')")
+        if self.cluster not in ("", "m", "n"):
+            raise ValueError(f"Config: cluster is {self.cluster!r}; it must be '', 'm' or 'n'")
+
+    @property
+    def ctas(self) -> int:
+        """CTAs of a program, each on an SM of its own."""
+        return 2 if self.cluster else 1
+
+    @property
+    def cta_tile(self) -> tuple[int, int]:
+        """Rows and columns of the tile that one CTA computes."""
+        return self.block_m // (2 if self.cluster == "m" else 1), self.block_n // (2 if self.cluster == "n" else 1)
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
         """Rows and columns of output tiles."""
@@ -67,7 +89,8 @@ class Config:
 
     def fits(self, problem: Problem, gpu: Gpu) -> Fit:
         """Whether this config can compute `problem` on `gpu`; false with a reason where it cannot."""
-        return Fit(KERNELS[self.kernel](self, problem, gpu) or _order_reason(self, problem))
+        kernel_reason = KERNELS[self.kernel](self, problem, gpu)
+        return Fit(kernel_reason or _cluster_reason(self) or _order_reason(self, problem))
 
     def to_json(self) -> str:
         """One line of JSON. Raises ValueError for a `Table` order, which has no spelling."""
@@ -92,6 +115,7 @@ class Config:
         split = f" split-k:{self.split_k}" if self.split_k > 1 else ""
         split += f" split-tail:{self.split_tail}" if self.split_tail > 1 else ""
         persistent = " persistent" if self.persistent else ""
+        persistent += f" cluster:{self.cluster}" if self.cluster else ""
         blocks = f"{self.block_m}x{self.block_n}x{self.block_k}"
         return f"{self.kernel} {blocks} stages:{self.num_stages} warps:{self.num_warps}{split}{persistent} {self.order}"
 
@@ -102,6 +126,25 @@ def _order_reason(config: Config, problem: Problem) -> str:
         return f"{config.order} does not fit the grid of {tiles[0]} x {tiles[1]} tiles"
     programs = config.order.launched(*tiles) * problem.batch
     return "" if programs < 2**31 else f"{programs} programs exceed the grid limit of 2**31 - 1"
+
+
+def _cluster_reason(config: Config) -> str:
+    """Two CTAs that share an operand: each loads half of it for both, in boxes of 64 x 64."""
+    if not config.cluster:
+        return ""
+    if config.kernel != "hopper":
+        return f"cluster is {config.cluster!r}; the {config.kernel} kernel has programs of one CTA"
+    if config.split_k != 1 or config.split_tail != 1:
+        return f"split_k, split_tail are {config.split_k}, {config.split_tail}; clusters do not split K"
+    if config.block_k != 64:
+        return f"block_k is {config.block_k}; clusters load boxes of 64"
+    shared, divided = ("block_n", "block_m") if config.cluster == "m" else ("block_m", "block_n")
+    for name, part in ((shared, 128), (divided, 2)):
+        if getattr(config, name) % part:
+            return f"{name} is {getattr(config, name)}; in a cluster:{config.cluster} it must be a multiple of {part}"
+    if config.cta_tile[1] // consumer_grid(config)[1] < 64:
+        return f"block_n is {config.block_n}; each consumer of a cluster needs 64 columns"
+    return "" if HAS_CLUSTERS else f"cluster is {config.cluster!r}; it needs Triton 3.9, this is {triton.__version__}"
 
 
 def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
@@ -151,18 +194,20 @@ def _hopper_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     if config.num_stages < 2:
         return f"num_stages is {config.num_stages}; the ring needs at least 2"
     consumers_m, consumers_n = consumer_grid(config)
-    rows, cols = config.block_m // consumers_m, config.block_n // consumers_n
-    if rows * consumers_m != config.block_m or rows not in (64, 128) or cols not in (32, 64, 128, 256):
+    block_m, block_n = config.cta_tile
+    rows, cols = block_m // consumers_m, block_n // consumers_n
+    divides = (rows * consumers_m, cols * consumers_n) == (block_m, block_n)
+    if not divides or rows not in (64, 128) or cols not in (32, 64, 128, 256):
         return (
-            f"blocks {config.block_m}x{config.block_n} of {config.num_warps // 4} consumers: each needs 64 or 128 rows"
+            f"blocks {block_m}x{block_n} of {config.num_warps // 4} consumers: each needs 64 or 128 rows"
             " and 32, 64, 128 or 256 columns"
         )
     if config.block_k not in (64, 128):
         return f"block_k is {config.block_k}; 64 or 128"
     if rows * cols > (64 * 256 if config.num_warps == 8 else 64 * 128):
         return f"{rows * cols // 128} accumulator registers a thread leave no room for the others"
-    if problem.epilogue.c and problem.out_alignment < 16 and config.block_m > 128:
-        return f"block_m is {config.block_m}; adding C to an output that TMA cannot store spills registers above 128"
+    if problem.epilogue.c and problem.out_alignment < 16 and (block_m > 128 or config.num_warps == 12):
+        return f"adding C to an output that TMA cannot store spills registers: {block_m} rows, {config.num_warps} warps"
     shared = shared_bytes(config, problem)
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of shared memory exceed the {gpu.shared_bytes} of {gpu.name}"
@@ -212,9 +257,9 @@ def _tma_reason(config: Config, problem: Problem) -> str:
 
 
 def consumer_grid(config: Config) -> tuple[int, int]:
-    """How the hopper kernel's consumer warpgroups divide the rows and the columns of a tile."""
+    """How the hopper kernel's consumer warpgroups divide the rows and the columns of a CTA's tile."""
     consumers = config.num_warps // 4
-    along_m = consumers if config.block_m >= 64 * consumers else 1
+    along_m = consumers if config.cta_tile[0] >= 64 * consumers else 1
     return along_m, consumers // along_m
 
 
@@ -226,8 +271,9 @@ def output_buffers(config: Config, problem: Problem) -> tuple[int, int]:
     in registers.
     """
     consumers_m, consumers_n = consumer_grid(config)
-    elements = config.block_m * config.block_n // (consumers_m * consumers_n)
-    pieces = max(1, config.block_n // consumers_n * problem.out_element_bytes // 128)
+    block_m, block_n = config.cta_tile
+    elements = block_m * block_n // (consumers_m * consumers_n)
+    pieces = max(1, block_n // consumers_n * problem.out_element_bytes // 128)
     if problem.epilogue.c and problem.out_alignment < 16:
         pieces = max(pieces, elements // 1024)
     two = pieces > 1 and _hopper_shared(config, problem, pieces, 2) <= 232_448
@@ -235,8 +281,9 @@ def output_buffers(config: Config, problem: Problem) -> tuple[int, int]:
 
 
 def _hopper_shared(config: Config, problem: Problem, pieces: int, buffers: int) -> int:
-    out = config.block_m * config.block_n * problem.out_element_bytes * buffers // pieces
-    ring = config.num_stages * (config.block_m + config.block_n) * config.block_k * problem.element_bytes
+    block_m, block_n = config.cta_tile
+    out = block_m * block_n * problem.out_element_bytes * buffers // pieces
+    ring = config.num_stages * (block_m + block_n) * config.block_k * problem.element_bytes
     return ring + out + 1024  # barriers and alignment
 
 
@@ -263,7 +310,7 @@ def _persistent_shared(config: Config, problem: Problem) -> int:
 
 
 def shared_bytes(config: Config, problem: Problem) -> int:
-    """Shared memory of one program, in bytes."""
+    """Shared memory of one CTA, in bytes."""
     if config.kernel == "hopper":
         return _hopper_shared(config, problem, *output_buffers(config, problem))
     if config.kernel == "persistent":

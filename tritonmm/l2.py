@@ -150,7 +150,7 @@ def programs_per_sm(problem: Problem, config: Config, gpu: Gpu) -> int:
 def concurrent(problem: Problem, config: Config, gpu: Gpu) -> int:
     """Programs that run at the same time: a wave, or the whole launch where that is less."""
     launched = config.order.launched(*config.tiles(problem)) * problem.batch * config.split_k
-    return min(gpu.sms * programs_per_sm(problem, config, gpu), launched)
+    return min(gpu.sms // config.ctas * programs_per_sm(problem, config, gpu), launched)
 
 
 def _schedule(problem: Problem, config: Config, gpu: Gpu):

@@ -39,7 +39,7 @@ def bind(problem: Problem, config: Config, gpu: Gpu, device: torch.device) -> Pl
         order, table = ("table", (), "m"), torch.from_numpy(config.order.linear(*tiles)).to(device)
     split, splits = config.split_tiles(problem, gpu)
     items = programs + split * (splits - 1)
-    grid = min(items, gpu.sms) if config.persistent else items
+    grid = min(items, gpu.sms // config.ctas) if config.persistent else items
     return family(problem, config, device, launched, programs, split, splits, grid, order, table)
 
 

@@ -1,7 +1,8 @@
 """The parts of Gluon that are spelled differently from Triton 3.6 to 3.9, under one name each.
 
 Device code imports them from here and is then the same source under every release. `HINTS` says
-whether this release can pass L2 eviction hints to TMA; where it cannot, hints are ignored.
+whether this release can pass L2 eviction hints to TMA; where it cannot, hints are ignored. What only
+clusters need is None where a release lacks it; `Config.fits` refuses them there.
 """
 
 import inspect
@@ -25,6 +26,12 @@ def load_acquire(pointer):
         "ld.acquire.gpu.global.b32 $0, [$1];", "=r,l,~{memory}", [pointer.to(gl.int64)], gl.int32, is_pure=False, pack=1
     )
 
+
+inline_asm = getattr(gl, "inline_asm", None)
+"""A block of PTX a thread, which may take shared buffers and barriers by address."""
+
+cluster_barrier = hopper.cluster.barrier if hasattr(hopper, "cluster") else None
+"""Waits for all threads of the cluster."""
 
 HINTS = "cache_policy" in inspect.signature(_load).parameters and hasattr(hopper, "CachePolicy")
 

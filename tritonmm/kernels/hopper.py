@@ -1,6 +1,6 @@
 """Warp-specialised GEMM for Hopper (sm_90): TMA in, wgmma, TMA out; fp16 and bf16, sums in fp32.
 
-One program an SM walks work items. Its warps are specialised once, for the whole walk:
+One program an SM, or pair of SMs, walks work items. Its warps are specialised once, for the whole walk:
 
     loader       one warp; fills a ring of `num_stages` shared buffers by TMA
     consumers    1 to 3 warpgroups; each multiplies its own rows (or columns) of the tile and
@@ -37,6 +37,10 @@ wait for ever, consider the first. It has at most as many items as there are pro
 precedes one of its items in that item's program belongs to an earlier tile, and ends; hence all of
 its parts arrive.
 
+Clusters. A program may be two CTAs that divide the tile and share one operand (`Tiling.cluster`):
+everything here is then written for both at once, the layouts deal rows or columns to them, and
+`cluster.py` says how the ring works across them. Split tiles and clusters exclude each other.
+
 Results are bitwise the same from run to run: partial sums are added in the order of K.
 
 Measured on an H200 (bf16, NT, 128 x 256 x 64, 4 stages, rested card, 2026-11-21): 835 TFLOP/s in the
@@ -54,6 +58,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from tritonmm.kernels import cluster
+from tritonmm.kernels.epilogue import finish, split_columns, store_masked
 from tritonmm.kernels.gluon_api import barrier, load_acquire, tma_load, tma_store
 from tritonmm.kernels.order import tile_at
 
@@ -124,6 +130,8 @@ def load(a_desc, b_desc, ring, schedule, TILING: gl.constexpr):
     CONSUMERS_N: gl.constexpr = TILING.consumers_n
     A_POLICY: gl.constexpr = TILING.a_policy
     B_POLICY: gl.constexpr = TILING.b_policy
+    A_K_FIRST: gl.constexpr = TILING.a_transposed
+    B_K_FIRST: gl.constexpr = not TILING.b_transposed
     stage = 0
     phase = 1
     for item in range(gl.program_id(0), items, gl.num_programs(0)):
@@ -134,13 +142,23 @@ def load(a_desc, b_desc, ring, schedule, TILING: gl.constexpr):
             mbarrier.wait(empty.index(stage), phase)
             bar = full.index(stage)
             mbarrier.expect(bar, TILING.stage_bytes)
-            for i in gl.static_range(CONSUMERS_M):
-                buf = a_bufs.index(stage * CONSUMERS_M + i)
-                load_block(a_desc, batch, row + i * TILING.rows, k, bar, buf, TILING.a_transposed, A_POLICY)
-            for i in gl.static_range(CONSUMERS_N):
-                buf = b_bufs.index(stage * CONSUMERS_N + i)
-                load_block(b_desc, batch, col + i * TILING.cols, k, bar, buf, not TILING.b_transposed, B_POLICY)
+            if TILING.cluster == "n":
+                bufs = a_bufs.index(stage * CONSUMERS_M)
+                cluster.load_half(bufs, bar, batch, row, k, "a", A_K_FIRST, TILING.block_m, TILING.a_hint)
+            else:
+                for i in gl.static_range(CONSUMERS_M):
+                    buf = a_bufs.index(stage * CONSUMERS_M + i)
+                    load_block(a_desc, batch, row + i * TILING.rows, k, bar, buf, A_K_FIRST, A_POLICY)
+            if TILING.cluster == "m":
+                bufs = b_bufs.index(stage * CONSUMERS_N)
+                cluster.load_half(bufs, bar, batch, col, k, "b", B_K_FIRST, TILING.block_n, TILING.b_hint)
+            else:
+                for i in gl.static_range(CONSUMERS_N):
+                    buf = b_bufs.index(stage * CONSUMERS_N + i)
+                    load_block(b_desc, batch, col + i * TILING.cols, k, bar, buf, B_K_FIRST, B_POLICY)
             stage, phase = next_use(stage, phase, TILING.num_stages)
+    if TILING.ctas > 1:
+        cluster.drain(empty, stage, phase, TILING.num_stages)
 
 
 @gluon.jit
@@ -150,6 +168,16 @@ def operand(buf, TRANSPOSED: gl.constexpr):
     COLS: gl.constexpr = buf.shape[2]
     flat = buf.reshape([ROWS, COLS])
     return flat.permute((1, 0)) if TRANSPOSED else flat
+
+
+@gluon.jit
+def release(empty, stage, pred, TILING: gl.constexpr):
+    """This consumer is done with the use of the ring before the position `stage`."""
+    last = empty.index(gl.where(stage == 0, TILING.num_stages - 1, stage - 1))
+    if TILING.ctas > 1:
+        cluster.release(last, pred)
+    else:
+        mbarrier.arrive(last, count=1, pred=pred)
 
 
 @gluon.jit
@@ -168,57 +196,11 @@ def multiply(ring, stage, phase, steps, WHO: gl.constexpr, TILING: gl.constexpr)
         b = operand(b_bufs.index(stage * CONSUMERS_N + WHO % CONSUMERS_N), TILING.b_transposed)
         acc = warpgroup_mma(a, b, acc, is_async=True, use_acc=step > 0)
         acc = warpgroup_mma_wait(1, (acc,))  # the previous step is done with its stage
-        mbarrier.arrive(empty.index(gl.where(stage == 0, STAGES - 1, stage - 1)), count=1, pred=step > 0)
+        release(empty, stage, step > 0, TILING)
         stage, phase = next_use(stage, phase, STAGES)
     acc = warpgroup_mma_wait(0, (acc,))
-    mbarrier.arrive(empty.index(gl.where(stage == 0, STAGES - 1, stage - 1)), count=1, pred=steps > 0)
+    release(empty, stage, steps > 0, TILING)
     return acc, stage, phase
-
-
-@gluon.jit
-def split_columns(x, PIECES: gl.constexpr):
-    """x cut along its columns into PIECES (a power of two), from left to right; no data moves."""
-    pieces = (x,)
-    for _ in gl.static_range(PIECES.bit_length() - 1):
-        halves = ()
-        for i in gl.static_range(len(pieces)):
-            whole = pieces[i]
-            halves += whole.reshape(whole.shape[0], 2, whole.shape[1] // 2).permute(0, 2, 1).split()
-        pieces = halves
-    return pieces
-
-
-@gluon.jit
-def finish(x, batch, row, col, m, n, addends, TILING: gl.constexpr):
-    """alpha * x + bias + beta * c for the block of the output that starts at (row, col), in fp32."""
-    alpha, beta, bias, c, stride_cb, stride_cm, stride_cn = addends
-    LAYOUT: gl.constexpr = x.type.layout
-    if TILING.scaled:
-        x = x * alpha
-    if TILING.bias or TILING.add_c:
-        cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
-        if TILING.bias:
-            x = x + gl.load(bias + cols, mask=cols < n, other=0.0).to(gl.float32)[None, :]
-        if TILING.add_c:
-            rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))
-            at = rows.to(gl.int64)[:, None] * stride_cm + cols.to(gl.int64)[None, :] * stride_cn
-            inside = (rows < m)[:, None] & (cols < n)[None, :]
-            added = gl.load(c + batch.to(gl.int64) * stride_cb + at, mask=inside, other=0.0)
-            x = x + beta * added.to(gl.float32)
-    return x
-
-
-@gluon.jit
-def store_masked(x, batch, row, col, output):
-    """x to the block of the output that starts at (row, col), where it is inside."""
-    out_desc, out, stride_ob, stride_om, stride_on, m, n, out_bufs = output
-    LAYOUT: gl.constexpr = x.type.layout
-    rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))
-    cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
-    at = (
-        batch.to(gl.int64) * stride_ob + rows.to(gl.int64)[:, None] * stride_om + cols.to(gl.int64)[None, :] * stride_on
-    )
-    gl.store(out + at, x, mask=(rows < m)[:, None] & (cols < n)[None, :])
 
 
 @gluon.jit
@@ -231,9 +213,11 @@ def write(acc, batch, row, col, output, addends, WHO: gl.constexpr, TILING: gl.c
     BUFFERS: gl.constexpr = TILING.out_buffers
     SHAPE: gl.constexpr = [TILING.rows, TILING.piece_cols]
     ROW_LAYOUT: gl.constexpr = TILING.row_layout
-    pieces = split_columns(acc, SUBTILES)
+    pieces = split_columns(acc, SUBTILES, TILING.ctas_n)
+    if TILING.cluster == "n":  # a piece is a part of each CTA's columns; its layout knows only the piece's own width
+        col += cluster.rank() * (TILING.cta_cols - TILING.cta_piece_cols)
     for i in gl.static_range(SUBTILES):
-        at = col + i * TILING.piece_cols
+        at = col + i * TILING.cta_piece_cols
         x = finish(pieces[i], batch, row, at, m, n, addends, TILING).to(OUT_DTYPE)
         buf = out_bufs.index(WHO * BUFFERS + i % BUFFERS)
         flat = buf.reshape(SHAPE)
@@ -354,17 +338,20 @@ def gemm(
     A_SHARED: gl.constexpr = TILING.a_shared
     B_SHARED: gl.constexpr = TILING.b_shared
     OUT_SHARED: gl.constexpr = TILING.out_shared
+    BARRIERS: gl.constexpr = TILING.barrier_layout
     a_bufs = gl.allocate_shared_memory(TILING.dtype, [STAGES * TILING.consumers_m] + TILING.a_block, A_SHARED)
     b_bufs = gl.allocate_shared_memory(TILING.dtype, [STAGES * TILING.consumers_n] + TILING.b_block, B_SHARED)
     out_bufs = gl.allocate_shared_memory(
         TILING.out_dtype, [CONSUMERS * TILING.out_buffers] + TILING.out_block, OUT_SHARED
     )
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, TILING.ctas], BARRIERS)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, TILING.ctas], BARRIERS)
     for i in gl.static_range(STAGES):
-        mbarrier.init(empty.index(i), count=CONSUMERS)
+        mbarrier.init(empty.index(i), count=TILING.releases)
         mbarrier.init(full.index(i), count=1)
     fence_async_shared()
+    if TILING.ctas > 1:
+        cluster.publish_barriers()
     ring = (a_bufs, b_bufs, empty, full)
     schedule = (items, whole, splits, launched, tiles_m, tiles_n, steps, table, factors)
     if TILING.tma_store:  # TMA's rules hold for the direct stores of split tiles too
@@ -405,3 +392,5 @@ def gemm(
             [4, 4, 1],
             [REGISTERS, REGISTERS, 24],
         )
+    if TILING.ctas > 1:
+        cluster.leave_together()

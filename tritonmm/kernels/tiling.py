@@ -2,13 +2,16 @@
 
 It is the kernel's only compile-time argument besides its descriptors' layouts; the device reads its
 properties while it is traced, the host makes descriptors and launch options from the same ones.
+A program is one CTA, or a cluster of two that share one operand; sizes are those of the program, so
+that the kernel reads the same in both cases, and the layouts deal them to the CTAs.
 Two compiler limits bound the choice: an accumulator of 64 x 256 or 128 x 128 fills a consumer's
-registers, and with three consumers (512 threads) only half of that is left for each.
+registers in one CTA, and with three consumers (512 threads) only half of that is left for each.
 """
 
 from dataclasses import dataclass
 
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from tritonmm.kernels.gluon_api import policy
 
@@ -25,6 +28,7 @@ class Tiling:
     scaled, bias, add_c: whether the epilogue multiplies by alpha, adds bias[n], adds beta * c.
     batched: whether there is more than one product.
     split: whether there are split tiles.
+    cluster: "" (a program is one CTA), or the axis along which two CTAs divide the tile: "m" (they share B) or "n" (A).
     order, along: name and axis of the order of tiles, see `tritonmm.orders`; its factors are run-time values.
     a_hint, b_hint, out_hint: L2 eviction hints, see `gluon_api.policy`.
     """
@@ -47,6 +51,7 @@ class Tiling:
     add_c: bool = False
     batched: bool = False
     split: bool = False
+    cluster: str = ""
     order: str = "row-major"
     along: str = "m"
     a_hint: str = ""
@@ -58,8 +63,26 @@ class Tiling:
         return self.consumers_m * self.consumers_n
 
     @property
+    def ctas(self):
+        """CTAs of one program."""
+        return 2 if self.cluster else 1
+
+    @property
+    def ctas_m(self):
+        return 2 if self.cluster == "m" else 1
+
+    @property
+    def ctas_n(self):
+        return 2 if self.cluster == "n" else 1
+
+    def dealt(self, rank, m=None, n=None):
+        """How CTAs hold a block with the tile's rows in dimension m and its columns in n: halves, or all of it each."""
+        cut = m if self.cluster == "m" else n
+        return [[int(i == cut) for i in range(rank)]] if self.cluster else []
+
+    @property
     def rows(self):
-        """Rows of the tile that one consumer owns."""
+        """Rows of the tile that one consumer owns, in both CTAs of a cluster together."""
         return self.block_m // self.consumers_m
 
     @property
@@ -67,12 +90,21 @@ class Tiling:
         return self.block_n // self.consumers_n
 
     @property
+    def cta_cols(self):
+        """Columns that one consumer owns in one CTA."""
+        return self.cols // self.ctas_n
+
+    @property
     def piece_cols(self):
         return self.cols // self.subtiles
 
     @property
+    def cta_piece_cols(self):
+        return self.cta_cols // self.subtiles
+
+    @property
     def a_block(self):
-        """What one TMA load brings of A, as it lies in memory: [batch, rows, columns]."""
+        """A consumer's block of A in one stage, as it lies in memory: [batch, rows, columns]."""
         return [1, self.rows, self.block_k] if not self.a_transposed else [1, self.block_k, self.rows]
 
     @property
@@ -80,20 +112,40 @@ class Tiling:
         return [1, self.block_k, self.cols] if not self.b_transposed else [1, self.cols, self.block_k]
 
     @property
+    def a_box(self):
+        """What one TMA load brings of A: a consumer's block, or the part of a shared operand that lies in one piece."""
+        return [1, 64, 64] if self.cluster == "n" else self.a_block
+
+    @property
+    def b_box(self):
+        return [1, 64, 64] if self.cluster == "m" else self.b_block
+
+    @property
     def out_block(self):
         return [1, self.rows, self.piece_cols]
 
     @property
     def a_shared(self):
-        return gl.NVMMASharedLayout.get_default_for(self.a_block, self.dtype)
+        dealt = self.dealt(3, m=2 if self.a_transposed else 1)
+        return gl.NVMMASharedLayout.get_default_for(self.a_block, self.dtype, cga_layout=dealt)
 
     @property
     def b_shared(self):
-        return gl.NVMMASharedLayout.get_default_for(self.b_block, self.dtype)
+        dealt = self.dealt(3, n=1 if self.b_transposed else 2)
+        return gl.NVMMASharedLayout.get_default_for(self.b_block, self.dtype, cga_layout=dealt)
 
     @property
     def out_shared(self):
-        return gl.NVMMASharedLayout.get_default_for(self.out_block, self.out_dtype)
+        return gl.NVMMASharedLayout.get_default_for(self.out_block, self.out_dtype, cga_layout=self.dealt(3, m=1, n=2))
+
+    @property
+    def barrier_layout(self):
+        return mbarrier.MBarrierLayout([[1]]) if self.cluster else mbarrier.MBarrierLayout()
+
+    @property
+    def releases(self):
+        """Arrivals that empty a stage: one a consumer; in a cluster one of each of its four warps in each CTA."""
+        return self.consumers * 4 * self.ctas if self.cluster else self.consumers
 
     @property
     def a_policy(self):
@@ -109,7 +161,9 @@ class Tiling:
 
     @property
     def stage_bytes(self):
-        return (self.block_m + self.block_n) * self.block_k * self.dtype.primitive_bitwidth // 8
+        """Bytes that one CTA receives in one stage."""
+        lines = self.block_m // self.ctas_m + self.block_n // self.ctas_n
+        return lines * self.block_k * self.dtype.primitive_bitwidth // 8
 
     @property
     def out_vector(self):
@@ -123,8 +177,8 @@ class Tiling:
 
     @property
     def shared_bytes(self):
-        """Shared memory of one program: the ring, the output buffers, and room for barriers and alignment."""
-        pieces = self.consumers * self.out_buffers * self.rows * self.piece_cols
+        """Shared memory of one CTA: the ring, the output buffers, and room for barriers and alignment."""
+        pieces = self.consumers * self.out_buffers * self.rows * self.piece_cols // self.ctas
         return self.num_stages * self.stage_bytes + pieces * self.out_dtype.primitive_bitwidth // 8 + 1024
 
     @property
@@ -139,12 +193,13 @@ class Tiling:
 
     @property
     def acc_layout(self):
-        return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, self.cols, 16])
+        instruction = [16, self.cta_cols, 16]
+        return gl.NVMMADistributedLayout([3, 0], [4, 1], instruction, self.dealt(2, m=0, n=1))
 
     @property
     def row_layout(self):
         """A warp holds 32 neighbours of a row, so that unaligned rows are still written in whole sectors."""
-        return gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
+        return gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0], self.dealt(2, m=0, n=1))
 
     @property
     def share_layout(self):

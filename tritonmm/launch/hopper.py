@@ -34,8 +34,8 @@ class HopperPlan(Plan):
             )
             flags = workspace.flags(self.split * tiling.consumers, self.device)
         arguments = (
-            _describe(a.mT if tiling.a_transposed else a, tiling.a_block, tiling.a_shared),
-            _describe(b.mT if tiling.b_transposed else b, tiling.b_block, tiling.b_shared),
+            _describe(a.mT if tiling.a_transposed else a, tiling.a_box, tiling.a_shared),
+            _describe(b.mT if tiling.b_transposed else b, tiling.b_box, tiling.b_shared),
             _describe(out, tiling.out_block, tiling.out_shared) if tiling.tma_store else None,
             out, out.stride(0), out.stride(1), out.stride(2),
             float(alpha), float(beta), bias, c, *addend_strides(c, out),
@@ -44,7 +44,11 @@ class HopperPlan(Plan):
             self.table, factors, sums, flags, tiling,
         )  # fmt: skip
         # The parts of a split tile wait for each other: a cooperative grid is resident as a whole, or not started.
-        return arguments, {"num_warps": 4, "maxnreg": tiling.registers, "launch_cooperative_grid": self.split > 0}
+        options = {
+            "num_warps": 4, "num_ctas": tiling.ctas, "maxnreg": tiling.registers,
+            "launch_cooperative_grid": self.split > 0,
+        }  # fmt: skip
+        return arguments, options
 
 
 @functools.lru_cache(maxsize=1024)
@@ -70,6 +74,7 @@ def _tiling(problem: Problem, config: Config, order: str, along: str, split: boo
         add_c=problem.epilogue.c,
         batched=problem.batch > 1,
         split=split,
+        cluster=config.cluster,
         order=order,
         along=along,
     )

@@ -1,0 +1,61 @@
+"""From the sums of the Hopper kernel to its output: cutting them into pieces, the epilogue, and stores without TMA."""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+
+@gluon.jit
+def halve_columns(x, CTAS: gl.constexpr):
+    """The left and the right half of the columns of each of CTAS CTAs; no data moves."""
+    ROWS: gl.constexpr = x.shape[0]
+    HALF: gl.constexpr = x.shape[1] // 2
+    if CTAS == 1:
+        return x.reshape(ROWS, 2, HALF).permute(0, 2, 1).split()
+    else:  # the outermost part of the columns is the CTA's number
+        left, right = x.reshape(ROWS, CTAS, 2, HALF // CTAS).permute(0, 1, 3, 2).split()
+        return left.reshape(ROWS, HALF), right.reshape(ROWS, HALF)
+
+
+@gluon.jit
+def split_columns(x, PIECES: gl.constexpr, CTAS: gl.constexpr):
+    """x cut along each CTA's columns into PIECES (a power of two), from left to right; no data moves."""
+    pieces = (x,)
+    for _ in gl.static_range(PIECES.bit_length() - 1):
+        halves = ()
+        for i in gl.static_range(len(pieces)):
+            halves += halve_columns(pieces[i], CTAS)
+        pieces = halves
+    return pieces
+
+
+@gluon.jit
+def finish(x, batch, row, col, m, n, addends, TILING: gl.constexpr):
+    """alpha * x + bias + beta * c for the block of the output that starts at (row, col), in fp32."""
+    alpha, beta, bias, c, stride_cb, stride_cm, stride_cn = addends
+    LAYOUT: gl.constexpr = x.type.layout
+    if TILING.scaled:
+        x = x * alpha
+    if TILING.bias or TILING.add_c:
+        cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
+        if TILING.bias:
+            x = x + gl.load(bias + cols, mask=cols < n, other=0.0).to(gl.float32)[None, :]
+        if TILING.add_c:
+            rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))
+            at = rows.to(gl.int64)[:, None] * stride_cm + cols.to(gl.int64)[None, :] * stride_cn
+            inside = (rows < m)[:, None] & (cols < n)[None, :]
+            added = gl.load(c + batch.to(gl.int64) * stride_cb + at, mask=inside, other=0.0)
+            x = x + beta * added.to(gl.float32)
+    return x
+
+
+@gluon.jit
+def store_masked(x, batch, row, col, output):
+    """x to the block of the output that starts at (row, col), where it is inside."""
+    out_desc, out, stride_ob, stride_om, stride_on, m, n, out_bufs = output
+    LAYOUT: gl.constexpr = x.type.layout
+    rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))
+    cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
+    at = (
+        batch.to(gl.int64) * stride_ob + rows.to(gl.int64)[:, None] * stride_om + cols.to(gl.int64)[None, :] * stride_on
+    )
+    gl.store(out + at, x, mask=(rows < m)[:, None] & (cols < n)[None, :])
