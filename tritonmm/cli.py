@@ -395,9 +395,7 @@ def _rivals():
     import torch
 
     if not torch.cuda.is_available():
-        raise click.ClickException(
-            "bench measures and needs a GPU; without one `tritonmm sweep` and `tritonmm explain` give modelled times"
-        )
+        raise click.ClickException("bench measures and needs a GPU; without one `tritonmm sweep` gives modelled times")
     from tritonmm.autotune.sources import GpuSource
 
     try:
