@@ -375,7 +375,6 @@ def test_without_a_gpu_there_is_nothing_to_measure(monkeypatch):
     assert len(result.stderr.strip().splitlines()) == 1
     assert "needs a GPU" in result.stderr
     assert "tritonmm sweep" in result.stderr
-    assert "tritonmm sweep" in result.stderr
 
 
 @pytest.mark.gpu
