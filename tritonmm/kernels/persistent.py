@@ -10,6 +10,9 @@ read the transposed view of a block where needed. Ragged edges come out of TMA: 
 the tensor read as zero and are not written. Results are bitwise the same from run to run, and do
 not depend on the order of the tiles.
 
+On an H200 (bf16, NT, 128 x 256 x 64, 4 stages, swizzle-merge:16, 2026-11-21) torch.mm takes 1.002 times its time at
+4096^3 on a rested card and 0.999 at the power limit, at 8192^3 1.009 and 1.018.
+
 Compiled for sm_100 with Triton 3.6 and 3.9 and looked at, but never run there: no such GPU was at hand.
 """
 
