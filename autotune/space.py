@@ -50,15 +50,6 @@ class Space:
             )
 
 
-TINY = Space(
-    blocks=((128, 256, 64), (64, 128, 64)),
-    stages=(3,),
-    warps=(8,),
-    tile_orders=(orders.RowMajor(), orders.SwizzleMerge(4), orders.SwizzleMerge(8), orders.Hilbert()),
-)
-"""Eight configs: enough to see an order matter, small enough for the interpreter."""
-
-
 def blocks(text: str) -> tuple[int, int, int]:
     """(block_m, block_n, block_k) from its spelling, such as "128x256x64". Raises ValueError."""
     if not re.fullmatch(r"\d+x\d+x\d+", text.strip()):

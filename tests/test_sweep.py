@@ -259,7 +259,8 @@ def test_a_kernel_that_raises_has_failed(monkeypatch):
 @pytest.mark.parametrize("dtype", ["bf16", "tf32"])
 def test_on_a_gpu_times_are_measured_beside_torch(store, dtype):
     problem = space.problem(500, 256, 512, dtype=dtype)
-    configs = [config for config in space.TINY if config.block_m == 64]
+    tile_orders = (orders.RowMajor(), orders.SwizzleMerge(4), orders.SwizzleMerge(8), orders.Hilbert())
+    configs = list(Space(blocks=((64, 128, 64),), stages=(3,), warps=(8,), tile_orders=tile_orders))
     for t, _ in swept(GpuSource("burst"), store, [problem], configs):
         assert (t.status, t.source, t.regime, t.message) == ("ok", "gpu", "burst", "")
         assert t.time_us > 0

@@ -16,8 +16,9 @@ class _Tile:
     """A tile that is tried: its shape, and what it reaches.
 
     share: of the peak rate, by a full wave within its loop over K; fixed_us: microseconds a wave beside
-    that loop. The hopper kernel's are fits to an H200 (burst, 2026-11-21: mean error 2% over 27 products
-    from 2048^3 to 8192x28672x8192), the others are estimates.
+    that loop. The hopper kernel's, but for 64x64, are fits to an H200 (burst, 2026-11-21, 31 products,
+    autotune/results/h200-hopper-tiles.csv): their mean error is 2 to 3%, 6 to 7% for 64x128 and 128x64.
+    The others are estimates.
     """
 
     kernel: str
