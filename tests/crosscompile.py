@@ -124,7 +124,8 @@ HOPPER = {
     # (block_m, block_n, block_k, num_stages, num_warps)
     (128, 256, 64, 4, 8), (256, 128, 64, 4, 8), (128, 128, 64, 6, 8), (128, 128, 128, 3, 8), (192, 128, 64, 5, 12),
     (128, 64, 64, 8, 8), (128, 64, 128, 4, 8), (64, 256, 64, 5, 8), (64, 128, 64, 8, 8), (64, 128, 128, 4, 4),
-    (64, 64, 64, 8, 4), (64, 64, 128, 6, 4),
+    (64, 64, 64, 8, 4), (64, 64, 128, 6, 4), (192, 256, 64, 3, 12), (256, 192, 64, 3, 8), (192, 192, 64, 4, 12),
+    (128, 192, 64, 5, 8), (128, 384, 64, 3, 8), (384, 128, 64, 3, 12), (64, 192, 64, 6, 4),
 }  # fmt: skip
 
 
@@ -160,11 +161,16 @@ def hopper_cases():
     yield case(out_dtype="fp32")
     yield case(epilogue=everything)
     yield case((256, 128, 64, 4, 8), epilogue=everything)
+    for blocks in ((192, 256, 64, 3, 12), (256, 192, 64, 3, 8)):
+        for more in ({"epilogue": Epilogue(scaled=True, bias=True)}, {"out_dtype": "fp32"}, {"order": "hilbert"}):
+            yield case(blocks, layout="nt", **more)
     yield case(n=1023, layout="nt")
     yield case(n=1023, layout="nt", out_dtype="fp32")
     yield case(n=1023, layout="nt", epilogue=everything)
     for blocks in sorted(HOPPER):
-        yield case(blocks, split_k=4)
+        gpu, problem, config = case(blocks, split_k=4)
+        if config.fits(problem, gpu):  # not tiles of two strips
+            yield gpu, problem, config
     yield case(split_tail=8)
     yield case(split_tail=8, n=1023, layout="nt")
     yield case(split_tail=8, epilogue=everything)

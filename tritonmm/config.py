@@ -197,15 +197,22 @@ def _hopper_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     block_m, block_n = config.cta_tile
     rows, cols = block_m // consumers_m, block_n // consumers_n
     divides = (rows * consumers_m, cols * consumers_n) == (block_m, block_n)
-    if not divides or rows not in (64, 128) or cols not in (32, 64, 128, 256):
+    if not divides or rows not in (64, 128) or (cols != 32 and cols % 64) or not 32 <= cols <= 384:
         return (
             f"blocks {block_m}x{block_n} of {config.num_warps // 4} consumers: each needs 64 or 128 rows"
-            " and 32, 64, 128 or 256 columns"
+            " and 32 columns or a multiple of 64, up to 384"
         )
+    strips = consumer_strips(config)
+    if strips[-1] & (strips[-1] - 1):
+        return f"block_n is {config.block_n}; {cols} columns of a consumer are not the sum of two powers of two"
+    if len(strips) > 1 and (consumers_n > 1 or config.cluster or config.split_k > 1 or config.split_tail > 1):
+        return f"a consumer has two strips of columns, {strips[0]} + {strips[1]}; clusters and split K need one"
     if config.block_k not in (64, 128):
         return f"block_k is {config.block_k}; 64 or 128"
-    if rows * cols > (64 * 256 if config.num_warps == 8 else 64 * 128):
+    if rows * cols // 128 > (192 if config.num_warps == 8 else 128):
         return f"{rows * cols // 128} accumulator registers a thread leave no room for the others"
+    if block_m * block_n > 128 * 256 and (problem.epilogue.c or problem.out_alignment < 16):
+        return f"a tile of {block_m}x{block_n} leaves no registers to add C or to store without TMA; 128x256 does"
     if problem.epilogue.c and problem.out_alignment < 16 and (block_m > 128 or config.num_warps == 12):
         return f"adding C to an output that TMA cannot store spills registers: {block_m} rows, {config.num_warps} warps"
     shared = shared_bytes(config, problem)
@@ -263,27 +270,43 @@ def consumer_grid(config: Config) -> tuple[int, int]:
     return along_m, consumers // along_m
 
 
-def output_buffers(config: Config, problem: Problem) -> tuple[int, int]:
-    """Pieces in which a hopper consumer writes its part of a tile, and shared buffers it cycles through.
+def consumer_strips(config: Config) -> tuple[int, ...]:
+    """Widths, powers of two, of the strips that a hopper consumer's columns are cut into: one or two, the wider first.
 
-    A piece is as wide as TMA swizzles, 128 bytes. Two buffers, if they fit, let one be stored while the next is
-    converted. Where C is added to an output that TMA cannot store, pieces are small enough for their addresses to stay
-    in registers.
+    Gluon's blocks have powers of two of columns; each strip is a block, with a wgmma of its own. With one or three
+    consumers none is wider than 128: ptxas takes the registers of a wgmma from a thread's share at launch, before the
+    loader gives up its own.
+    """
+    cols = config.cta_tile[1] // consumer_grid(config)[1]
+    widest = 256 if config.num_warps == 8 else 128
+    first = min(1 << (cols.bit_length() - 1), widest)
+    return (first, cols - first) if cols > first else (first,)
+
+
+def output_buffers(config: Config, problem: Problem) -> tuple[int, int]:
+    """Columns of the pieces in which a hopper consumer writes its part of a tile, and shared buffers it cycles through.
+
+    A piece is as wide as TMA swizzles, 128 bytes, or half of that where shared memory is short. Two buffers, if they
+    fit, let one be stored while the next is converted. Where C is added to an output that TMA cannot store, pieces are
+    small enough for their addresses to stay in registers.
     """
     consumers_m, consumers_n = consumer_grid(config)
     block_m, block_n = config.cta_tile
-    elements = block_m * block_n // (consumers_m * consumers_n)
-    pieces = max(1, block_n // consumers_n * problem.out_element_bytes // 128)
+    cols = min(consumer_strips(config)[0], 128 // problem.out_element_bytes)
     if problem.epilogue.c and problem.out_alignment < 16:
-        pieces = max(pieces, elements // 1024)
-    two = pieces > 1 and _hopper_shared(config, problem, pieces, 2) <= 232_448
-    return pieces, 2 if two else 1
+        cols = min(cols, 1024 * consumers_m // block_m)
+    most = 2 if block_n > consumers_n * cols else 1
+    for choice in ((cols, most), (cols, 1), (cols // 2, 2), (cols // 2, 1)):
+        if _hopper_shared(config, problem, *choice) <= 232_448:
+            break
+    return choice
 
 
-def _hopper_shared(config: Config, problem: Problem, pieces: int, buffers: int) -> int:
+def _hopper_shared(config: Config, problem: Problem, piece_cols: int, buffers: int) -> int:
+    consumers_n = consumer_grid(config)[1]
     block_m, block_n = config.cta_tile
-    out = block_m * block_n * problem.out_element_bytes * buffers // pieces
     ring = config.num_stages * (block_m + block_n) * config.block_k * problem.element_bytes
+    out = block_m * consumers_n * piece_cols * problem.out_element_bytes * buffers
     return ring + out + 1024  # barriers and alignment
 
 

@@ -41,11 +41,17 @@ Clusters. A program may be two CTAs that divide the tile and share one operand (
 everything here is then written for both at once, the layouts deal rows or columns to them, and
 `cluster.py` says how the ring works across them. Split tiles and clusters exclude each other.
 
+Strips. A consumer's columns are one block or two, each a power of two wide with a wgmma and an
+accumulator of its own: 256, 128 + 64, 128 + 128. The larger tiles move fewer bytes for each product
+(192 x 256 reads 22% less through L2 than 128 x 256), and more shapes of tiles leave fewer SMs idle in
+the last wave. Strips of 32 and less do not pay: each reads the rows of A again from shared memory.
+
 Results are bitwise the same from run to run: partial sums are added in the order of K.
 
-Measured on an H200 (bf16, NT, 128 x 256 x 64, 4 stages, rested card, 2026-11-21): 835 TFLOP/s in the
-loop over K and 2.3 us a wave beside it, of which 1.6 us go to the stores of C: they compete with the
-loads of the next tiles for the way between L2 and the SMs, whatever pieces they are cut into.
+Measured on an H200 (bf16, rested card, fits to 17 products, 2026-11-21): 128 x 256 x 64 in 4 stages
+reaches 861 TFLOP/s in the loop over K and spends 2.4 us a wave beside it; 192 x 256 x 64 in 3 stages
+889 and 3.4 us. The card slows down for power even then: its SM clock is 1.55 to 1.6 GHz on random
+data and 1.8 GHz on zeros, with which 8192^3 reaches 924 TFLOP/s, 95% of what the tensor cores can do.
 """
 
 from triton.experimental import gluon
@@ -122,7 +128,7 @@ def load_block(desc, batch, line, k, bar, buf, K_FIRST: gl.constexpr, POLICY: gl
 
 
 @gluon.jit
-def load(a_desc, b_desc, ring, schedule, TILING: gl.constexpr):
+def load(a_desc, b_descs, ring, schedule, TILING: gl.constexpr):
     """The loader: brings the operands of every step of every item into the ring."""
     a_bufs, b_bufs, empty, full = ring
     items = schedule[0]
@@ -132,6 +138,7 @@ def load(a_desc, b_desc, ring, schedule, TILING: gl.constexpr):
     B_POLICY: gl.constexpr = TILING.b_policy
     A_K_FIRST: gl.constexpr = TILING.a_transposed
     B_K_FIRST: gl.constexpr = not TILING.b_transposed
+    STRIPS: gl.constexpr = TILING.strips
     stage = 0
     phase = 1
     for item in range(gl.program_id(0), items, gl.num_programs(0)):
@@ -150,12 +157,16 @@ def load(a_desc, b_desc, ring, schedule, TILING: gl.constexpr):
                     buf = a_bufs.index(stage * CONSUMERS_M + i)
                     load_block(a_desc, batch, row + i * TILING.rows, k, bar, buf, A_K_FIRST, A_POLICY)
             if TILING.cluster == "m":
-                bufs = b_bufs.index(stage * CONSUMERS_N)
+                bufs = b_bufs[0].index(stage * CONSUMERS_N)
                 cluster.load_half(bufs, bar, batch, col, k, "b", B_K_FIRST, TILING.block_n, TILING.b_hint)
             else:
                 for i in gl.static_range(CONSUMERS_N):
-                    buf = b_bufs.index(stage * CONSUMERS_N + i)
-                    load_block(b_desc, batch, col + i * TILING.cols, k, bar, buf, B_K_FIRST, B_POLICY)
+                    at = col + i * TILING.cols
+                    for j in gl.static_range(len(STRIPS)):
+                        load_block(
+                            b_descs[j], batch, at, k, bar, b_bufs[j].index(stage * CONSUMERS_N + i), B_K_FIRST, B_POLICY
+                        )
+                        at += STRIPS[j]
             stage, phase = next_use(stage, phase, TILING.num_stages)
     if TILING.ctas > 1:
         cluster.drain(empty, stage, phase, TILING.num_stages)
@@ -181,53 +192,90 @@ def release(empty, stage, pred, TILING: gl.constexpr):
 
 
 @gluon.jit
+def allocate_b(STRIP: gl.constexpr, TILING: gl.constexpr):
+    """The ring's buffers for one strip of B."""
+    SHAPE: gl.constexpr = [TILING.num_stages * TILING.consumers_n] + TILING.b_blocks[STRIP]
+    SHARED: gl.constexpr = TILING.b_shared[STRIP]
+    return gl.allocate_shared_memory(TILING.dtype, SHAPE, SHARED)
+
+
+@gluon.jit
+def zeros(STRIP: gl.constexpr, TILING: gl.constexpr):
+    """The accumulator of one strip."""
+    SHAPE: gl.constexpr = [TILING.rows, TILING.strips[STRIP]]
+    LAYOUT: gl.constexpr = TILING.acc_layouts[STRIP]
+    return gl.zeros(SHAPE, gl.float32, LAYOUT)
+
+
+@gluon.jit
+def finished(accs, PENDING: gl.constexpr):
+    """The accumulators, once all but the last PENDING of this warpgroup's products are done."""
+    waited = warpgroup_mma_wait(PENDING, accs)
+    if len(accs) == 1:
+        return (waited,)
+    else:
+        return waited
+
+
+@gluon.jit
 def multiply(ring, stage, phase, steps, WHO: gl.constexpr, TILING: gl.constexpr):
-    """The consumer's part of the product over the next `steps` uses of the ring, and the position after them."""
+    """The sums of the consumer's strips over the next `steps` uses of the ring, and the position after them."""
     a_bufs, b_bufs, empty, full = ring
     STAGES: gl.constexpr = TILING.num_stages
     CONSUMERS_M: gl.constexpr = TILING.consumers_m
     CONSUMERS_N: gl.constexpr = TILING.consumers_n
-    SHAPE: gl.constexpr = [TILING.rows, TILING.cols]
-    ACC: gl.constexpr = TILING.acc_layout
-    acc = gl.zeros(SHAPE, gl.float32, ACC)
+    STRIPS: gl.constexpr = TILING.strips
+    accs = ()
+    for j in gl.static_range(len(STRIPS)):
+        accs += (zeros(j, TILING),)
     for step in range(steps):
         mbarrier.wait(full.index(stage), phase)
         a = operand(a_bufs.index(stage * CONSUMERS_M + WHO // CONSUMERS_N), TILING.a_transposed)
-        b = operand(b_bufs.index(stage * CONSUMERS_N + WHO % CONSUMERS_N), TILING.b_transposed)
-        acc = warpgroup_mma(a, b, acc, is_async=True, use_acc=step > 0)
-        acc = warpgroup_mma_wait(1, (acc,))  # the previous step is done with its stage
+        sums = ()
+        for j in gl.static_range(len(STRIPS)):
+            b = operand(b_bufs[j].index(stage * CONSUMERS_N + WHO % CONSUMERS_N), TILING.b_transposed)
+            sums += (warpgroup_mma(a, b, accs[j], is_async=True, use_acc=step > 0),)
+        accs = finished(sums, len(STRIPS))  # the previous step is done with its stage
         release(empty, stage, step > 0, TILING)
         stage, phase = next_use(stage, phase, STAGES)
-    acc = warpgroup_mma_wait(0, (acc,))
+    accs = finished(accs, 0)
     release(empty, stage, steps > 0, TILING)
-    return acc, stage, phase
+    return accs, stage, phase
 
 
 @gluon.jit
-def write(acc, batch, row, col, output, addends, WHO: gl.constexpr, TILING: gl.constexpr):
-    """Finishes the consumer's part of a whole tile and writes it, piece by piece."""
+def write(accs, batch, row, col, output, addends, WHO: gl.constexpr, TILING: gl.constexpr):
+    """Finishes the consumer's part of a whole tile and writes it, strip by strip."""
+    if TILING.cluster == "n":  # a piece is a part of each CTA's columns; its layout knows only the piece's own width
+        col += cluster.rank() * (TILING.cta_cols - TILING.cta_piece_cols)
+    for j in gl.static_range(len(accs)):
+        write_strip(accs[j], batch, row, col, output, addends, WHO, TILING)
+        col += TILING.strips[j]
+
+
+@gluon.jit
+def write_strip(x, batch, row, col, output, addends, WHO: gl.constexpr, TILING: gl.constexpr):
+    """Finishes a strip and writes it piece by piece through shared buffers: by TMA, or by masked stores."""
     out_desc, out, stride_ob, stride_om, stride_on, m, n, out_bufs = output
     OUT_DTYPE: gl.constexpr = TILING.out_dtype
     OUT_POLICY: gl.constexpr = TILING.out_policy
-    SUBTILES: gl.constexpr = TILING.subtiles
+    ROW_LAYOUT: gl.constexpr = TILING.row_layout
     BUFFERS: gl.constexpr = TILING.out_buffers
     SHAPE: gl.constexpr = [TILING.rows, TILING.piece_cols]
-    ROW_LAYOUT: gl.constexpr = TILING.row_layout
-    pieces = split_columns(acc, SUBTILES, TILING.ctas_n)
-    if TILING.cluster == "n":  # a piece is a part of each CTA's columns; its layout knows only the piece's own width
-        col += cluster.rank() * (TILING.cta_cols - TILING.cta_piece_cols)
-    for i in gl.static_range(SUBTILES):
+    COUNT: gl.constexpr = x.shape[1] // TILING.piece_cols
+    pieces = split_columns(x, COUNT, TILING.ctas_n)
+    for i in gl.static_range(COUNT):
         at = col + i * TILING.cta_piece_cols
-        x = finish(pieces[i], batch, row, at, m, n, addends, TILING).to(OUT_DTYPE)
+        piece = finish(pieces[i], batch, row, at, m, n, addends, TILING).to(OUT_DTYPE)
         buf = out_bufs.index(WHO * BUFFERS + i % BUFFERS)
         flat = buf.reshape(SHAPE)
         if TILING.tma_store:
             tma.store_wait(BUFFERS - 1)  # TMA has read what this buffer held
-            flat.store(x)
+            flat.store(piece)
             fence_async_shared()
             tma_store(out_desc, [batch, row, at], buf, OUT_POLICY)
         else:
-            flat.store(x)
+            flat.store(piece)
             store_masked(flat.load(ROW_LAYOUT), batch, row, at, output)
 
 
@@ -248,7 +296,7 @@ def meet(flag, part, splits):
 
 @gluon.jit
 def share(
-    acc, batch, row, col, slot, part, splits, scratch, output, addends, WHO: gl.constexpr, TILING: gl.constexpr
+    accs, batch, row, col, slot, part, splits, scratch, output, addends, WHO: gl.constexpr, TILING: gl.constexpr
 ):  # fmt: skip
     """A split tile: leaves this part's sums in the workspace, then finishes and writes its share of the rows."""
     workspace, flags = scratch
@@ -257,7 +305,7 @@ def share(
     ROWS: gl.constexpr = TILING.rows
     COLS: gl.constexpr = TILING.cols
     CHUNK: gl.constexpr = TILING.share_rows
-    ACC: gl.constexpr = TILING.acc_layout
+    ACC: gl.constexpr = TILING.acc_layouts[0]
     LAYOUT: gl.constexpr = TILING.share_layout
     OUT_DTYPE: gl.constexpr = TILING.out_dtype
     BETWEEN: gl.constexpr = TILING.consumers * ROWS * COLS  # from the sums of one part to those of the next
@@ -265,7 +313,7 @@ def share(
     rows = gl.arange(0, ROWS, gl.SliceLayout(1, ACC))
     cols = gl.arange(0, COLS, gl.SliceLayout(0, ACC))
     mine = sums + part.to(gl.int64) * BETWEEN
-    gl.store(mine + rows[:, None] * COLS + cols[None, :], acc, mask=(row + rows < m)[:, None])
+    gl.store(mine + rows[:, None] * COLS + cols[None, :], accs[0], mask=(row + rows < m)[:, None])
     meet(flags + slot * TILING.consumers + WHO, part, splits)
     rows = gl.arange(0, CHUNK, gl.SliceLayout(1, LAYOUT))
     cols = gl.arange(0, COLS, gl.SliceLayout(0, LAYOUT))
@@ -294,14 +342,14 @@ def consume(output, addends, ring, schedule, scratch, WHO: gl.constexpr, TILING:
         batch, row, col = origin(tile, schedule, TILING)
         row += WHO // TILING.consumers_n * TILING.rows
         col += WHO % TILING.consumers_n * TILING.cols
-        acc, stage, phase = multiply(ring, stage, phase, end - begin, WHO, TILING)
+        accs, stage, phase = multiply(ring, stage, phase, end - begin, WHO, TILING)
         if TILING.split:
             if slot >= 0:
-                share(acc, batch, row, col, slot, part, splits, scratch, output, addends, WHO, TILING)
+                share(accs, batch, row, col, slot, part, splits, scratch, output, addends, WHO, TILING)
             else:
-                write(acc, batch, row, col, output, addends, WHO, TILING)
+                write(accs, batch, row, col, output, addends, WHO, TILING)
         else:
-            write(acc, batch, row, col, output, addends, WHO, TILING)
+            write(accs, batch, row, col, output, addends, WHO, TILING)
     if TILING.tma_store:
         tma.store_wait(0)
 
@@ -323,24 +371,26 @@ def gemm(
     a_desc, b_desc, out_desc, out, stride_ob, stride_om, stride_on,
     alpha, beta, bias, c, stride_cb, stride_cm, stride_cn,
     m, n, items, whole, splits, launched, tiles_m, tiles_n, steps, table, factors, workspace, flags,
-    TILING: gl.constexpr, num_warps: gl.constexpr,
+    b_desc_1, TILING: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """out[b, m, n] = alpha * sum over k of A * B + bias[n] + beta * c[b, m, n], rounded once.
 
-    The descriptors are those of `Tiling`'s blocks; `launched` is the order's number of indices for
-    tiles_m x tiles_n, `steps` the K steps of a tile. Of the `items` of all batches the first `whole`
-    are whole tiles and each later tile is `splits` items, with fp32 `workspace` for the sums of all
-    parts of all split tiles, and a flag, zero before the first launch, for each split tile and consumer.
+    The descriptors are those of `Tiling`'s blocks, of B one for each strip of a consumer, at most two;
+    `launched` is the order's number of indices for tiles_m x tiles_n, `steps` the K steps of a tile. Of
+    the `items` of all batches the first `whole` are whole tiles and each later tile is `splits` items,
+    with fp32 `workspace` for the sums of all parts of all split tiles, and a flag, zero before the
+    first launch, for each split tile and consumer.
     """
     STAGES: gl.constexpr = TILING.num_stages
     CONSUMERS: gl.constexpr = TILING.consumers
     REGISTERS: gl.constexpr = TILING.consumer_registers
     A_SHARED: gl.constexpr = TILING.a_shared
-    B_SHARED: gl.constexpr = TILING.b_shared
     OUT_SHARED: gl.constexpr = TILING.out_shared
     BARRIERS: gl.constexpr = TILING.barrier_layout
     a_bufs = gl.allocate_shared_memory(TILING.dtype, [STAGES * TILING.consumers_m] + TILING.a_block, A_SHARED)
-    b_bufs = gl.allocate_shared_memory(TILING.dtype, [STAGES * TILING.consumers_n] + TILING.b_block, B_SHARED)
+    b_bufs = ()
+    for j in gl.static_range(len(TILING.strips)):
+        b_bufs += (allocate_b(j, TILING),)
     out_bufs = gl.allocate_shared_memory(
         TILING.out_dtype, [CONSUMERS * TILING.out_buffers] + TILING.out_block, OUT_SHARED
     )
@@ -353,6 +403,7 @@ def gemm(
     if TILING.ctas > 1:
         cluster.publish_barriers()
     ring = (a_bufs, b_bufs, empty, full)
+    b_descs = (b_desc, b_desc_1)
     schedule = (items, whole, splits, launched, tiles_m, tiles_n, steps, table, factors)
     if TILING.tma_store:  # TMA's rules hold for the direct stores of split tiles too
         n = multiple_of(n, TILING.out_vector)
@@ -365,7 +416,7 @@ def gemm(
         gl.warp_specialize(
             [
                 (consume, (output, addends, ring, schedule, scratch, 0, TILING)),
-                (load, (a_desc, b_desc, ring, schedule, TILING)),
+                (load, (a_desc, b_descs, ring, schedule, TILING)),
             ],
             [1],
             [24],
@@ -375,7 +426,7 @@ def gemm(
             [
                 (consume, (output, addends, ring, schedule, scratch, 0, TILING)),
                 (consume, (output, addends, ring, schedule, scratch, 1, TILING)),
-                (load, (a_desc, b_desc, ring, schedule, TILING)),
+                (load, (a_desc, b_descs, ring, schedule, TILING)),
             ],
             [4, 1],
             [REGISTERS, 24],
@@ -387,7 +438,7 @@ def gemm(
                 (consume, (output, addends, ring, schedule, scratch, 0, TILING)),
                 (consume, (output, addends, ring, schedule, scratch, 1, TILING)),
                 (consume, (output, addends, ring, schedule, scratch, 2, TILING)),
-                (load, (a_desc, b_desc, ring, schedule, TILING)),
+                (load, (a_desc, b_descs, ring, schedule, TILING)),
             ],
             [4, 4, 1],
             [REGISTERS, REGISTERS, 24],

@@ -4,8 +4,9 @@ It is the kernel's only compile-time argument besides its descriptors' layouts; 
 properties while it is traced, the host makes descriptors and launch options from the same ones.
 A program is one CTA, or a cluster of two that share one operand; sizes are those of the program, so
 that the kernel reads the same in both cases, and the layouts deal them to the CTAs.
-Two compiler limits bound the choice: an accumulator of 64 x 256 or 128 x 128 fills a consumer's
-registers in one CTA, and with three consumers (512 threads) only half of that is left for each.
+Two compiler limits bound the choice. A wgmma takes its registers from a thread's share at launch, 168
+with two consumers and 128 with three, so that its accumulator has at most 128 or 64 of them; but a
+consumer may have several (`strips`), up to what it owns once the loader has given up its share.
 """
 
 from dataclasses import dataclass
@@ -21,8 +22,9 @@ class Tiling:
     """Everything static about one kernel: a single compile-time argument.
 
     consumers_m, consumers_n: consumer warpgroups along the rows and the columns of the tile.
+    strips: widths of what a consumer's columns are cut into, see `config.consumer_strips`.
     a_transposed, b_transposed: whether the operand's first dimension is the contiguous one in memory.
-    subtiles: pieces, along the columns, in which a consumer writes its part of the tile.
+    piece_cols: columns of the pieces in which a consumer writes its part of the tile, in both CTAs together.
     out_buffers: shared buffers of one piece that a consumer cycles through.
     tma_store: write by TMA; needs an output whose address and row length are multiples of 16 bytes.
     scaled, bias, add_c: whether the epilogue multiplies by alpha, adds bias[n], adds beta * c.
@@ -41,9 +43,10 @@ class Tiling:
     out_dtype: gl.dtype
     consumers_m: int = 2
     consumers_n: int = 1
+    strips: tuple[int, ...] = (256,)
     a_transposed: bool = False
     b_transposed: bool = False
-    subtiles: int = 4
+    piece_cols: int = 64
     out_buffers: int = 2
     tma_store: bool = True
     scaled: bool = False
@@ -95,12 +98,8 @@ class Tiling:
         return self.cols // self.ctas_n
 
     @property
-    def piece_cols(self):
-        return self.cols // self.subtiles
-
-    @property
     def cta_piece_cols(self):
-        return self.cta_cols // self.subtiles
+        return self.piece_cols // self.ctas_n
 
     @property
     def a_block(self):
@@ -108,8 +107,10 @@ class Tiling:
         return [1, self.rows, self.block_k] if not self.a_transposed else [1, self.block_k, self.rows]
 
     @property
-    def b_block(self):
-        return [1, self.block_k, self.cols] if not self.b_transposed else [1, self.cols, self.block_k]
+    def b_blocks(self):
+        """A consumer's blocks of B in one stage, one for each strip."""
+        k = self.block_k
+        return tuple([1, k, strip] if not self.b_transposed else [1, strip, k] for strip in self.strips)
 
     @property
     def a_box(self):
@@ -117,8 +118,8 @@ class Tiling:
         return [1, 64, 64] if self.cluster == "n" else self.a_block
 
     @property
-    def b_box(self):
-        return [1, 64, 64] if self.cluster == "m" else self.b_block
+    def b_boxes(self):
+        return ([1, 64, 64],) if self.cluster == "m" else self.b_blocks
 
     @property
     def out_block(self):
@@ -132,7 +133,8 @@ class Tiling:
     @property
     def b_shared(self):
         dealt = self.dealt(3, n=1 if self.b_transposed else 2)
-        return gl.NVMMASharedLayout.get_default_for(self.b_block, self.dtype, cga_layout=dealt)
+        layout = gl.NVMMASharedLayout.get_default_for
+        return tuple(layout(block, self.dtype, cga_layout=dealt) for block in self.b_blocks)
 
     @property
     def out_shared(self):
@@ -192,9 +194,11 @@ class Tiling:
         return {1: 232, 2: 240, 3: 160}[self.consumers]
 
     @property
-    def acc_layout(self):
-        instruction = [16, self.cta_cols, 16]
-        return gl.NVMMADistributedLayout([3, 0], [4, 1], instruction, self.dealt(2, m=0, n=1))
+    def acc_layouts(self):
+        dealt = self.dealt(2, m=0, n=1)
+        return tuple(
+            gl.NVMMADistributedLayout([3, 0], [4, 1], [16, strip // self.ctas_n, 16], dealt) for strip in self.strips
+        )
 
     @property
     def row_layout(self):

@@ -8,7 +8,7 @@ import torch
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from tritonmm.config import Config, consumer_grid, output_buffers
+from tritonmm.config import Config, consumer_grid, consumer_strips, output_buffers
 from tritonmm.kernels import hopper
 from tritonmm.kernels.tiling import Tiling
 from tritonmm.launch import Plan, addend_strides, described, workspace
@@ -33,15 +33,17 @@ class HopperPlan(Plan):
                 self.split * self.splits * config.block_m * config.block_n, dtype=torch.float32, device=a.device
             )
             flags = workspace.flags(self.split * tiling.consumers, self.device)
+        b_stored = b.mT if tiling.b_transposed else b
+        b_descs = [_describe(b_stored, *block) for block in zip(tiling.b_boxes, tiling.b_shared, strict=True)]
         arguments = (
             _describe(a.mT if tiling.a_transposed else a, tiling.a_box, tiling.a_shared),
-            _describe(b.mT if tiling.b_transposed else b, tiling.b_box, tiling.b_shared),
+            b_descs[0],
             _describe(out, tiling.out_block, tiling.out_shared) if tiling.tma_store else None,
             out, out.stride(0), out.stride(1), out.stride(2),
             float(alpha), float(beta), bias, c, *addend_strides(c, out),
             p.m, p.n, self.programs + self.split * (self.splits - 1), self.programs - self.split, self.splits,
             self.launched, tiles_m, tiles_n, -(-p.k // tiling.block_k),
-            self.table, factors, sums, flags, tiling,
+            self.table, factors, sums, flags, b_descs[1] if len(b_descs) > 1 else None, tiling,
         )  # fmt: skip
         # The parts of a split tile wait for each other: a cooperative grid is resident as a whole, or not started.
         options = {
@@ -54,7 +56,7 @@ class HopperPlan(Plan):
 @functools.lru_cache(maxsize=1024)
 def _tiling(problem: Problem, config: Config, order: str, along: str, split: bool) -> Tiling:
     consumers_m, consumers_n = consumer_grid(config)
-    subtiles, buffers = output_buffers(config, problem)
+    piece_cols, buffers = output_buffers(config, problem)
     return Tiling(
         config.block_m,
         config.block_n,
@@ -64,9 +66,10 @@ def _tiling(problem: Problem, config: Config, order: str, along: str, split: boo
         out_dtype=GLUON_DTYPES[problem.out_dtype],
         consumers_m=consumers_m,
         consumers_n=consumers_n,
+        strips=consumer_strips(config),
         a_transposed=problem.layout[0] == "t",
         b_transposed=problem.layout[1] == "t",
-        subtiles=subtiles,
+        piece_cols=piece_cols,
         out_buffers=buffers,
         tma_store=problem.out_alignment == 16,
         scaled=problem.epilogue.scaled,
