@@ -251,6 +251,10 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
         for there, instruction in ((True, "tcgen05.mma"), (specialized, "setmaxnreg")):
             if there != (instruction in compiled.assembly):
                 return f"{'no' if there else 'unwanted'} {instruction}"
+    if config.kernel == "hopper":
+        waits = compiled.assembly.count("griddepcontrol.wait")
+        if waits != config.num_warps // 4 + 1:
+            return f"{waits} of its partitions wait for the previous grid"
     if config.kernel in ("hopper", "persistent"):
         if compiled.shared_bytes > shared_bytes(config, problem):
             return f"needs more shared memory than the {shared_bytes(config, problem)} that are counted"

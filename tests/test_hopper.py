@@ -216,3 +216,34 @@ def test_overflow_far_outside_of_the_grid_writes_nothing(device):
     """A factor of 2**25 makes tiles whose first row, 2**25 * 128, is 0 in 32 bits."""
     a, b = torch.randn(200, 72, device=device).bfloat16(), torch.randn(72, 264, device=device).bfloat16()
     assert torch.equal(matmul(a, b, config=config(order=f"split-merge:{2**25 + 1}")), matmul(a, b, config=config()))
+
+
+@pytest.mark.parametrize("blocks", [(64, 64, 64, 8, 4), (128, 256, 64, 4, 8), (192, 256, 64, 3, 12)], ids=str)
+def test_a_product_waits_for_the_one_that_it_reads(blocks, device):
+    """A grid starts before the previous one has ended; a chain of products through two buffers shows if it waits."""
+    order = torch.randperm(768, device=device)
+    step = torch.zeros(768, 768, device=device, dtype=torch.bfloat16)
+    step[torch.arange(768, device=device), order] = 1
+    start = torch.randint(-128, 129, (5000, 768), device=device).bfloat16()
+    once = Problem.of(start, step, start)
+    plan = plan_for(once, config(blocks), device)
+    x, y = start.clone(), torch.full_like(start, float("nan"))
+
+    def chain():
+        for _ in range(20):
+            plan(x, step, y)
+            plan(y, step, x)
+
+    expected = start
+    for _ in range(40):
+        turned = torch.empty_like(expected)
+        turned[:, order] = expected
+        expected = turned
+    chain()
+    assert torch.equal(x, expected)
+    x.copy_(start)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        chain()
+    graph.replay()
+    assert torch.equal(x, expected)

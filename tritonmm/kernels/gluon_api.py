@@ -27,6 +27,20 @@ def load_acquire(pointer):
     )
 
 
+@gluon.jit
+def wait_for_previous_grid():
+    """Waits for the grids that this one was launched to follow: all their writes are visible afterwards."""
+    gl.inline_asm_elementwise("griddepcontrol.wait; // $0", "=r,~{memory}", [], gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def let_next_grid_start():
+    """Lets the next grid be launched once all programs have come here; it must wait for this one before it reads."""
+    gl.inline_asm_elementwise(
+        "griddepcontrol.launch_dependents; // $0", "=r,~{memory}", [], gl.int32, is_pure=False, pack=1
+    )
+
+
 inline_asm = getattr(gl, "inline_asm", None)
 """A block of PTX a thread, which may take shared buffers and barriers by address."""
 

@@ -41,6 +41,11 @@ Clusters. A program may be two CTAs that divide the tile and share one operand (
 everything here is then written for both at once, the layouts deal rows or columns to them, and
 `cluster.py` says how the ring works across them. Split tiles and clusters exclude each other.
 
+Starting early. The grid is launched while the one before it in the stream still runs (programmatic
+dependent launch): its programs set their barriers up as SMs become free, and then loader and consumers
+wait for the end of the other grid before they touch memory. Launch after launch this saves 0.8 us each
+(1024^3 bf16 takes 5.8 us, H200, 2026-11-21). Cooperative grids, those with split tiles, start in turn.
+
 Strips. A consumer's columns are one block or two, each a power of two wide with a wgmma and an
 accumulator of its own: 256, 128 + 64, 128 + 128. The larger tiles move fewer bytes for each product
 (192 x 256 reads 22% less through L2 than 128 x 256), and more shapes of tiles leave fewer SMs idle in
@@ -66,7 +71,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from tritonmm.kernels import cluster
 from tritonmm.kernels.epilogue import finish, split_columns, store_masked
-from tritonmm.kernels.gluon_api import barrier, load_acquire, tma_load, tma_store
+from tritonmm.kernels.gluon_api import (
+    barrier,
+    let_next_grid_start,
+    load_acquire,
+    tma_load,
+    tma_store,
+    wait_for_previous_grid,
+)
 from tritonmm.kernels.order import tile_at
 
 
@@ -141,6 +153,7 @@ def load(a_desc, b_descs, ring, schedule, TILING: gl.constexpr):
     STRIPS: gl.constexpr = TILING.strips
     stage = 0
     phase = 1
+    wait_for_previous_grid()
     for item in range(gl.program_id(0), items, gl.num_programs(0)):
         tile, begin, end, slot, part = work_at(item, schedule, TILING)
         batch, row, col = origin(tile, schedule, TILING)
@@ -337,6 +350,7 @@ def consume(output, addends, ring, schedule, scratch, WHO: gl.constexpr, TILING:
     splits = schedule[2]
     stage = 0
     phase = 0
+    wait_for_previous_grid()
     for item in range(gl.program_id(0), items, gl.num_programs(0)):
         tile, begin, end, slot, part = work_at(item, schedule, TILING)
         batch, row, col = origin(tile, schedule, TILING)
@@ -400,6 +414,7 @@ def gemm(
         mbarrier.init(empty.index(i), count=TILING.releases)
         mbarrier.init(full.index(i), count=1)
     fence_async_shared()
+    let_next_grid_start()
     if TILING.ctas > 1:
         cluster.publish_barriers()
     ring = (a_bufs, b_bufs, empty, full)

@@ -48,7 +48,7 @@ class HopperPlan(Plan):
         # The parts of a split tile wait for each other: a cooperative grid is resident as a whole, or not started.
         options = {
             "num_warps": 4, "num_ctas": tiling.ctas, "maxnreg": tiling.registers,
-            "launch_cooperative_grid": self.split > 0,
+            "launch_cooperative_grid": self.split > 0, "launch_pdl": not self.split,
         }  # fmt: skip
         return arguments, options
 
