@@ -11,7 +11,7 @@ from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.launch import Plan
 from tritonmm.launch.persistent import PersistentPlan
-from tritonmm.launch.relayout import RelayoutPlan
+from tritonmm.launch.relayout import RESIDENT, RelayoutPlan
 from tritonmm.launch.tile import INTERPRETED, TilePlan
 from tritonmm.problem import Problem
 
@@ -33,7 +33,7 @@ def bind(problem: Problem, config: Config, gpu: Gpu, device: torch.device) -> Pl
         raise ValueError(f"{config} does not fit {problem} on {gpu.name}: {fit.reason}")
     if config.relayout:
         inner = bind(problem.relaid(config.relayout), replace(config, relayout=""), gpu, device)
-        return RelayoutPlan(problem, config, device, inner)
+        return RelayoutPlan(problem, config, device, RESIDENT * gpu.sms, inner)
     family = _family(config.kernel)
     tiles = config.tiles(problem)
     launched = config.order.launched(*tiles)

@@ -17,74 +17,75 @@ An operand that is contiguous along neither dimension is gathered, element by el
 import triton
 import triton.language as tl
 
-INTEGERS = ["split", *(f"{x}_{name}" for x in "xy" for name in
+INTEGERS = ["split", "turns", *(f"{x}_{name}" for x in "xy" for name in
             ("lines", "length", "pitch", "stride_batch", "stride_line", "stride_element"))]  # fmt: skip
 
 
 @triton.jit
-def copy_tile(
-    source, target, tile, lines, length, pitch, stride_batch, stride_line, stride_element,
-    LINES: tl.constexpr, WORDS: tl.constexpr, STRIDED: tl.constexpr,
+def copy_tiles(
+    source, target, program, turns, lines, length, pitch, stride_batch, stride_line, stride_element,
+    TILE: tl.constexpr, WORDS: tl.constexpr, STRIDED: tl.constexpr,
 ):  # fmt: skip
-    """One tile of LINES x WORDS words, or elements if STRIDED. Tiles are counted along lines, then down the batch."""
+    """Up to `turns` tiles of an operand, one below the other; each is TILE words, WORDS of a line (elements if STRIDED).
+
+    Programs are counted along the lines, then down the lines, then along the batch.
+    """
+    LINES: tl.constexpr = TILE // WORDS
     BYTES: tl.constexpr = source.dtype.element_ty.primitive_bitwidth // 8
-    if STRIDED:
-        words = length
-    else:
+    words = length
+    slack = 0
+    if not STRIDED:
         words = ((length.to(tl.int64) * BYTES + 7) // 8).to(tl.int32)
+        slack = (words.to(tl.int64) * 8 - length.to(tl.int64) * BYTES).to(tl.int32)
     across = tl.cdiv(words, WORDS)
-    down = tl.cdiv(lines, LINES)
-    at = tile % across * WORDS + tl.arange(0, WORDS)
-    line = tile // across % down * LINES + tl.arange(0, LINES)
-    inside = (line < lines)[:, None] & (at < words)[None, :]
-    line = line.to(tl.int64)
-    batch = (tile // across // down).to(tl.int64)
-    source += batch * stride_batch + line * stride_line
-    target += (batch * lines + line) * pitch
-    if STRIDED:
-        elements = tl.load(source[:, None] + at.to(tl.int64)[None, :] * stride_element, mask=inside)
-        tl.store(target[:, None] + at[None, :], elements, mask=inside)
-    else:
-        begin = source.to(tl.int64)
-        skew = begin & 7
-        first = (begin - skew).to(tl.pointer_type(tl.uint64))[:, None] + at[None, :]
-        follows = at[None, :] + 1 < ((skew + length.to(tl.int64) * BYTES + 7) // 8)[:, None]
-        low = tl.load(first, mask=inside)
-        high = tl.load(first + 1, mask=inside & follows)
-        shift = (8 * skew).to(tl.uint64)[:, None]
-        # In two steps, since a shift by all 64 bits, where the line is not off, is none or undefined.
-        word = (low >> shift) | ((high << 1) << (63 - shift))
-        tl.store(target.to(tl.pointer_type(tl.uint64))[:, None] + at[None, :], word, mask=inside)
+    down = tl.cdiv(lines, LINES * turns)
+    at = program % across * WORDS + tl.arange(0, WORDS)
+    first = program // across % down * (LINES * turns)
+    batch = (program // across // down).to(tl.int64)
+    source += batch * stride_batch
+    target += batch * lines * pitch
+    for start in range(first, tl.minimum(first + LINES * turns, lines), LINES):
+        line = start + tl.arange(0, LINES)
+        inside = (line < lines)[:, None] & (at < words)[None, :]
+        sources = source + line.to(tl.int64) * stride_line
+        targets = target + line.to(tl.int64) * pitch
+        if STRIDED:
+            elements = tl.load(sources[:, None] + at.to(tl.int64)[None, :] * stride_element, mask=inside)
+            tl.store(targets[:, None] + at[None, :], elements, mask=inside)
+        else:
+            skew = sources.to(tl.int64) & 7
+            held = words + (skew > slack)  # the words that hold the line: skewed, it may reach into one more
+            aligned = (sources.to(tl.int64) - skew).to(tl.pointer_type(tl.uint64))[:, None] + at[None, :]
+            low = tl.load(aligned, mask=inside)
+            high = tl.load(aligned + 1, mask=inside & (at[None, :] + 1 < held[:, None]))
+            shift = (8 * skew).to(tl.uint64)[:, None]
+            # In two steps, since a shift by all 64 bits, where the line is not skewed, is undefined.
+            word = (low >> shift) | ((high << 1) << (63 - shift))
+            tl.store(targets.to(tl.pointer_type(tl.uint64))[:, None] + at[None, :], word, mask=inside)
 
 
 @triton.jit(do_not_specialize=INTEGERS)
 def relayout_kernel(
-    split,
+    split, turns,
     x, x_copy, x_lines, x_length, x_pitch, x_stride_batch, x_stride_line, x_stride_element,
     y, y_copy, y_lines, y_length, y_pitch, y_stride_batch, y_stride_line, y_stride_element,
-    TILE: tl.constexpr, X_WORDS: tl.constexpr, Y_WORDS: tl.constexpr,
-    X_STRIDED: tl.constexpr, Y_STRIDED: tl.constexpr,
+    TILE: tl.constexpr, WORDS: tl.constexpr, STRIDED: tl.constexpr,
 ):  # fmt: skip
     """x_copy[batch, line, element] = x[batch, line, element], and of y where it is given.
 
     A copy's lines start `pitch` elements apart, a multiple of 16 bytes, and its batches `lines` lines apart; strides
-    are those of the source, in elements, the last one 1 unless STRIDED. Grid: a program for each tile of TILE words, of
-    which a line has X_WORDS; the first `split` are x's.
+    are those of the source, in elements, the last one 1 unless STRIDED. Grid: the programs of x, which are `split`, and
+    those of y; each copies up to `turns` tiles of TILE words, of which a line has WORDS.
     """
-    tile = tl.program_id(0)
-    if y is None:
-        copy_tile(
-            x, x_copy, tile, x_lines, x_length, x_pitch, x_stride_batch, x_stride_line, x_stride_element,
-            TILE // X_WORDS, X_WORDS, X_STRIDED,
-        )  # fmt: skip
-    else:
-        if tile < split:
-            copy_tile(
-                x, x_copy, tile, x_lines, x_length, x_pitch, x_stride_batch, x_stride_line, x_stride_element,
-                TILE // X_WORDS, X_WORDS, X_STRIDED,
-            )  # fmt: skip
-        else:
-            copy_tile(
-                y, y_copy, tile - split, y_lines, y_length, y_pitch, y_stride_batch, y_stride_line, y_stride_element,
-                TILE // Y_WORDS, Y_WORDS, Y_STRIDED,
-            )  # fmt: skip
+    program = tl.program_id(0)
+    strides = x_stride_batch.to(tl.int64), x_stride_line.to(tl.int64), x_stride_element.to(tl.int64)
+    operand = x, x_copy, x_lines, x_length, x_pitch
+    if y is not None:
+        if program >= split:
+            program -= split
+            strides = y_stride_batch.to(tl.int64), y_stride_line.to(tl.int64), y_stride_element.to(tl.int64)
+            operand = y, y_copy, y_lines, y_length, y_pitch
+    copy_tiles(
+        operand[0], operand[1], program, turns, operand[2], operand[3], operand[4], strides[0], strides[1], strides[2],
+        TILE, WORDS, STRIDED,
+    )  # fmt: skip
