@@ -161,6 +161,11 @@ class Problem:
     def out_element_bytes(self) -> int:
         return DTYPES[self.out_dtype].itemsize
 
+    def operand_bytes(self, operands: str) -> int:
+        """Bytes of those of "a" and "b" that are named."""
+        sizes = {"a": self.m * self.k, "b": self.k * self.n}
+        return self.batch * sum(sizes[name] for name in operands) * self.element_bytes
+
     @property
     def flops(self) -> int:
         """Floating-point operations: two for each multiply-add."""
@@ -169,8 +174,7 @@ class Problem:
     @property
     def compulsory_bytes(self) -> int:
         """Bytes that must cross device memory: each input read once, the output written once."""
-        inputs = (self.m * self.k + self.k * self.n) * self.element_bytes
-        return self.batch * (inputs + self.m * self.n * self.out_element_bytes)
+        return self.operand_bytes("ab") + self.batch * self.m * self.n * self.out_element_bytes
 
     def __str__(self) -> str:
         batch = f"{self.batch}x" if self.batch != 1 else ""
