@@ -26,9 +26,9 @@ def copy_tiles(
     source, target, program, turns, lines, length, pitch, stride_batch, stride_line, stride_element,
     TILE: tl.constexpr, WORDS: tl.constexpr, STRIDED: tl.constexpr,
 ):  # fmt: skip
-    """Up to `turns` tiles of an operand, one below the other; each is TILE words, WORDS of a line (elements if STRIDED).
+    """Up to `turns` tiles of an operand, one below the other, of TILE words each, WORDS of a line.
 
-    Programs are counted along the lines, then down the lines, then along the batch.
+    If STRIDED, words are elements. Programs are counted along the lines, then down the lines, then along the batch.
     """
     LINES: tl.constexpr = TILE // WORDS
     BYTES: tl.constexpr = source.dtype.element_ty.primitive_bitwidth // 8
@@ -71,20 +71,19 @@ def relayout_kernel(
     y, y_copy, y_lines, y_length, y_pitch, y_stride_batch, y_stride_line, y_stride_element,
     TILE: tl.constexpr, WORDS: tl.constexpr, STRIDED: tl.constexpr,
 ):  # fmt: skip
-    """x_copy[batch, line, element] = x[batch, line, element], and of y where it is given.
+    """x_copy[batch, line, element] = x[batch, line, element], and the same of y.
 
     A copy's lines start `pitch` elements apart, a multiple of 16 bytes, and its batches `lines` lines apart; strides
     are those of the source, in elements, the last one 1 unless STRIDED. Grid: the programs of x, which are `split`, and
-    those of y; each copies up to `turns` tiles of TILE words, of which a line has WORDS.
+    those of y, if any; each copies up to `turns` tiles of TILE words, of which a line has WORDS.
     """
     program = tl.program_id(0)
     strides = x_stride_batch.to(tl.int64), x_stride_line.to(tl.int64), x_stride_element.to(tl.int64)
     operand = x, x_copy, x_lines, x_length, x_pitch
-    if y is not None:
-        if program >= split:
-            program -= split
-            strides = y_stride_batch.to(tl.int64), y_stride_line.to(tl.int64), y_stride_element.to(tl.int64)
-            operand = y, y_copy, y_lines, y_length, y_pitch
+    if program >= split:
+        program -= split
+        strides = y_stride_batch.to(tl.int64), y_stride_line.to(tl.int64), y_stride_element.to(tl.int64)
+        operand = y, y_copy, y_lines, y_length, y_pitch
     copy_tiles(
         operand[0], operand[1], program, turns, operand[2], operand[3], operand[4], strides[0], strides[1], strides[2],
         TILE, WORDS, STRIDED,

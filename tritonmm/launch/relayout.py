@@ -132,8 +132,8 @@ def _alike(copies: list[Copy]) -> bool:
 
 def launch(copies: list[Copy], wave: int) -> tuple[int, tuple, dict]:
     """Grid, arguments and options of the kernel that fills one copy, or two whose tiles are alike."""
-    x, y = copies[0], copies[1] if len(copies) == 2 else None
+    x, y = copies[0], copies[-1]
     turns = -(-sum(copy.programs(1) for copy in copies) // wave)  # in one wave each program starts once
-    arguments = x.programs(turns), turns, *x.arguments, *(y.arguments if y else (None, None, 0, 0, 0, 0, 0, 0))
+    arguments = x.programs(turns), turns, *x.arguments, *y.arguments
     options = {"TILE": TILE, "WORDS": x.tile_words, "STRIDED": x.strided, "num_warps": NUM_WARPS}
     return sum(copy.programs(turns) for copy in copies), arguments, options
