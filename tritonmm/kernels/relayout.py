@@ -1,9 +1,9 @@
 """Copies operands that TMA cannot address to where it can: one of a product, or both in one launch.
 
-An operand is lines of contiguous elements: rows where its layout is "n", columns where it is "t". In
-the copy each line starts on a cache line of its own. The rest of that line's last cache line is left
-as it was, but for what completes a word: nothing reads it, since descriptors are made with the true
-sizes and TMA fills with zeros beyond them.
+An operand is lines of contiguous elements: rows where its layout is "n", columns where it is "t". The
+lines of the copy start at multiples of 16 bytes. What is between two of them is left as it was, but
+for what completes a word: nothing reads it, since descriptors are made with the true sizes and TMA
+fills with zeros beyond them.
 
 Lines are copied in words of 8 bytes, whatever address they start at. The source is read in aligned
 words, and each word of the copy is put together from two neighbours, shifted by as many bytes as the

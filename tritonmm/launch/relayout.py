@@ -16,8 +16,8 @@ from tritonmm.kernels.relayout import relayout_kernel
 from tritonmm.launch import Plan, strides
 from tritonmm.problem import Problem
 
-PITCH_BYTES = 128
-"""What the start of each line of a copy is a multiple of: a cache line, and the width of a box that TMA swizzles."""
+CACHE_LINE = 128
+"""Bytes, and the width of a box that TMA swizzles."""
 
 TILE = 256
 """Words in a tile of the copy, or elements where they are gathered: eight a thread."""
@@ -90,7 +90,7 @@ class Copy:
             lines, length = length, lines
             steps.reverse()
         batch = x.shape[0] if stride_batch else 1  # what is broadcast is copied once, and broadcast again
-        pitch = -(-length * x.element_size() // PITCH_BYTES) * PITCH_BYTES // x.element_size()
+        pitch = _pitch_bytes(length * x.element_size()) // x.element_size()
         room = torch.empty(batch * lines * pitch, dtype=x.dtype, device=x.device)
         places = lines * pitch if batch > 1 else 0, *((1, pitch) if letter == "t" else (pitch, 1))
         operand = room.as_strided(x.shape, places[-x.dim() :])
@@ -114,6 +114,12 @@ class Copy:
     @property
     def arguments(self) -> tuple:
         return self.source, self.room, self.lines, self.length, self.pitch, *self.strides
+
+
+def _pitch_bytes(length: int) -> int:
+    """Bytes from one line to the next: a multiple of 16, so that none lies in more cache lines than it must."""
+    unit = min(max(16, 1 << (length - 1).bit_length()), CACHE_LINE)
+    return -(-length // unit) * unit
 
 
 def fill(copies: list[Copy], wave: int) -> None:
