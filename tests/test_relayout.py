@@ -230,7 +230,15 @@ def test_the_suite_reduced_is_exact(config, m, n, k, layout, device):
     assert_exact(m, n, k, layout, config, device, TWO_SMS if INTERPRETED else None)
 
 
-@pytest.mark.parametrize("config", [TILE, pytest.param(PERSISTENT, marks=needs_persistent)], ids=["tile", "persistent"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        TILE,
+        pytest.param(PERSISTENT, marks=needs_persistent),
+        pytest.param(HOPPER, marks=[pytest.mark.gpu, needs_hopper]),
+    ],
+    ids=["tile", "persistent", "hopper"],
+)
 def test_batches_views_and_epilogue(config, device):
     x = torch.randint(-4, 5, (3, 50, 91), device=device).bfloat16()
     bias = torch.randint(-9, 10, (33,), device=device).bfloat16()
