@@ -17,8 +17,9 @@ An operand that is contiguous along neither dimension is gathered, element by el
 import triton
 import triton.language as tl
 
-INTEGERS = ["split", "turns", *(f"{x}_{name}" for x in "xy" for name in
-            ("lines", "length", "pitch", "stride_batch", "stride_line", "stride_element"))]  # fmt: skip
+UNSPECIALIZED = ["split", "turns", "x", "y", *(f"{x}_{name}" for x in "xy" for name in
+                 ("lines", "length", "pitch", "stride_batch", "stride_line", "stride_element"))]  # fmt: skip
+"""One compiled kernel copies from any address, in any sizes."""
 
 
 @triton.jit
@@ -64,7 +65,7 @@ def copy_tiles(
             tl.store(targets.to(tl.pointer_type(tl.uint64))[:, None] + at[None, :], word, mask=inside)
 
 
-@triton.jit(do_not_specialize=INTEGERS)
+@triton.jit(do_not_specialize=UNSPECIALIZED)
 def relayout_kernel(
     split, turns,
     x, x_copy, x_lines, x_length, x_pitch, x_stride_batch, x_stride_line, x_stride_element,
