@@ -23,6 +23,7 @@ from triton.runtime import driver
 from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.config import HAS_CLUSTERS, Config, consumer_grid, shared_bytes
+from tritonmm.launch.relayout import RESIDENT
 from tritonmm.plan import bind
 from tritonmm.problem import DTYPES, Epilogue, Problem
 from tritonmm.select import choose
@@ -235,6 +236,23 @@ def persistent_cases():
             yield case(order=order)
 
 
+def relayout_cases():
+    """Copies of operands, all that the gate compiles of such plans: what multiplies them is among the others."""
+    for gpu in map(gpus.spec, ("a100", "h200", "b200", "mi300x")):
+        for k, relayout, fields in (
+            (4095, "ab", {}),
+            (4095, "a", {"layout": "tt"}),
+            (65, "a", {"dtype": "fp32"}),
+            (4095, "b", {"layout": "ns"}),
+        ):
+            problem = Problem(m=4095, n=4095, k=k, a_alignment=2, b_alignment=2, **fields)
+            yield (
+                gpu,
+                problem.relaid("ab".replace(relayout, "")),
+                Config(block_m=64, block_n=64, block_k=32, relayout=relayout),
+            )
+
+
 def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:
     """What is wrong with a compiled kernel, or ""."""
     if compiled.spilled_bytes:
@@ -243,6 +261,8 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
         return compiled.warnings
     if compiled.shared_bytes > gpu.shared_bytes:
         return f"needs {compiled.shared_bytes} bytes of shared memory and Config.fits let it pass"
+    if config.relayout:
+        return relayout_fault(compiled, config, problem, gpu)
     uses_wgmma = gpu.capability == 90 and problem.dtype != "fp32" and config.block_m >= 64 and config.num_warps >= 4
     if uses_wgmma and "wgmma.mma_async" not in compiled.assembly:
         return "does not use wgmma"
@@ -263,6 +283,19 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
             if there != bool(re.search(rf"cp\.async\.bulk\.tensor\.3d\.{instruction}", compiled.assembly)):
                 return f"{'no' if there else 'unwanted'} cp.async.bulk.tensor.3d.{instruction}"
     return cluster_fault(compiled.assembly, config) if config.cluster else ""
+
+
+def relayout_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:
+    """What is wrong with the kernel of a copy, or ""."""
+    if not gpu.is_nvidia:
+        return ""
+    if problem.k > 1024 and compiled.registers * 32 * RESIDENT > 65_536:  # short lines, many to a tile, may take more
+        return f"an SM does not hold {RESIDENT} programs of {compiled.registers} registers a thread"
+    gathered = "s" in problem.layout
+    for instruction in (r"ld\.global\S*\.b64", r"st\.global\S*\.b64"):
+        if gathered == bool(re.search(instruction, compiled.assembly)):
+            return f"{'unwanted' if gathered else 'no'} {instruction}"
+    return ""
 
 
 def cluster_fault(ptx: str, config: Config) -> str:
@@ -293,7 +326,7 @@ def main() -> int:
     os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()  # nothing an earlier compiler made is looked at
     faults = 0
     clusters = cluster_cases() if HAS_CLUSTERS else ()
-    for gpu, problem, config in (*cases(), *hopper_cases(), *clusters, *persistent_cases()):
+    for gpu, problem, config in (*cases(), *relayout_cases(), *hopper_cases(), *clusters, *persistent_cases()):
         compiled = compile_for(gpu, problem, config)
         why = fault(compiled, config, problem, gpu)
         faults += bool(why)

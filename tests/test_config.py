@@ -26,6 +26,7 @@ configs = st.builds(
     num_warps=st.sampled_from([1, 2, 4, 8]),
     persistent=st.booleans(),
     cluster=st.sampled_from(["", "m", "n"]),
+    relayout=st.sampled_from(["", "a", "b", "ab"]),
     order=st.sampled_from(["row-major", "hilbert", "swizzle-merge:16,8@n", "split-merge:3"]).map(orders.parse),
 )
 problems = st.builds(
@@ -36,7 +37,8 @@ problems = st.builds(
     batch=st.integers(0, 40),
     dtype=st.sampled_from(list(DTYPES)),
     layout=st.sampled_from(["nn", "nt", "tn", "tt", "ns"]),
-    alignment=st.sampled_from([1, 2, 4, 8, 16]),
+    a_alignment=st.sampled_from([1, 2, 4, 8, 16]),
+    b_alignment=st.sampled_from([1, 2, 4, 8, 16]),
 )
 
 
@@ -57,6 +59,8 @@ def test_config_round_trips_through_json(config):
         ('{"order": "zigzag"}', "'zigzag'"),
         ('{"cluster": "k"}', "cluster is 'k'"),
         ('{"cluster": 2}', "cluster is 2"),
+        ('{"relayout": "c"}', "relayout is 'c'"),
+        ('{"relayout": true}', "relayout is True"),
         ('{"order": 8}', "8"),
         ('{"blok_m": 128}', "'blok_m'"),
         ("[1]", "list"),
@@ -82,7 +86,7 @@ def test_a_table_has_no_json():
         (Config(split_k=2), Problem(1, 1, 1), "split_k, split_tail are 2, 1"),
         (Config("hopper", num_stages=4, persistent=True), Problem(1, 1, 1, dtype="fp32"), "dtype is fp32"),
         (Config("hopper", num_stages=4, persistent=True), Problem(1, 1, 1, layout="sn"), "layout is sn"),
-        (Config("hopper", num_stages=4, persistent=True), Problem(1, 1, 1, alignment=2), "aligned to 2 bytes"),
+        (Config("hopper", num_stages=4, persistent=True), Problem(1, 1, 1, b_alignment=2), "b is aligned to 2 bytes"),
         (Config("hopper", num_stages=4, persistent=True), Problem(1, 1, 0), "k is 0"),
         (Config("hopper", num_stages=4), Problem(1, 1, 1), "persistent is False"),
         (Config("hopper", num_stages=1, persistent=True), Problem(1, 1, 1), "num_stages is 1"),
@@ -208,7 +212,7 @@ def test_select_orders_waves_to_be_as_tall_as_wide_in_bytes():
         ({"dtype": "bfloat16"}, "'bfloat16'"),
         ({"precision": "high"}, "'high'"),
         ({"layout": "row"}, "'row'"),
-        ({"alignment": 3}, "alignment is 3"),
+        ({"a_alignment": 3}, "a_alignment is 3"),
     ],
 )
 def test_bad_problem_names_the_field(arguments, says):
@@ -231,7 +235,8 @@ def test_problem_of_tensors_reads_layout_and_alignment():
     assert Problem.of(aligned, aligned.t(), aligned).layout == "nt"
     assert Problem.of(aligned[:, ::2], aligned.t()[:32], aligned).layout == "st"
     assert Problem.of(aligned, aligned, aligned).alignment == 16
-    assert Problem.of(odd, aligned, aligned).alignment == 2
+    assert (Problem.of(odd, aligned, aligned).a_alignment, Problem.of(odd, aligned, aligned).b_alignment) == (2, 16)
+    assert Problem.of(odd, aligned, aligned).alignment == Problem.of(aligned, odd, aligned).alignment == 2
     assert Problem.of(ragged.t(), ragged, torch.zeros(65, 65)).alignment == 2
     assert Problem.of(aligned[:, :60], aligned[:60], aligned).alignment == 16
 

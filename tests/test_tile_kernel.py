@@ -26,7 +26,7 @@ def exact(problem, device):
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize(("m", "n", "k"), EDGES)
 def test_within_the_bound_at_block_edges(m, n, k, layout, dtype, device):
-    problem = Problem(m=m, n=n, k=k, dtype=dtype, layout=layout, alignment=1)
+    problem = Problem(m=m, n=n, k=k, dtype=dtype, layout=layout, a_alignment=1, b_alignment=1)
     ratio = Check(problem, device).error_ratio(plan_for(problem, Config(**BLOCKS), device))
     assert ratio <= 1, f"{problem}: error {ratio} times its bound"
 
@@ -38,7 +38,7 @@ def test_within_the_bound_at_block_edges(m, n, k, layout, dtype, device):
      "serpentine:2", "morton", "hilbert"],
 )  # fmt: skip
 def test_every_order_gives_the_same_bits(spelling, persistent, device):
-    problem = Problem(m=150, n=70, k=40, batch=2, dtype="bf16", alignment=1)
+    problem = Problem(m=150, n=70, k=40, batch=2, dtype="bf16", a_alignment=1, b_alignment=1)
     a, b = torch.randn(2, 150, 40, device=device).bfloat16(), torch.randn(2, 40, 70, device=device).bfloat16()
     config = Config(**BLOCKS, order=orders.parse(spelling), persistent=persistent)
     reference = Config(**BLOCKS, order=orders.RowMajor())

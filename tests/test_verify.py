@@ -153,7 +153,7 @@ def test_reduced_keeps_what_selects_code():
     asked = space.problem(4096, 4100, 4096, batch=5, dtype="tf32", layout="tn")
     small = verify.reduced(asked, Config())
     assert small.batch == 2
-    kept = ("dtype", "out_dtype", "precision", "layout", "alignment")
+    kept = ("dtype", "out_dtype", "precision", "layout", "a_alignment", "b_alignment")
     assert {name: getattr(small, name) for name in kept} == {name: getattr(asked, name) for name in kept}
 
 

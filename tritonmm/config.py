@@ -35,6 +35,7 @@ class Config:
     split_tail: programs that share the K of each tile of the last, partial wave.
     persistent: one program an SM walks the tiles, instead of one program a tile.
     order: the sequence in which tiles are visited.
+    relayout: the operands, "a", "b" or "ab", that are first copied into aligned rows, for TMA to address them; "" none.
     cluster: "m" or "n": a program is two CTAs, on two SMs, that divide the tile along that axis and share the other
         operand by multicast. The blocks are those of both together, a 256x256 of "m" being two of 128x256; stages and
         warps are those of each. "": a program is one CTA.
@@ -51,6 +52,7 @@ class Config:
     persistent: bool = False
     order: orders.Order = field(default_factory=lambda: orders.SwizzleMerge(8))
     cluster: str = ""
+    relayout: str = ""
 
     def __post_init__(self):
         for name in ("block_m", "block_n", "block_k", "num_stages", "num_warps", "split_k", "split_tail"):
@@ -65,6 +67,8 @@ class Config:
             raise ValueError(f"Config: order is {self.order!r}; it must be an Order, such as orders.parse('hilbert')")
         if self.cluster not in ("", "m", "n"):
             raise ValueError(f"Config: cluster is {self.cluster!r}; it must be '', 'm' or 'n'")
+        if self.relayout not in ("", "a", "b", "ab"):
+            raise ValueError(f"Config: relayout is {self.relayout!r}; it must be '', 'a', 'b' or 'ab'")
 
     @property
     def ctas(self) -> int:
@@ -89,7 +93,7 @@ class Config:
 
     def fits(self, problem: Problem, gpu: Gpu) -> Fit:
         """Whether this config can compute `problem` on `gpu`; false with a reason where it cannot."""
-        kernel_reason = KERNELS[self.kernel](self, problem, gpu)
+        kernel_reason = KERNELS[self.kernel](self, problem.relaid(self.relayout), gpu)
         return Fit(kernel_reason or _cluster_reason(self) or _order_reason(self, problem))
 
     def to_json(self) -> str:
@@ -116,6 +120,7 @@ class Config:
         split += f" split-tail:{self.split_tail}" if self.split_tail > 1 else ""
         persistent = " persistent" if self.persistent else ""
         persistent += f" cluster:{self.cluster}" if self.cluster else ""
+        persistent += f" relayout:{self.relayout}" if self.relayout else ""
         blocks = f"{self.block_m}x{self.block_n}x{self.block_k}"
         return f"{self.kernel} {blocks} stages:{self.num_stages} warps:{self.num_warps}{split}{persistent} {self.order}"
 
@@ -256,8 +261,9 @@ def _tma_reason(config: Config, problem: Problem) -> str:
         return f"dtype is {problem.dtype}; the {config.kernel} kernel multiplies bf16 and fp16"
     if "s" in problem.layout:
         return f"layout is {problem.layout}; TMA needs a contiguous dimension in each operand"
-    if problem.alignment < 16:
-        return f"operands are aligned to {problem.alignment} bytes; TMA needs addresses and strides of multiples of 16"
+    for name, alignment in (("a", problem.a_alignment), ("b", problem.b_alignment)):
+        if alignment < 16:
+            return f"{name} is aligned to {alignment} bytes; TMA needs addresses and strides of multiples of 16"
     if not problem.k:
         return "k is 0; TMA describes no empty operand"
     return "" if config.persistent else f"persistent is False; the {config.kernel} kernel walks its tiles"

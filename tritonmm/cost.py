@@ -11,6 +11,8 @@ Three things go on at once, and each alone would take so long:
 They overlap, but not perfectly: a product that is near two limits is slower than either, so the
 three are joined by a p-norm instead of a maximum. The host's launch comes on top.
 
+The copies that `Config.relayout` asks for come before the product and overlap with nothing.
+
 The constants below are leads and not fits: round numbers, read off a few runs on an H200
 (2026-11-20) and used for every GPU. With them the best tile at 8192^3, 4096^3 and 16384 x 16384 x 4096 in
 bf16 comes out between the times of a rested card and of one at its power limit, or close by. Expect
@@ -49,6 +51,9 @@ PROGRAM_START = 0.5e-6
 # Seconds of one launch, from the end of the kernel before.
 LAUNCH = 3e-6
 
+# Seconds of one more launch in a stream that is busy.
+NEXT_LAUNCH = 2e-6
+
 # The p of the p-norm: the larger, the closer to a maximum. With 4, swizzle-merge:1 is 11% slower than
 # swizzle-merge:16 at 16384 x 16384 x 4096, and swizzle-merge:4 less than 1%; measured are 15% and 1%.
 OVERLAP = 4
@@ -67,8 +72,8 @@ Bound = Literal["tensor cores", "device memory", "l2", "launch"]
 class Prediction:
     """How long a product takes, and why.
 
-    seconds: launch included; bound: the longest of the parts; waves: rounds of programs that run at
-    the same time, the last one rarely full.
+    seconds: launch and relayout included; bound: the longest of the product's parts; waves: rounds of programs
+    that run at the same time, the last one rarely full; traffic: that of the product.
     """
 
     seconds: float
@@ -104,7 +109,16 @@ def predict(problem: Problem, config: Config, gpu: Gpu) -> Prediction:
     longest = max(parts.values())
     seconds = longest * sum((part / longest) ** OVERLAP for part in parts.values()) ** (1 / OVERLAP)
     parts["launch"] = LAUNCH
+    seconds += relayout_seconds(problem, config, gpu)
     return Prediction(LAUNCH + seconds, max(parts, key=parts.get), -(-tiles // programs), traffic)
+
+
+def relayout_seconds(problem: Problem, config: Config, gpu: Gpu) -> float:
+    """What the copies of `config.relayout` add: a launch, and each byte read and written once."""
+    if not config.relayout:
+        return 0.0
+    copied = problem.operand_bytes(config.relayout)
+    return NEXT_LAUNCH + 2 * copied / (gpu.bandwidth * ACHIEVABLE_BANDWIDTH)
 
 
 def speed_of_light(problem: Problem, gpu: Gpu) -> float:

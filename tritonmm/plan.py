@@ -2,6 +2,7 @@
 
 import threading
 from collections import OrderedDict
+from dataclasses import replace
 
 import torch
 
@@ -10,13 +11,14 @@ from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.launch import Plan
 from tritonmm.launch.persistent import PersistentPlan
+from tritonmm.launch.relayout import RESIDENT, RelayoutPlan
 from tritonmm.launch.tile import INTERPRETED, TilePlan
 from tritonmm.problem import Problem
 
 CACHED_PLANS = 1024
 
 
-def plan_for(problem: Problem, config: Config, device: torch.device) -> Plan:
+def plan_for(problem: Problem, config: Config, device: torch.device) -> Plan | RelayoutPlan:
     """The plan of (problem, config, device), from the cache where it is there.
 
     Raises ValueError with the reason where the config does not fit the problem on that device.
@@ -24,11 +26,14 @@ def plan_for(problem: Problem, config: Config, device: torch.device) -> Plan:
     return _CACHE.get(problem, config, device)
 
 
-def bind(problem: Problem, config: Config, gpu: Gpu, device: torch.device) -> Plan:
+def bind(problem: Problem, config: Config, gpu: Gpu, device: torch.device) -> Plan | RelayoutPlan:
     """A new plan, as `plan_for` caches them, for a device that is such a GPU."""
     fit = config.fits(problem, gpu)
     if not fit:
         raise ValueError(f"{config} does not fit {problem} on {gpu.name}: {fit.reason}")
+    if config.relayout:
+        inner = bind(problem.relaid(config.relayout), replace(config, relayout=""), gpu, device)
+        return RelayoutPlan(problem, config, device, RESIDENT * gpu.sms, inner)
     family = _family(config.kernel)
     tiles = config.tiles(problem)
     launched = config.order.launched(*tiles)
@@ -59,10 +64,10 @@ class _PlanCache:
     """The most recently used plans, at most `CACHED_PLANS`."""
 
     def __init__(self):
-        self.plans: OrderedDict[tuple, Plan] = OrderedDict()
+        self.plans: OrderedDict[tuple, Plan | RelayoutPlan] = OrderedDict()
         self.lock = threading.Lock()
 
-    def get(self, problem: Problem, config: Config, device: torch.device) -> Plan:
+    def get(self, problem: Problem, config: Config, device: torch.device) -> Plan | RelayoutPlan:
         key = problem, config, device
         with self.lock:
             plan = self.plans.get(key)

@@ -44,9 +44,10 @@ class Problem:
     precision: how fp32 inputs are multiplied, "ieee" or "tf32"; "ieee" for the other dtypes.
     layout: a letter for A and one for B: "n" where the last dimension is contiguous in memory, "t"
         where the first is, "s" where neither is. torch.nn.Linear multiplies "nt".
-    alignment: the largest power of two, at most 16, that divides in bytes the address, the row stride
-        and the batch stride of A and B; out_alignment: the same of the output, and of its row length,
-        or one element where its rows are not contiguous. TMA needs 16.
+    a_alignment, b_alignment: the largest power of two, at most 16, that divides in bytes the address,
+        the stride between contiguous lines and the batch stride of A and of B; out_alignment: the same
+        of the output, and of its row length, or one element where its rows are not contiguous. TMA
+        needs 16.
     """
 
     m: int
@@ -57,7 +58,8 @@ class Problem:
     out_dtype: str = ""
     precision: str = "ieee"
     layout: str = "nn"
-    alignment: int = 16
+    a_alignment: int = 16
+    b_alignment: int = 16
     out_alignment: int = 16
     epilogue: Epilogue = Epilogue()
 
@@ -75,7 +77,7 @@ class Problem:
             raise ValueError(f"Problem: precision is {self.precision!r}; it must be one of {', '.join(PRECISIONS)}")
         if len(self.layout) != 2 or set(self.layout) - set("nts"):
             raise ValueError(f'Problem: layout is {self.layout!r}; it must be two letters of "n", "t", "s", as in "nt"')
-        for name in ("alignment", "out_alignment"):
+        for name in ("a_alignment", "b_alignment", "out_alignment"):
             if getattr(self, name) not in (1, 2, 4, 8, 16):
                 raise ValueError(f"Problem: {name} is {getattr(self, name)!r}; it must be 1, 2, 4, 8 or 16 bytes")
 
@@ -98,7 +100,8 @@ class Problem:
             out_dtype=dtype_name(out.dtype),
             precision=precision if a.dtype == torch.float32 else "ieee",
             layout=_layout(a) + _layout(b),
-            alignment=min(_alignment(a), _alignment(b)),
+            a_alignment=_alignment(a),
+            b_alignment=_alignment(b),
             out_alignment=_out_alignment(out),
             epilogue=epilogue,
         )
@@ -119,10 +122,36 @@ class Problem:
     ) -> "Problem":
         """The problem of operands that lie in memory without gaps, at an aligned address."""
         bare = cls(m, n, k, batch, dtype, out_dtype, precision, layout)
-        rows = k if layout[0] == "n" else m, n if layout[1] == "n" else k
-        alignment = min(_power_of_two(16 | row * bare.element_bytes) for row in rows)
-        out_alignment = _power_of_two(16 | n * bare.out_element_bytes)
-        return replace(bare, alignment=alignment, out_alignment=out_alignment, epilogue=epilogue)
+        a_line, b_line = k if layout[0] == "n" else m, n if layout[1] == "n" else k
+        return replace(
+            bare,
+            a_alignment=_power_of_two(16 | a_line * bare.element_bytes),
+            b_alignment=_power_of_two(16 | b_line * bare.element_bytes),
+            out_alignment=_power_of_two(16 | n * bare.out_element_bytes),
+            epilogue=epilogue,
+        )
+
+    @property
+    def alignment(self) -> int:
+        """The alignment of both operands."""
+        return min(self.a_alignment, self.b_alignment)
+
+    @property
+    def unaligned(self) -> str:
+        """The operands that TMA cannot address: "", "a", "b" or "ab"."""
+        judged = zip("ab", self.layout, (self.a_alignment, self.b_alignment), strict=True)
+        return "".join(name for name, letter, alignment in judged if letter == "s" or alignment < 16)
+
+    def relaid(self, operands: str) -> "Problem":
+        """The same product once those `operands`, of "a" and "b", have been copied to where TMA can address them.
+
+        A copy keeps its operand's layout; one of "s" is gathered into "n".
+        """
+        if not operands:
+            return self
+        letters = (x.replace("s", "n") if name in operands else x for name, x in zip("ab", self.layout, strict=True))
+        aligned = {f"{name}_alignment": 16 for name in operands}
+        return replace(self, layout="".join(letters), **aligned)
 
     @property
     def element_bytes(self) -> int:
@@ -132,6 +161,11 @@ class Problem:
     def out_element_bytes(self) -> int:
         return DTYPES[self.out_dtype].itemsize
 
+    def operand_bytes(self, operands: str) -> int:
+        """Bytes of those of "a" and "b" that are named."""
+        sizes = {"a": self.m * self.k, "b": self.k * self.n}
+        return self.batch * sum(sizes[name] for name in operands) * self.element_bytes
+
     @property
     def flops(self) -> int:
         """Floating-point operations: two for each multiply-add."""
@@ -140,8 +174,7 @@ class Problem:
     @property
     def compulsory_bytes(self) -> int:
         """Bytes that must cross device memory: each input read once, the output written once."""
-        inputs = (self.m * self.k + self.k * self.n) * self.element_bytes
-        return self.batch * (inputs + self.m * self.n * self.out_element_bytes)
+        return self.operand_bytes("ab") + self.batch * self.m * self.n * self.out_element_bytes
 
     def __str__(self) -> str:
         batch = f"{self.batch}x" if self.batch != 1 else ""

@@ -4,6 +4,7 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
+from tritonmm import cost
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
@@ -88,6 +89,10 @@ SPLIT_US = 3.0
 PARTIAL_BANDWIDTH = 6e12
 """Bytes/s at which the parts of split tiles write and read their fp32 sums (H200, 2026-11-21)."""
 
+NARROW_SHARE = {1: 0.25, 2: 0.25, 4: 0.5, 8: 0.8, 16: 1.0}
+"""What is left of the tile kernel's rate where operands are aligned to so many bytes only: its loads are that narrow,
+and those of less than 4 bytes are not asynchronous. Estimates, and for tensor cores: fp32 products are slow anyway."""
+
 
 def select(m: int, n: int, k: int, *, dtype: str = "bf16", layout: str = "nn", gpu: Gpu | str | None = None) -> Config:
     """The config that `tritonmm.matmul` would use for an m x k by k x n product.
@@ -111,11 +116,11 @@ def choose(problem: Problem, gpu: Gpu, kernel: str = "") -> Config:
     reason = f"no tile of kernel {kernel!r}"
     for tile in _HALF if problem.element_bytes == 2 else _FP32:
         if kernel in ("", tile.kernel):
-            config = tile.config(problem, gpu)
-            fit = config.fits(problem, gpu)
-            reason = fit.reason or reason
-            if fit:
-                timed += [(_estimate_us(c, tile, problem, gpu), c) for c in _with_tails(config, problem, gpu)]
+            for config in _with_relayout(tile.config(problem, gpu), problem):
+                fit = config.fits(problem, gpu)
+                reason = fit.reason or reason
+                if fit:
+                    timed += [(_estimate_us(c, tile, problem, gpu), c) for c in _with_tails(config, problem, gpu)]
     if not timed:
         raise ValueError(f"no config for {problem} on {gpu.name}: {reason}")
     return min(timed, key=lambda pair: pair[0])[1]
@@ -126,6 +131,12 @@ def _factor(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> int:
     # columns of B. Their sum is least where both are equal.
     factor = max(1, round(math.sqrt(gpu.sms * block_n / block_m)))
     return min(factor, max(1, -(-problem.m // block_m)))
+
+
+def _with_relayout(config: Config, problem: Problem):
+    yield config
+    if problem.unaligned:
+        yield replace(config, relayout=problem.unaligned)
 
 
 def _with_tails(config: Config, problem: Problem, gpu: Gpu):
@@ -140,11 +151,14 @@ def _with_tails(config: Config, problem: Problem, gpu: Gpu):
 def _estimate_us(config: Config, tile: _Tile, problem: Problem, gpu: Gpu) -> float:
     steps = max(1, -(-problem.k // config.block_k))
     flops = 2 * config.block_m * config.block_n * config.block_k * gpu.sms
-    loop_us = steps * flops / (gpu.rate(problem.dtype, problem.precision) * tile.share) * 1e6
+    share = tile.share
+    if config.kernel == "tile" and (problem.element_bytes == 2 or problem.precision == "tf32"):
+        share *= NARROW_SHARE[problem.relaid(config.relayout).alignment]
+    loop_us = steps * flops / (gpu.rate(problem.dtype, problem.precision) * share) * 1e6
     tiles_m, tiles_n = config.tiles(problem)
     tiles = tiles_m * tiles_n * problem.batch
     rounds, tail = divmod(tiles, gpu.sms)
-    us = LAUNCH_US + rounds * (loop_us + tile.fixed_us)
+    us = LAUNCH_US + cost.relayout_seconds(problem, config, gpu) * 1e6 + rounds * (loop_us + tile.fixed_us)
     if config.split_tail > 1:
         parts = tail * config.split_tail
         sums = 8 * parts * config.block_m * config.block_n  # written and read

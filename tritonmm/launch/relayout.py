@@ -1,0 +1,145 @@
+"""Launches a product whose operands are first copied to where TMA can address them.
+
+The copies are torch's to keep: allocated on the current stream at each call, and inside a capture in
+the graph's own pool. So launches on several streams never share one, and the next call of a stream
+finds the memory free again.
+"""
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from tritonmm.config import Config
+from tritonmm.kernels.relayout import relayout_kernel
+from tritonmm.launch import Plan, strides
+from tritonmm.problem import Problem
+
+CACHE_LINE = 128
+"""Bytes, and the width of a box that TMA swizzles."""
+
+TILE = 256
+"""Words in a tile of the copy, or elements where they are gathered: eight a thread."""
+
+NUM_WARPS = 1
+"""What is computed once a line, each warp computes; so a warp has lines of its own."""
+
+RESIDENT = 32
+"""Programs that an SM holds: as many blocks as it takes. They have 64 KB on their way to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RelayoutPlan:
+    """A plan that copies the operands `config.relayout` names and does `inner`, the plan of the product of the copies.
+
+    Called as `Plan` is. `kernel` and `arguments` are those of the copy; wave: programs that the GPU holds at once.
+    """
+
+    kernel: ClassVar[Any] = relayout_kernel
+
+    problem: Problem
+    config: Config
+    device: torch.device
+    wave: int
+    inner: Plan
+
+    def __call__(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, **epilogue) -> torch.Tensor:
+        if out.numel() and self.problem.k:
+            copies = self._copies(a, b)
+            with torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext():
+                fill(list(copies.values()), self.wave)
+            a, b = (copies[name].operand if name in copies else x for name, x in (("a", a), ("b", b)))
+        return self.inner(a, b, out, **epilogue)
+
+    def arguments(self, a, b, out, **epilogue) -> tuple[tuple, dict]:
+        """What the kernel of the first copy is called with: its arguments, and its constants and options."""
+        copies = list(self._copies(a, b).values())
+        return launch(copies if _alike(copies) else copies[:1], self.wave)[1:]
+
+    def _copies(self, a: torch.Tensor, b: torch.Tensor) -> dict[str, "Copy"]:
+        operands = zip("ab", (a, b), self.problem.layout, strict=True)
+        return {name: Copy.of(x, letter) for name, x, letter in operands if name in self.config.relayout}
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Room for the aligned copy of one operand, not yet filled.
+
+    operand: the room, seen as the product takes it; room: all of it; source: the operand to copy;
+    batch, lines, length: its lines, as they are stored; pitch: elements between the starts of two in the room;
+    strides: those of the source along batch, lines and elements; strided: whether it is gathered.
+    """
+
+    operand: torch.Tensor
+    room: torch.Tensor
+    source: torch.Tensor
+    batch: int
+    lines: int
+    length: int
+    pitch: int
+    strides: tuple[int, int, int]
+    strided: bool
+
+    @classmethod
+    def of(cls, x: torch.Tensor, letter: str) -> "Copy":
+        """x: (batch, rows, columns) or (rows, columns), stored as the letter of its layout says."""
+        stride_batch, *steps = strides(x)
+        lines, length = x.shape[-2:]
+        if letter == "t":
+            lines, length = length, lines
+            steps.reverse()
+        batch = x.shape[0] if stride_batch else 1  # what is broadcast is copied once, and broadcast again
+        pitch = _pitch_bytes(length * x.element_size()) // x.element_size()
+        room = torch.empty(batch * lines * pitch, dtype=x.dtype, device=x.device)
+        places = lines * pitch if batch > 1 else 0, *((1, pitch) if letter == "t" else (pitch, 1))
+        operand = room.as_strided(x.shape, places[-x.dim() :])
+        return cls(operand, room, x, batch, lines, length, pitch, (stride_batch, *steps), letter == "s")
+
+    @property
+    def words(self) -> int:
+        """Words of a line, or elements where they are gathered."""
+        return self.length if self.strided else -(-self.length * self.source.element_size() // 8)
+
+    @property
+    def tile_words(self) -> int:
+        """Words of one line in a tile."""
+        return TILE if self.words > TILE // 2 else 32
+
+    def programs(self, turns: int) -> int:
+        """Programs of `turns` tiles each, one below the other."""
+        down = -(-self.lines // (TILE // self.tile_words * turns))
+        return self.batch * down * -(-self.words // self.tile_words)
+
+    @property
+    def arguments(self) -> tuple:
+        return self.source, self.room, self.lines, self.length, self.pitch, *self.strides
+
+
+def _pitch_bytes(length: int) -> int:
+    """Bytes from one line to the next: a multiple of 16, so that none lies in more cache lines than it must."""
+    unit = min(max(16, 1 << (length - 1).bit_length()), CACHE_LINE)
+    return -(-length // unit) * unit
+
+
+def fill(copies: list[Copy], wave: int) -> None:
+    """Copies what the rooms are for, on the current stream: in one launch where the tiles are alike.
+
+    wave: programs that the GPU holds at once.
+    """
+    for alike in [copies] if _alike(copies) else [[copy] for copy in copies]:
+        grid, arguments, options = launch(alike, wave)
+        relayout_kernel[(grid,)](*arguments, **options)
+
+
+def _alike(copies: list[Copy]) -> bool:
+    return len({(copy.tile_words, copy.strided) for copy in copies}) == 1
+
+
+def launch(copies: list[Copy], wave: int) -> tuple[int, tuple, dict]:
+    """Grid, arguments and options of the kernel that fills one copy, or two whose tiles are alike."""
+    x, y = copies[0], copies[-1]
+    turns = -(-sum(copy.programs(1) for copy in copies) // wave)  # in one wave each program starts once
+    arguments = x.programs(turns), turns, *x.arguments, *y.arguments
+    options = {"TILE": TILE, "WORDS": x.tile_words, "STRIDED": x.strided, "num_warps": NUM_WARPS}
+    return sum(copy.programs(turns) for copy in copies), arguments, options
