@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass, replace
 
 from tritonmm import gpu as gpus
+from tritonmm import skinny
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.orders import SwizzleMerge
@@ -103,6 +104,8 @@ def choose(problem: Problem, gpu: Gpu, kernel: str = "") -> Config:
 
     Raises ValueError where no config of that family is legal.
     """
+    if kernel == "skinny":
+        return skinny.configs(problem, gpu)[0]
     timed = []
     reason = f"no tile of kernel {kernel!r}"
     for tile in _HALF if problem.element_bytes == 2 else _FP32:
