@@ -21,7 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from tritonmm import gpu as gpus
-from tritonmm import orders
+from tritonmm import orders, skinny
 from tritonmm.config import HAS_CLUSTERS, Config, consumer_grid, shared_bytes
 from tritonmm.launch.relayout import RESIDENT
 from tritonmm.plan import bind
@@ -253,6 +253,42 @@ def relayout_cases():
             )
 
 
+def skinny_cases():
+    """The candidates for typical decode steps on every target, then layouts, dtypes and epilogues."""
+    for gpu in map(gpus.spec, ("a100", "h200", "b200", "mi300x")):
+        for m, n, k in ((1, 4096, 4096), (4096, 1, 4096), (16, 4096, 4096), (64, 28672, 4096)):
+            problem = Problem.dense(m, n, k, layout="nt")
+            for config in skinny.configs(problem, gpu):
+                yield gpu, problem, config
+    h200 = gpus.spec("h200")
+    for m in (1, 7, 100, 200):
+        everything = Epilogue(scaled=True, bias=True, c=True)
+        for fields in (
+            {"layout": "nn"}, {"layout": "tn"}, {"layout": "tt"}, {"dtype": "fp16", "batch": 3}, {"dtype": "fp32"},
+            {"dtype": "fp32", "precision": "tf32"}, {"epilogue": everything}, {"out_dtype": "fp32"},
+        ):  # fmt: skip
+            problem = Problem.dense(m, 4096, 4096, **{"layout": "nt"} | fields)
+            yield h200, problem, choose(problem, h200, "skinny")
+        problem = Problem.dense(m, 4097, 4095, layout="nt", epilogue=everything)
+        yield h200, problem, choose(problem, h200, "skinny")
+
+
+def skinny_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:
+    """What is wrong with a skinny kernel's loads, or "": weights come 16 bytes at a time, and run ahead where asked."""
+    if not gpu.is_nvidia or problem.alignment < 16:
+        return ""
+    narrow = min(config.block_m, config.block_n)
+    ahead = narrow > 1 or config.num_stages > 1
+    wide = r"cp\.async\.cg\.shared\.global \[ .* \], \[ .* \], 0x10" if ahead else r"ld\.global\.v4\.b32"
+    if not re.search(wide, compiled.assembly):
+        return f"no 16-byte {'copies' if ahead else 'loads'} of the weights"
+    if config.split_k > 1:
+        stored, counted, gathered = compiled.assembly.partition("atom.global.gpu.acq_rel.add.u32")
+        if not counted or "st.global" in stored[stored.rfind("bar.sync") :] or "ld.global.cg" not in gathered:
+            return "parts meet without a barrier, a released count or loads past L1, one after the other"
+    return ""
+
+
 def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:
     """What is wrong with a compiled kernel, or ""."""
     if compiled.spilled_bytes:
@@ -263,6 +299,8 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
         return f"needs {compiled.shared_bytes} bytes of shared memory and Config.fits let it pass"
     if config.relayout:
         return relayout_fault(compiled, config, problem, gpu)
+    if config.kernel == "skinny":
+        return skinny_fault(compiled, config, problem, gpu)
     uses_wgmma = gpu.capability == 90 and problem.dtype != "fp32" and config.block_m >= 64 and config.num_warps >= 4
     if uses_wgmma and "wgmma.mma_async" not in compiled.assembly:
         return "does not use wgmma"
@@ -326,7 +364,8 @@ def main() -> int:
     os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()  # nothing an earlier compiler made is looked at
     faults = 0
     clusters = cluster_cases() if HAS_CLUSTERS else ()
-    for gpu, problem, config in (*cases(), *relayout_cases(), *hopper_cases(), *clusters, *persistent_cases()):
+    hopper = *hopper_cases(), *clusters
+    for gpu, problem, config in (*cases(), *relayout_cases(), *hopper, *persistent_cases(), *skinny_cases()):
         compiled = compile_for(gpu, problem, config)
         why = fault(compiled, config, problem, gpu)
         faults += bool(why)

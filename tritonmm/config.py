@@ -29,7 +29,9 @@ class Config:
     """A kernel family and its parameters.
 
     kernel: the family, a name of `KERNELS`.
-    block_m, block_n, block_k: the tile of the output, and the depth of one step along K.
+    block_m, block_n, block_k: the tile of the output, and the depth of one step along K. The skinny kernel streams the
+        operand of the taller of block_m and block_n, B where they are equal; the other block holds the few rows or
+        columns, and 1 means that they are multiplied on CUDA cores.
     num_stages: steps along K in flight; num_warps: warps of a program.
     split_k: programs that share each tile's K.
     split_tail: programs that share the K of each tile of the last, partial wave.
@@ -129,7 +131,7 @@ def _order_reason(config: Config, problem: Problem) -> str:
     tiles = config.tiles(problem)
     if isinstance(config.order, orders.Table) and config.order.grid != tiles:
         return f"{config.order} does not fit the grid of {tiles[0]} x {tiles[1]} tiles"
-    programs = config.order.launched(*tiles) * problem.batch
+    programs = config.order.launched(*tiles) * problem.batch * config.split_k
     return "" if programs < 2**31 else f"{programs} programs exceed the grid limit of 2**31 - 1"
 
 
@@ -154,14 +156,10 @@ def _cluster_reason(config: Config) -> str:
 
 def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     """The portable kernel: any shape, any strides; blocks are powers of two that the GPU can hold."""
-    for name in ("block_m", "block_n", "block_k", "num_warps"):
-        value = getattr(config, name)
-        if value & (value - 1):
-            return f"{name} is {value}; Triton needs a power of two"
+    if reason := _power_of_two_reason(config):
+        return reason
     if min(config.block_m, config.block_n, config.block_k) < 16:
         return f"blocks {config.block_m}x{config.block_n}x{config.block_k}: tl.dot needs at least 16 in each"
-    if config.num_warps > 16:
-        return f"num_warps is {config.num_warps}; at most 16"
     if config.split_k != 1 or config.split_tail != 1:
         return f"split_k, split_tail are {config.split_k}, {config.split_tail}; the tile kernel does not split K"
     shared = shared_bytes(config, problem)
@@ -173,6 +171,14 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
             f"{registers} accumulator registers a thread leave no room for the operands; more warps or a smaller tile"
         )
     return ""
+
+
+def _power_of_two_reason(config: Config) -> str:
+    for name in ("block_m", "block_n", "block_k", "num_warps"):
+        value = getattr(config, name)
+        if value & (value - 1):
+            return f"{name} is {value}; Triton needs a power of two"
+    return f"num_warps is {config.num_warps}; at most 16" if config.num_warps > 16 else ""
 
 
 def _accumulator_limit(problem: Problem, gpu: Gpu) -> int:
@@ -253,6 +259,45 @@ def _persistent_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     if shared > gpu.shared_bytes:
         return f"{shared} bytes of shared memory exceed the {gpu.shared_bytes} of {gpu.name}"
     return ""
+
+
+def _skinny_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
+    """The skinny kernel: any shape, any strides; a narrow block of 1 on CUDA cores, or one that tensor cores take."""
+    if reason := _power_of_two_reason(config):
+        return reason
+    for name, legal in (("split_tail", 1), ("persistent", False)):
+        if getattr(config, name) != legal:
+            return (
+                f"{name} is {getattr(config, name)}; the skinny kernel has programs of one tile, and splits all or none"
+            )
+    steps = max(1, -(-problem.k // config.block_k))
+    if config.split_k > steps:
+        return f"split_k is {config.split_k}; there are {steps} steps of K"
+    narrow, wide = sorted((config.block_m, config.block_n))
+    threads = config.num_warps * (32 if gpu.is_nvidia else 64)
+    if narrow == 1:
+        elements = wide * config.block_k
+        if not threads <= elements <= 64 * threads:
+            return f"{wide}x{config.block_k} weights a step for {threads} threads: each sums 1 to 64 on its own"
+    else:
+        if min(narrow, config.block_k) < 16:
+            return (
+                f"blocks {config.block_m}x{config.block_n}x{config.block_k}: the narrower of the first two must be 1,"
+                " or all at least 16, as tensor cores need it"
+            )
+        registers = narrow * wide // threads
+        limit = _accumulator_limit(problem, gpu)
+        if registers > (min(limit, 64) if config.split_k > 1 else limit):
+            return f"{registers} accumulator registers a thread leave no room for others; more warps or a smaller tile"
+    shared = shared_bytes(config, problem)
+    if shared > gpu.shared_bytes:
+        return f"{shared} bytes of shared memory exceed the {gpu.shared_bytes} of {gpu.name}"
+    return ""
+
+
+def streams_a(config: Config) -> bool:
+    """Whether the skinny kernel streams A and keeps B small, instead of the reverse: the taller block is streamed."""
+    return config.block_m > config.block_n
 
 
 def _tma_reason(config: Config, problem: Problem) -> str:
@@ -349,5 +394,10 @@ def shared_bytes(config: Config, problem: Problem) -> int:
     return max(config.num_stages * step, epilogue) + 1024  # barriers and alignment
 
 
-KERNELS = {"tile": _tile_reason, "persistent": _persistent_reason, "hopper": _hopper_reason}
+KERNELS = {
+    "tile": _tile_reason,
+    "persistent": _persistent_reason,
+    "hopper": _hopper_reason,
+    "skinny": _skinny_reason,
+}
 """Kernel families by name, each with the rule that says why a config is not legal ("" if it is)."""

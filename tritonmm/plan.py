@@ -12,6 +12,7 @@ from tritonmm.gpu import Gpu
 from tritonmm.launch import Plan
 from tritonmm.launch.persistent import PersistentPlan
 from tritonmm.launch.relayout import RESIDENT, RelayoutPlan
+from tritonmm.launch.skinny import SkinnyPlan
 from tritonmm.launch.tile import INTERPRETED, TilePlan
 from tritonmm.problem import Problem
 
@@ -49,15 +50,17 @@ def bind(problem: Problem, config: Config, gpu: Gpu, device: torch.device) -> Pl
 
 
 def _family(kernel: str) -> type[Plan]:
-    if kernel == "tile":
-        return TilePlan
-    if kernel == "persistent":
-        return PersistentPlan
+    if kernel in _PORTABLE:
+        return _PORTABLE[kernel]
     if INTERPRETED:
-        raise ValueError(f"the {kernel} kernel does not run in Triton's interpreter; the tile kernel does")
+        raise ValueError(f"the {kernel} kernel does not run in Triton's interpreter; {', '.join(_PORTABLE)} do")
     from tritonmm.launch.hopper import HopperPlan  # here, since Gluon cannot be imported with the interpreter on
 
     return HopperPlan
+
+
+_PORTABLE = {"tile": TilePlan, "persistent": PersistentPlan, "skinny": SkinnyPlan}
+"""The families of plain Triton, which the interpreter runs too."""
 
 
 class _PlanCache:

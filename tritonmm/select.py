@@ -4,7 +4,7 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
-from tritonmm import cost
+from tritonmm import cost, skinny
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
@@ -112,6 +112,8 @@ def choose(problem: Problem, gpu: Gpu, kernel: str = "") -> Config:
 
     Raises ValueError where no config of that family is legal.
     """
+    if kernel == "skinny":
+        return skinny.configs(problem, gpu)[0]
     timed = []
     reason = f"no tile of kernel {kernel!r}"
     for tile in _HALF if problem.element_bytes == 2 else _FP32:

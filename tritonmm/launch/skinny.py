@@ -1,0 +1,74 @@
+"""Launches the skinny kernel: which operand is streamed, and the memory in which split tiles meet."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from tritonmm.config import streams_a
+from tritonmm.kernels.skinny import skinny_kernel
+from tritonmm.launch import Plan, addend_strides, strides, workspace
+from tritonmm.launch.tile import INTERPRETED
+from tritonmm.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class SkinnyPlan(Plan):
+    kernel: ClassVar[Any] = skinny_kernel
+
+    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None):
+        p, config = self.problem, self.config
+        order, factors, along = self.order
+        # A [m, k], B [k, n] and the output as the kernel sees them: W [rows, k], X [cols, k], out [rows, cols].
+        swapped = streams_a(config)
+        a_strides, b_strides = strides(a), _swap(strides(b))
+        out_strides, c_strides, bias_strides = strides(out), addend_strides(c, out), (0, 1)
+        layout_a, layout_b = p.layout[0], p.layout[1].translate(_TRANSPOSED)
+        if swapped:
+            w, x, rows, cols, block_r, block_c = a, b, p.m, p.n, config.block_m, config.block_n
+            w_strides, x_strides, layouts = a_strides, b_strides, (layout_a, layout_b)
+        else:
+            w, x, rows, cols, block_r, block_c = b, a, p.n, p.m, config.block_n, config.block_m
+            w_strides, x_strides, layouts = b_strides, a_strides, (layout_b, layout_a)
+            out_strides, c_strides, bias_strides = _swap(out_strides), _swap(c_strides), (1, 0)
+        sums = flags = None
+        if config.split_k > 1:
+            sums = torch.empty(self.programs * config.split_k * block_r * block_c, dtype=torch.float32, device=a.device)
+            flags = workspace.flags(self.programs, self.device)
+        spans = *w_strides, *x_strides, *out_strides, *c_strides
+        options = {
+            "BLOCK_R": block_r, "BLOCK_C": block_c, "BLOCK_K": config.block_k, "SPLIT_K": config.split_k,
+            "ORDER": order, "ALONG": along, "SWAPPED": swapped, "BATCHED": p.batch > 1,
+            "LAYOUT_W": layouts[0], "LAYOUT_X": layouts[1], "DIVISOR": _divisor(p),
+            "EVEN_K": p.k > 0 and p.k % config.block_k == 0, "STAGES": config.num_stages,
+            "UNROLL": _unroll(block_r * block_c // config.num_warps, config.split_k),
+            "SCALED": p.epilogue.scaled, "PRECISION": p.precision,
+            "WIDE": max(spans) * max(block_r, block_c, config.block_k) >= 2**31, "INTERPRETED": INTERPRETED,
+            "num_warps": config.num_warps, "num_stages": config.num_stages,
+        }  # fmt: skip
+        arguments = (
+            w, x, out, c, bias, float(alpha), float(beta), self.table, factors, sums, flags,
+            rows, cols, p.k, self.launched, self.programs, *spans, *bias_strides,
+        )  # fmt: skip
+        return arguments, options
+
+
+_TRANSPOSED = str.maketrans("nt", "tn")
+
+
+def _swap(spans: tuple[int, int, int]) -> tuple[int, int, int]:
+    return spans[0], spans[2], spans[1]
+
+
+def _divisor(problem: Problem) -> int:
+    """The largest power of two, at most 16 bytes of elements, that divides every contiguous row and row stride."""
+    p = problem
+    bits = max(1, p.alignment // p.element_bytes)
+    for row in ({"n": p.k, "t": p.m}.get(p.layout[0], 1), {"n": p.n, "t": p.k}.get(p.layout[1], 1)):
+        bits |= row
+    return bits & -bits
+
+
+def _unroll(elements: int, splits: int) -> int:
+    """Parts whose loads are in flight together, for `elements` of a tile a warp: 32 registers a thread."""
+    return max(1, min(32 * 32 // max(elements, 1), splits - 1))

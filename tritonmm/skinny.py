@@ -1,0 +1,108 @@
+"""The skinny configs worth trying for a problem: what fills the card, ranked by the bytes it moves."""
+
+from dataclasses import replace
+
+import triton
+
+from tritonmm.config import Config, shared_bytes
+from tritonmm.gpu import Gpu
+from tritonmm.orders import RowMajor
+from tritonmm.problem import Problem
+
+MOST = 12
+"""Configs that are worth a measurement each."""
+
+L2_BANDWIDTH = 8e12
+"""Bytes/s that all SMs together read through L2, where neighbours share what they ask for."""
+
+GATHER_US = 1.5
+"""What it costs that parts of a tile meet: stores, a count and loads, one after the other."""
+
+GATHER_BANDWIDTH = 80e9
+"""Bytes/s at which the one program that arrives last reads the sums of all parts."""
+
+_SHAPES = {
+    # Rows of the smaller operand: (rows of the streamed one, block_k of 2-byte elements, num_stages, num_warps)
+    16: ((32, 256, 4, 4), (64, 64, 5, 4), (64, 128, 4, 4), (64, 256, 3, 4), (128, 128, 4, 4), (256, 64, 4, 8)),
+    32: ((32, 256, 4, 4), (64, 64, 5, 4), (64, 128, 4, 4), (128, 64, 5, 4), (128, 128, 4, 4), (256, 64, 4, 8)),
+    64: ((32, 128, 5, 4), (64, 64, 5, 4), (64, 128, 4, 4), (128, 64, 4, 4), (128, 128, 3, 8), (256, 64, 4, 8)),
+    128: ((32, 128, 4, 4), (64, 64, 5, 4), (64, 128, 4, 4), (128, 64, 4, 8), (128, 128, 3, 8), (256, 64, 3, 8)),
+    256: ((32, 64, 4, 4), (64, 64, 4, 8), (128, 64, 4, 8), (32, 128, 3, 4)),
+}  # fmt: skip
+
+
+def configs(problem: Problem, gpu: Gpu) -> list[Config]:
+    """The legal skinny configs that are worth trying, at most `MOST`, the one that should be fastest first.
+
+    They keep all programs resident at once, one to eight an SM, so that all stream until the end.
+    Deterministic; at least one for every problem.
+    """
+    found = {}
+    for config, per_sm in _candidates(problem, gpu):
+        tiles = _tiles(config, problem)
+        steps = max(1, -(-problem.k // config.block_k))
+        for share in per_sm:
+            split = replace(config, split_k=max(1, min(share * gpu.sms // max(tiles, 1), steps)))
+            if split.fits(problem, gpu):
+                found[split] = _estimate_us(split, problem, gpu)
+    return sorted(found, key=found.get)[:MOST]
+
+
+def _tiles(config: Config, problem: Problem) -> int:
+    tiles_m, tiles_n = config.tiles(problem)
+    return tiles_m * tiles_n * problem.batch
+
+
+def _candidates(problem: Problem, gpu: Gpu):
+    """Configs that do not split, each with the programs an SM for which its split is to be chosen."""
+    p = problem
+    swapped = p.m > p.n
+
+    def config(narrow, wide, *rest):
+        blocks = (wide, narrow) if swapped else (narrow, wide)
+        return Config("skinny", *blocks, *rest, order=RowMajor())
+
+    if min(p.m, p.n) <= 1:
+        if p.layout[0] == "n" if swapped else p.layout[1] == "t":
+            # A step of all warps is one row of 16-byte loads: X is then loaded in the layout of W. Two stages at least:
+            # ptxas defers loads into registers to where they are used, and one or two a thread remain in flight.
+            lanes = 32 if gpu.is_nvidia else 64
+            for wide, stages, warps in ((8, 3, 4), (4, 3, 4), (8, 4, 2), (4, 3, 8), (8, 2, 4), (4, 4, 4)):
+                yield config(1, wide, lanes * warps * 16 // p.element_bytes, stages, warps), (4, 8)
+        else:
+            for wide, block_k, stages in ((128, 64, 3), (256, 32, 4), (64, 64, 4), (64, 32, 3)):
+                yield config(1, wide, block_k, stages, 4), (1, 2, 4)
+        return
+    by_element = "s" in p.layout or p.alignment < 4  # loads go through registers, two or four bytes each
+    for narrow in _narrow(p):
+        for wide, block_k, stages, warps in _SHAPES[narrow]:
+            block_k = block_k * 2 // p.element_bytes
+            while by_element and block_k > 16 and (wide + narrow) * block_k > 32 * 32 * warps:
+                block_k //= 2  # 32 elements a thread, with an address and a mask each
+            one = config(narrow, wide, block_k, stages, warps)
+            resident = max(1, min(gpu.shared_bytes // shared_bytes(one, p), 4))
+            yield one, (1, 2, 4)[:resident]
+        if p.element_bytes == 4 or gpu.shared_bytes < 2**17:  # little shared memory, few registers for fp32 operands
+            yield config(min(narrow, 64), 64, 32, 2, 4), (1, 2)
+            yield config(16, 32, 32, 2, 4), (1, 4)
+
+
+def _narrow(problem: Problem) -> tuple[int, ...]:
+    """Blocks of the smaller operand: all of it where that fits; where little is read, many small tiles."""
+    size = triton.next_power_of_2(max(16, min(problem.m, problem.n)))
+    if problem.compulsory_bytes <= 2**22:
+        return tuple({min(size, 32), min(size, 64)})
+    return {256: (128, 256)}.get(size, (min(size, 128),))
+
+
+def _estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
+    """Reading at the speed of memory or of L2, on as many SMs as are busy, and the gathering of the parts."""
+    p = problem
+    tiles_m, tiles_n = config.tiles(p)
+    a_bytes, b_bytes = (x * p.k * p.batch * p.element_bytes for x in (p.m, p.n))
+    read = max(p.compulsory_bytes / (0.9 * gpu.bandwidth), (a_bytes * tiles_n + b_bytes * tiles_m) / L2_BANDWIDTH)
+    busy = min(1.0, _tiles(config, p) * config.split_k / gpu.sms)
+    us = read / max(busy, 1e-3) * 1e6
+    if config.split_k > 1:
+        us += GATHER_US + config.split_k * config.block_m * config.block_n * 4 / GATHER_BANDWIDTH * 1e6
+    return us
