@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 from triton.language.target_info import cuda_capability_geq
 
+from tritonmm.kernels.follow import follow_previous_grid
 from tritonmm.kernels.order import tile_at
 from tritonmm.kernels.tile import rounded
 
@@ -72,6 +73,7 @@ def persistent_kernel(
     is written in PIECES along its columns, which share a buffer: by TMA, or by masked stores where there is no
     `out_desc`.
     """
+    follow_previous_grid()
     OVERFLOWS: tl.constexpr = ORDER == "split-merge"
     # Steps that differ from tile to tile leave the loops nested, and Triton 3.6 cannot specialise nested ones.
     SPECIALIZE: tl.constexpr = cuda_capability_geq(10) and not OVERFLOWS

@@ -17,6 +17,8 @@ An operand that is contiguous along neither dimension is gathered, element by el
 import triton
 import triton.language as tl
 
+from tritonmm.kernels.follow import follow_previous_grid
+
 UNSPECIALIZED = ["split", "turns", "x", "y", *(f"{x}_{name}" for x in "xy" for name in
                  ("lines", "length", "pitch", "stride_batch", "stride_line", "stride_element"))]  # fmt: skip
 """One compiled kernel copies from any address, in any sizes."""
@@ -78,6 +80,7 @@ def relayout_kernel(
     are those of the source, in elements, the last one 1 unless STRIDED. Grid: the programs of x, which are `split`, and
     those of y, if any; each copies up to `turns` tiles of TILE words, of which a line has WORDS.
     """
+    follow_previous_grid()
     program = tl.program_id(0)
     strides = x_stride_batch.to(tl.int64), x_stride_line.to(tl.int64), x_stride_element.to(tl.int64)
     operand = x, x_copy, x_lines, x_length, x_pitch

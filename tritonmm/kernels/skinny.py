@@ -16,6 +16,7 @@ same from run to run.
 import triton
 import triton.language as tl
 
+from tritonmm.kernels.follow import follow_previous_grid
 from tritonmm.kernels.order import tile_at
 from tritonmm.kernels.tile import block_offsets, multiple_of, rounded
 
@@ -121,6 +122,7 @@ def skinny_kernel(
     from one to the next. EVEN_K: BLOCK_K divides k. UNROLL: parts that are loaded together. sums: SPLIT_K x BLOCK_R x
     BLOCK_C for each tile; flags: one for each, all zero.
     """
+    follow_previous_grid()
     if LAYOUT_W == "n":
         stride_wr, k = multiple_of(stride_wr, DIVISOR), multiple_of(k, DIVISOR)
     elif LAYOUT_W == "t":

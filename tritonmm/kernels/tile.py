@@ -14,6 +14,7 @@ from run to run, and do not depend on the order of the tiles.
 import triton
 import triton.language as tl
 
+from tritonmm.kernels.follow import follow_previous_grid
 from tritonmm.kernels.order import tile_at
 
 
@@ -93,6 +94,7 @@ def tile_kernel(
     the length of every contiguous row and the stride from one to the next, of all three operands:
     Triton itself only looks for 16, and loads one element at a time where it does not know.
     """
+    follow_previous_grid()
     if LAYOUT_A == "n":
         stride_am, k = multiple_of(stride_am, DIVISOR), multiple_of(k, DIVISOR)
     elif LAYOUT_A == "t":

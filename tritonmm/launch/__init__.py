@@ -1,6 +1,7 @@
 """How plans are launched, a module a kernel family; this one holds what they share."""
 
 import contextlib
+import functools
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -60,6 +61,13 @@ class Plan:
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None) -> tuple[tuple, dict]:
         """What the kernel is called with: its arguments, and its constants and options."""
         raise NotImplementedError
+
+
+@functools.cache
+def early_start(device: torch.device) -> dict[str, bool]:
+    """The option by which a grid starts before the previous one has ended, on a device that can do so."""
+    able = device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device)[0] >= 9
+    return {"launch_pdl": True} if able else {}
 
 
 def strides(x: torch.Tensor) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tritonmm.config import output_pieces
 from tritonmm.kernels.persistent import persistent_kernel
-from tritonmm.launch import Plan, addend_strides, described
+from tritonmm.launch import Plan, addend_strides, early_start, described
 from tritonmm.launch.tile import INTERPRETED
 
 
@@ -37,7 +37,7 @@ class PersistentPlan(Plan):
             "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "PIECES": pieces,
             "ORDER": order, "ALONG": along, "A_TRANSPOSED": a_transposed, "B_TRANSPOSED": b_transposed,
             "SCALED": p.epilogue.scaled, "INTERPRETED": INTERPRETED,
-            "num_warps": config.num_warps, "num_stages": config.num_stages,
+            "num_warps": config.num_warps, "num_stages": config.num_stages, **early_start(self.device),
         }  # fmt: skip
         return arguments, options
 

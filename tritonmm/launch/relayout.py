@@ -13,7 +13,7 @@ import torch
 
 from tritonmm.config import Config
 from tritonmm.kernels.relayout import relayout_kernel
-from tritonmm.launch import Plan, strides
+from tritonmm.launch import Plan, early_start, strides
 from tritonmm.problem import Problem
 
 CACHE_LINE = 128
@@ -142,4 +142,5 @@ def launch(copies: list[Copy], wave: int) -> tuple[int, tuple, dict]:
     turns = -(-sum(copy.programs(1) for copy in copies) // wave)  # in one wave each program starts once
     arguments = x.programs(turns), turns, *x.arguments, *y.arguments
     options = {"TILE": TILE, "WORDS": x.tile_words, "STRIDED": x.strided, "num_warps": NUM_WARPS}
+    options |= early_start(x.room.device)
     return sum(copy.programs(turns) for copy in copies), arguments, options

@@ -7,7 +7,7 @@ import torch
 
 from tritonmm.config import streams_a
 from tritonmm.kernels.skinny import skinny_kernel
-from tritonmm.launch import Plan, addend_strides, strides, workspace
+from tritonmm.launch import Plan, addend_strides, early_start, strides, workspace
 from tritonmm.launch.tile import INTERPRETED
 from tritonmm.problem import Problem
 
@@ -44,7 +44,7 @@ class SkinnyPlan(Plan):
             "UNROLL": _unroll(block_r * block_c // config.num_warps, config.split_k),
             "SCALED": p.epilogue.scaled, "PRECISION": p.precision,
             "WIDE": max(spans) * max(block_r, block_c, config.block_k) >= 2**31, "INTERPRETED": INTERPRETED,
-            "num_warps": config.num_warps, "num_stages": config.num_stages,
+            "num_warps": config.num_warps, "num_stages": config.num_stages, **early_start(self.device),
         }  # fmt: skip
         arguments = (
             w, x, out, c, bias, float(alpha), float(beta), self.table, factors, sums, flags,

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import triton
 
 from tritonmm.kernels.tile import tile_kernel
-from tritonmm.launch import Plan, addend_strides, strides
+from tritonmm.launch import Plan, addend_strides, early_start, strides
 from tritonmm.problem import Problem
 
 INTERPRETED = not isinstance(tile_kernel, triton.JITFunction)
@@ -28,7 +28,7 @@ class TilePlan(Plan):
             "PERSISTENT": config.persistent, "SCALED": p.epilogue.scaled, "PRECISION": p.precision,
             "WIDE": max(spans) * max(config.block_m, config.block_n, config.block_k) >= 2**31,
             "INTERPRETED": INTERPRETED,
-            "num_warps": config.num_warps, "num_stages": config.num_stages,
+            "num_warps": config.num_warps, "num_stages": config.num_stages, **early_start(self.device),
         }  # fmt: skip
         arguments = (
             a, b, out, c, bias, float(alpha), float(beta), self.table, factors,
