@@ -1,7 +1,7 @@
 """Programmatic dependent launch: a grid that starts while the one before it in the stream still runs."""
 
 import triton
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+import triton.language as tl
 from triton.language.target_info import cuda_capability_geq
 
 
@@ -10,7 +10,11 @@ def follow_previous_grid():
     """Waits for the grid before this one: all its writes are visible afterwards, and memory may be touched.
 
     The next grid may be launched from here on; its programs start where there is room and wait in turn.
+    GPUs before sm_90 start grids in turn.
     """
     if cuda_capability_geq(9):
-        gdc_launch_dependents()
-        gdc_wait()
+        # Not triton.language.extra.cuda.gdc_wait: until Triton 3.9 it lets the compiler load before it.
+        tl.inline_asm_elementwise(
+            "griddepcontrol.launch_dependents; griddepcontrol.wait; // $0",
+            "=r,~{memory}", [], tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip

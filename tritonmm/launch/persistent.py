@@ -11,7 +11,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tritonmm.config import output_pieces
 from tritonmm.kernels.persistent import persistent_kernel
-from tritonmm.launch import Plan, addend_strides, early_start, described
+from tritonmm.launch import Plan, addend_strides, described, early_start
 from tritonmm.launch.tile import INTERPRETED
 
 
