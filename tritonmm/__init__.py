@@ -2,20 +2,26 @@
 
 from tritonmm import gpu, l2, orders
 from tritonmm.config import Config
+from tritonmm.explanation import Explanation, explain
 from tritonmm.ops import addbmm, addmm, baddbmm, bmm, dot, linear, matmul, mm, mv
+from tritonmm.override import disable, enable, use
 from tritonmm.problem import Problem
 from tritonmm.select import select
 from tritonmm.version import __version__
 
 __all__ = [
     "Config",
+    "Explanation",
     "Problem",
     "__version__",
     "addbmm",
     "addmm",
     "baddbmm",
     "bmm",
+    "disable",
     "dot",
+    "enable",
+    "explain",
     "gpu",
     "l2",
     "linear",
@@ -24,4 +30,5 @@ __all__ = [
     "mv",
     "orders",
     "select",
+    "use",
 ]

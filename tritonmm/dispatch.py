@@ -16,21 +16,23 @@ from torch._C import (
     _len_torch_dispatch_stack,
     _len_torch_function_stack,
 )
+from torch._C._functorch import is_legacy_batchedtensor as _is_batched
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from tritonmm.config import Config
 from tritonmm.products import product
+from tritonmm.rules import shape_of
 
-_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
 def is_plain(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether nothing but autograd has a say in a product of a and b: no subclass, transform, mode, trace, autocast."""
     return (
         not is_compiling()
-        and type(a) in _PLAIN
-        and type(b) in _PLAIN
+        and type(a) in PLAIN
+        and type(b) in PLAIN
         and not _len_torch_dispatch_stack()
         and not _len_torch_function_stack()
         and not _are_functorch_transforms_active()
@@ -54,13 +56,17 @@ def compute(
 ) -> torch.Tensor:
     """`products.product` of tensors of any kind, differentiable: by the shortest way that is right."""
     given = [x for x in (a, b, c, bias) if x is not None]
-    if all(is_plain(x, x) for x in given):
+    if _is_launched(given):
         if torch.is_grad_enabled() and any(x.requires_grad for x in given):
             return _Product.apply(a, b, c, bias, alpha, beta, config, True)
         return product(a, b, c=c, bias=bias, alpha=alpha, beta=beta, config=config)
     if not is_compiling():
         _introduce()
-    return operator(a, b, c, bias, alpha, beta, config.to_json() if config else "")
+    return operator(a, b, c, bias, alpha, beta, _spelled(config))
+
+
+def _is_launched(tensors: list[torch.Tensor]) -> bool:
+    return tensors[0].device.type in ("cuda", "cpu") and all(is_plain(x, x) for x in tensors)
 
 
 _library = torch.library.Library("tritonmm", "DEF")
@@ -74,7 +80,7 @@ operator = torch.ops.tritonmm.product.default
 
 def _kernel(a, b, c=None, bias=None, alpha=1.0, beta=1.0, config=""):
     _out_shape(a, b, c, bias)
-    return product(a, b, c=c, bias=bias, alpha=alpha, beta=beta, config=_config(config) if config else None)
+    return product(a, b, c=c, bias=bias, alpha=alpha, beta=beta, config=_config(config))
 
 
 def _fake(a, b, c=None, bias=None, alpha=1.0, beta=1.0, config=""):
@@ -84,11 +90,13 @@ def _fake(a, b, c=None, bias=None, alpha=1.0, beta=1.0, config=""):
 def _out_shape(a, b, c, bias) -> tuple[int, ...]:
     """The shape of the operator's result. Raises RuntimeError where the shapes of its operands disagree."""
     torch._check(a.dim() == b.dim() and a.dim() in (2, 3), lambda: "product: a and b must both be 2-D, or both 3-D")
-    torch._check(a.shape[-1] == b.shape[-2], lambda: f"product: {_shape(a)} and {_shape(b)} differ in K")
-    torch._check(a.shape[:-2] == b.shape[:-2], lambda: f"product: {_shape(a)} and {_shape(b)} differ in their batch")
+    torch._check(a.shape[-1] == b.shape[-2], lambda: f"product: {shape_of(a)} and {shape_of(b)} differ in K")
+    torch._check(
+        a.shape[:-2] == b.shape[:-2], lambda: f"product: {shape_of(a)} and {shape_of(b)} differ in their batch"
+    )
     shape = *a.shape[:-1], b.shape[-1]
-    torch._check(c is None or c.shape == shape, lambda: f"product: c is {_shape(c)}, the result {list(shape)}")
-    torch._check(bias is None or bias.shape == shape[-1:], lambda: f"product: bias is {_shape(bias)}, n {shape[-1]}")
+    torch._check(c is None or c.shape == shape, lambda: f"product: c is {shape_of(c)}, the result {list(shape)}")
+    torch._check(bias is None or bias.shape == shape[-1:], lambda: f"product: bias is {shape_of(bias)}, n {shape[-1]}")
     return shape
 
 
@@ -97,12 +105,12 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(a, b, c, bias, alpha, beta, config, grads):
-        if all(is_plain(x, x) for x in (a, b, c, bias) if x is not None):
+        if _is_launched([x for x in (a, b, c, bias) if x is not None]):
             return product(a, b, c=c, bias=bias, alpha=alpha, beta=beta, config=config)
         # Under torch.func this is one level of several, and those below it keep their own derivatives.
         below = torch._C._AutoDispatchBelowAutograd()
         with below, torch.set_grad_enabled(grads), forward_ad._set_fwd_grad_enabled(True):
-            return operator(a, b, c, bias, alpha, beta, config)
+            return operator(a, b, c, bias, alpha, beta, _spelled(config))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -114,8 +122,8 @@ class _Product(torch.autograd.Function):
     def backward(ctx, grad):
         a, b = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        grad_a = compute(grad, b.mT, alpha=ctx.alpha) if needs[0] else None
-        grad_b = compute(a.mT, grad, alpha=ctx.alpha) if needs[1] else None
+        grad_a = _derivative(grad, b.mT, ctx.alpha) if needs[0] else None
+        grad_b = _derivative(a.mT, grad, ctx.alpha) if needs[1] else None
         grad_c = grad * ctx.beta if needs[2] else None
         grad_bias = grad.sum(tuple(range(grad.dim() - 1))) if needs[3] else None
         return grad_a, grad_b, grad_c, grad_bias, None, None, None, None
@@ -136,8 +144,15 @@ class _Product(torch.autograd.Function):
         return functools.reduce(torch.add, terms)
 
 
+def _derivative(a: torch.Tensor, b: torch.Tensor, alpha: float) -> torch.Tensor:
+    # torch.autograd.grad(is_grads_batched=True) comes with tensors that look plain and have no memory.
+    if _is_batched(a) or _is_batched(b):
+        return operator(a, b, None, None, alpha)
+    return compute(a, b, alpha=alpha)
+
+
 def _autograd(a, b, c=None, bias=None, alpha=1.0, beta=1.0, config=""):
-    arguments = a, b, c, bias, alpha, beta, config, torch.is_grad_enabled()
+    arguments = a, b, c, bias, alpha, beta, _config(config), torch.is_grad_enabled()
     if not _are_functorch_transforms_active():
         return _Product.apply(*arguments)
     # torch.func has taken the levels apart before it calls this kernel: what is left is one level's autograd,
@@ -221,9 +236,9 @@ def _register_sharding() -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def _config(text: str) -> Config:
-    return Config.from_json(text)
+def _config(text: str) -> Config | None:
+    return Config.from_json(text) if text else None
 
 
-def _shape(x: torch.Tensor) -> str:
-    return "x".join(map(str, x.shape))
+def _spelled(config: Config | None) -> str:
+    return config.to_json() if config else ""

@@ -66,18 +66,8 @@ def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None, config: C
         return found
     input, other = _cast(out, input, other)
     check_operands("matmul", input, other)
-    if not input.dim() or not other.dim():
-        raise RuntimeError(
-            f"matmul: both operands need at least one dimension, but they have {input.dim()} and {other.dim()}"
-        )
-    left = input.unsqueeze(0) if input.dim() == 1 else input
-    right = other.unsqueeze(1) if other.dim() == 1 else other
-    check_inner("matmul", input, other, left, right)
-    batch = broadcast_batch("matmul", left, right)
-    rows = () if input.dim() == 1 else (left.shape[-2],)
-    cols = () if other.dim() == 1 else (right.shape[-1],)
-    left, right = _folded(left, right, batch)
-    return _deliver("matmul", left, right, (*batch, *rows, *cols), out=out, config=config)
+    left, right, shape = matrices(input, other)
+    return _deliver("matmul", left, right, shape, out=out, config=config)
 
 
 def addmm(
@@ -174,6 +164,19 @@ def dot(input: Tensor, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
     if input.shape != tensor.shape:
         raise RuntimeError(f"dot: vectors need one length, but they have {shape_of(input)} and {shape_of(tensor)}")
     return _deliver("dot", input.unsqueeze(0), tensor.unsqueeze(1), (), out=out)
+
+
+def matrices(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """The operands of `matmul` as two matrices or two stacks of them, and the shape of its result."""
+    if not a.dim() or not b.dim():
+        raise RuntimeError(f"matmul: both operands need at least one dimension, but they have {a.dim()} and {b.dim()}")
+    left = a.unsqueeze(0) if a.dim() == 1 else a
+    right = b.unsqueeze(1) if b.dim() == 1 else b
+    check_inner("matmul", a, b, left, right)
+    batch = broadcast_batch("matmul", left, right)
+    rows = () if a.dim() == 1 else (left.shape[-2],)
+    cols = () if b.dim() == 1 else (right.shape[-1],)
+    return *_folded(left, right, batch), (*batch, *rows, *cols)
 
 
 def _again(a: Tensor, b: Tensor, dims: int) -> Tensor | None:

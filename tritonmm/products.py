@@ -48,10 +48,7 @@ def product(
     if alpha == 0:
         return _addends(a, b, out, c, bias, beta)
     epilogue = (alpha != 1, bias is not None, c is not None)
-    if config is None:
-        call = find(a, b, epilogue, out)
-    else:
-        call = _bind(a, b, epilogue, out, config)
+    call = _bind(a, b, epilogue, out, config) if config else find(a, b, epilogue, out)
     if out is None:
         out = empty(call.shape, call.strides, a)
     if bias is not None and bias.stride(0) != 1:

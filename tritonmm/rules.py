@@ -93,26 +93,30 @@ def prepare_out(name: str, out: torch.Tensor, shape: tuple[int, ...], *operands:
                 stacklevel=4,
             )
         out.resize_(shape)
-    if any(size > 1 and stride == 0 for size, stride in zip(out.shape, out.stride(), strict=True)):
+    if repeats(out):
         raise RuntimeError(f"{name}: several elements of out share one memory location; clone() it first")
+
+
+def repeats(x: torch.Tensor) -> bool:
+    """Whether several elements of x are one in memory."""
+    return any(size > 1 and stride == 0 for size, stride in zip(x.shape, x.stride(), strict=True))
+
+
+def spanned(x: torch.Tensor) -> int:
+    """Bytes from the first element of x to behind the last."""
+    if not x.numel():
+        return 0
+    return (sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) + 1) * x.itemsize
 
 
 def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
     """Whether the memory that x spans meets what y spans; true too where their elements only interleave."""
-    (x_start, x_end), (y_start, y_end) = _span(x), _span(y)
-    return x_start < y_end and y_start < x_end
+    return x.data_ptr() < y.data_ptr() + spanned(y) and y.data_ptr() < x.data_ptr() + spanned(x)
 
 
 def is_same(x: torch.Tensor, y: torch.Tensor) -> bool:
     """Whether two tensors of one dtype are the same view of the same memory."""
     return x.data_ptr() == y.data_ptr() and x.shape == y.shape and x.stride() == y.stride()
-
-
-def _span(x: torch.Tensor) -> tuple[int, int]:
-    if not x.numel():
-        return 0, 0
-    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-    return x.data_ptr(), x.data_ptr() + (last + 1) * x.itemsize
 
 
 def shape_of(x: torch.Tensor) -> str:
