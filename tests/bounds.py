@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map
 
 
 def assert_within(found, expected, magnitude, terms, roundings=1):
-    """found: in its dtype; the others in double: the exact result, that of the absolute values, and the number of terms."""
+    """found: in its dtype; then in double the exact result, that of the absolute values, and the number of terms."""
     assert found.shape == expected.shape
     unit = torch.finfo(found.dtype).eps / 2
     bound = roundings * unit * expected.abs() + 2 * terms.sqrt() * 2**-24 * magnitude
@@ -38,13 +38,13 @@ def assert_product(found, a, b, c=None, alpha=1.0, beta=1.0):
     )
 
 
-def assert_like_torch(function, reference, args, kwargs, derivatives=True):
-    """function(*args) and its first and second derivatives are the reference's, which is linear in each tensor."""
+def assert_like_torch(function, reference, args, kwargs, derivatives=2):
+    """function(*args) and its derivatives up to the second are the reference's, which is linear in each tensor."""
     leaves = []
 
     def leaf(x):
         if isinstance(x, torch.Tensor):
-            leaves.append(x.detach().requires_grad_(derivatives))
+            leaves.append(x.detach().requires_grad_(derivatives > 0))
             return leaves[-1]
         return x
 
@@ -54,7 +54,7 @@ def assert_like_torch(function, reference, args, kwargs, derivatives=True):
 
     def everything(of, convert, number):
         """The result of `of` and its derivatives, with every tensor and number converted."""
-        twins = {id(x): convert(x.detach()).requires_grad_(derivatives) for x in leaves}
+        twins = {id(x): convert(x.detach()).requires_grad_(derivatives > 0) for x in leaves}
 
         def twin(x):
             if isinstance(x, torch.Tensor):
@@ -67,7 +67,9 @@ def assert_like_torch(function, reference, args, kwargs, derivatives=True):
         if not derivatives:
             return [result.detach()]
         weight = convert(weights).requires_grad_()
-        first = torch.autograd.grad(result, given, weight, create_graph=True)
+        first = torch.autograd.grad(result, given, weight, create_graph=derivatives == 2)
+        if derivatives == 1:
+            return [x.detach() for x in (result, *first)]
         loss = [convert(x) for x in seconds]
         second = torch.autograd.grad(first, [*given, weight], loss, allow_unused=True, materialize_grads=True)
         return [x.detach() for x in (result, *first, *second)]

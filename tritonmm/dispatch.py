@@ -152,6 +152,7 @@ def _derivative(a: torch.Tensor, b: torch.Tensor, alpha: float) -> torch.Tensor:
 
 
 def _autograd(a, b, c=None, bias=None, alpha=1.0, beta=1.0, config=""):
+    _out_shape(a, b, c, bias)
     arguments = a, b, c, bias, alpha, beta, _config(config), torch.is_grad_enabled()
     if not _are_functorch_transforms_active():
         return _Product.apply(*arguments)

@@ -14,6 +14,8 @@ tensors unless Triton's interpreter is on; NotImplementedError for dtypes and la
 ValueError for a config that cannot do it.
 """
 
+import math
+
 import torch
 
 from tritonmm.config import Config
@@ -137,11 +139,11 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     left = input.unsqueeze(0) if input.dim() == 1 else input
     check_inner("linear", input, weight, left, right)
     rows, cols = left.shape[:-1], right.shape[1]
-    left = left.reshape(rows.numel(), left.shape[-1])
+    left = left.reshape(math.prod(rows), left.shape[-1])
     shape = *input.shape[:-1], cols
     if bias is None:
         return _deliver("linear", left, right, shape)
-    if bias.dim() > 1 and bias.shape[:-1].numel() != 1:
+    if bias.dim() > 1 and math.prod(bias.shape[:-1]) != 1:
         return _deliver("linear", left, right, shape) + given[2]
     return _deliver("linear", left, right, shape, added=given[2])
 
@@ -182,7 +184,10 @@ def matrices(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
 def _again(a: Tensor, b: Tensor, dims: int) -> Tensor | None:
     """The product at once, if one of such operands was computed before, of `dims` dimensions (0: any)."""
     if is_plain(a, b) and not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
-        call = recall(a, b)
+        try:
+            call = recall(a, b)
+        except RuntimeError:  # they have no memory: sparse ones, which the long way refuses
+            return None
         if call is not None and (not dims or dims == len(call.shape)):
             return call.plan(a, b, empty(call.shape, call.strides, a))
     return None
@@ -266,8 +271,8 @@ def _folded(a: Tensor, b: Tensor, batch: tuple[int, ...]) -> tuple[Tensor, Tenso
     if not batch:
         return a, b
     if b.dim() == 2 and _is_foldable(a):
-        return a.reshape(a.shape[:-1].numel(), a.shape[-1]), b
-    count = torch.Size(batch).numel()
+        return a.reshape(math.prod(a.shape[:-1]), a.shape[-1]), b
+    count = math.prod(batch)
     a, b = (x.expand(*batch, *x.shape[-2:]).reshape(count, *x.shape[-2:]) for x in (a, b))
     return a, b
 
