@@ -61,20 +61,19 @@ def test_transforms_of_torch_func(transform, a, b):
     assert_like(transform(tritonmm.mm, a, b), transform(torch.mm, a, b))
 
 
-@pytest.mark.parametrize("in_dims", [(0, None, None), (None, 0, 0), (None, None, 1), (0, 0, 0)], ids=str)
-@pytest.mark.parametrize("name", ["linear", "addmm", "baddbmm", "matmul", "mv", "dot"])
+VMAPPED = {
+    "linear": ((5, 7), (3, 7), (3,)), "addmm": ((5, 3), (5, 7), (7, 3)), "matmul": ((2, 5, 7), (7, 3)),
+    "baddbmm": ((2, 5, 3), (2, 5, 7), (2, 7, 3)), "mv": ((5, 7), (7,)), "dot": ((7,), (7,)),
+}  # fmt: skip
+DIMS = {2: ((0, None), (None, 0), (0, 0)), 3: ((0, None, None), (None, 0, 0), (None, None, 0), (0, 0, 0))}
+
+
+@pytest.mark.parametrize(
+    ("name", "in_dims"), [(name, dims) for name, shapes in VMAPPED.items() for dims in DIMS[len(shapes)]], ids=str
+)
 def test_vmap_of_every_operand(name, in_dims, device):
-    shapes = {
-        "linear": ((5, 7), (3, 7), (3,)), "addmm": ((5, 3), (5, 7), (7, 3)), "matmul": ((2, 5, 7), (7, 3)),
-        "baddbmm": ((2, 5, 3), (2, 5, 7), (2, 7, 3)), "mv": ((5, 7), (7,)), "dot": ((7,), (7,)),
-    }[name]  # fmt: skip
-    in_dims = in_dims[: len(shapes)]
-    if not any(dim is not None for dim in in_dims):
-        pytest.skip("nothing is batched")
-    args = [
-        torch.randn(s if d is None else (*s[:d], 2, *s[d:]), device=device)
-        for s, d in zip(shapes, in_dims, strict=True)
-    ]
+    pairs = zip(VMAPPED[name], in_dims, strict=True)
+    args = [torch.randn(shape if dim is None else (2, *shape), device=device) for shape, dim in pairs]
     reference = torch.nn.functional.linear if name == "linear" else getattr(torch, name)
     assert_like(vmap(getattr(tritonmm, name), in_dims)(*args), vmap(reference, in_dims)(*args))
 

@@ -20,11 +20,11 @@ Wanted = Callable[[Problem, Gpu], bool]
 
 
 class Leaf(NamedTuple):
-    """An operator at the bottom, c and alpha and beta apart: what it makes of its operands.
+    """An operator at the bottom, and the product that it is.
 
     dims: of the matrices that it multiplies, 2, or 3 for stacks of them.
     adds: whether it adds C, and so exists in place too.
-    matrices: a, b and c or out, as matrices.
+    operands: its a and b as such matrices; addend: its C, and its output, as the product's.
     shape: of the result, from that of the product.
     """
 
@@ -67,6 +67,8 @@ class Route(NamedTuple):
 
 def kernels(leaf: Leaf, dispatch_key: str, wanted: Wanted) -> Iterator[tuple[str, Callable]]:
     """The names of a leaf's overloads, and kernels for them, that leave to the present ones what is not `wanted`."""
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{leaf.name}", dispatch_key):
+        return  # a build of torch for CPUs alone: there is nothing to override
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, dispatch_key))
     device = dispatch_key.lower()
 
