@@ -3,7 +3,6 @@
 import subprocess
 import sys
 
-
 HEAVY = {
     "triton", "rich", "click", "dask", "numba", "matplotlib", "pandas", "sqlite3", "torch._dynamo", "torch._inductor",
     "torch.distributed.tensor", "torch.utils.flop_counter",

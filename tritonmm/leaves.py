@@ -24,16 +24,16 @@ class Leaf(NamedTuple):
 
     dims: of the matrices that it multiplies, 2, or 3 for stacks of them.
     adds: whether it adds C, and so exists in place too.
-    operands: its a and b as such matrices; addend: its C, and its output, as the product's.
-    shape: of the result, from that of the product.
+    operands: its a and b as such matrices; addend: its C, and its output, as the product's; shape: of its result, from
+        that of the product; None where they are that already.
     """
 
     name: str
     dims: int
     adds: bool
-    operands: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = lambda a, b: (a, b)
-    addend: Callable[[Tensor], Tensor] = lambda x: x
-    shape: Callable[[tuple[int, ...]], tuple[int, ...]] = lambda shape: shape
+    operands: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+    addend: Callable[[Tensor], Tensor] | None = None
+    shape: Callable[[tuple[int, ...]], tuple[int, ...]] | None = None
 
 
 def _column(x: Tensor) -> Tensor:
@@ -99,11 +99,17 @@ def kernels(leaf: Leaf, dispatch_key: str, wanted: Wanted) -> Iterator[tuple[str
         if out is not None and _meets(route, a, b, c, out):
             return None
         call, added, _ = route
-        left, right = leaf.operands(a, b)
-        target = empty(call.shape, call.strides, a) if out is None else leaf.addend(out)
-        addends = {added: leaf.addend(c) if added == "c" else c.reshape(-1)} if added else {}
-        call.plan(left, right, target, alpha=alpha, beta=beta, **addends)
-        return target.view(leaf.shape(call.shape)) if out is None else out
+        left, right = leaf.operands(a, b) if leaf.operands else (a, b)
+        target = empty(call.shape, call.strides, a) if out is None else _as_addend(leaf, out)
+        if added == "c":
+            call.plan(left, right, target, alpha=alpha, beta=beta, c=_as_addend(leaf, c))
+        elif added:
+            call.plan(left, right, target, alpha=alpha, bias=c if c.dim() == 1 else c.view(-1))
+        else:
+            call.plan(left, right, target, alpha=alpha)
+        if out is not None:
+            return out
+        return target.view(leaf.shape(call.shape)) if leaf.shape else target
 
     torchs, routes = original(leaf.name), {}
     if leaf.adds:
@@ -161,7 +167,7 @@ def _route(leaf: Leaf, wanted: Wanted, device: str, a, b, c=None, beta=1, alpha=
     if a.dtype not in DTYPES.values() or a.device.type != device or not a.numel() or not b.numel():
         return None
     try:
-        left, right = leaf.operands(a, b)
+        left, right = leaf.operands(a, b) if leaf.operands else (a, b)
     except (RuntimeError, IndexError):
         return None  # their shapes are wrong, and torch will say so
     shape = *left.shape[:-1], right.shape[-1]
@@ -171,7 +177,7 @@ def _route(leaf: Leaf, wanted: Wanted, device: str, a, b, c=None, beta=1, alpha=
         return None
     added = ""
     if c is not None:
-        addend = leaf.addend(c)
+        addend = _as_addend(leaf, c)
         if beta != 0:
             try:
                 addend.expand(shape)
@@ -179,7 +185,7 @@ def _route(leaf: Leaf, wanted: Wanted, device: str, a, b, c=None, beta=1, alpha=
                 return None
             row = beta == 1 and c is not out and c.is_contiguous() and addend.dim() > 0
             added = "bias" if row and addend.numel() == addend.shape[-1] == shape[-1] else "c"
-    target = None if out is None else leaf.addend(out)
+    target = None if out is None else _as_addend(leaf, out)
     if target is not None and (target.shape != shape or repeats(target)):
         return None
     epilogue = (alpha != 1, added == "bias", added == "c")
@@ -191,6 +197,10 @@ def _route(leaf: Leaf, wanted: Wanted, device: str, a, b, c=None, beta=1, alpha=
     except ValueError:
         return None  # no config is legal
     return Route(call, added, tuple(0 if x is None else spanned(x) for x in (a, b, c if added else None, out)))
+
+
+def _as_addend(leaf: Leaf, x: Tensor) -> Tensor:
+    return leaf.addend(x) if leaf.addend else x
 
 
 def _meets(route: Route, a, b, c, out) -> bool:

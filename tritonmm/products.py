@@ -59,6 +59,7 @@ def product(
 def key(a: torch.Tensor, b: torch.Tensor) -> tuple:
     """All of two operands that their plan depends on."""
     dtype = a.dtype
+    device_a, device_b = a.get_device(), b.get_device()  # numbers: they compare faster than devices
     return (
         a.shape,
         b.shape,
@@ -66,8 +67,8 @@ def key(a: torch.Tensor, b: torch.Tensor) -> tuple:
         b.stride(),
         dtype,
         b.dtype,
-        a.device,
-        b.device,
+        a.device if device_a < 0 else device_a,
+        b.device if device_b < 0 else device_b,
         (a.data_ptr() | b.data_ptr()) & 15,
         fp32_precision() if dtype is torch.float32 else "ieee",
     )
@@ -118,6 +119,7 @@ def gpu_of(device: torch.device) -> gpus.Gpu:
 # both of which are settled where it is called.
 _empty_cuda = torch._C._dynamo.guards._empty_strided_cuda
 _empty_cpu = torch._C._dynamo.guards._empty_strided_cpu
+_current_device = getattr(torch._C, "_cuda_getDevice", None)  # which a build for CPUs alone does not have
 
 
 def empty(shape: tuple[int, ...], strides: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
@@ -125,7 +127,7 @@ def empty(shape: tuple[int, ...], strides: tuple[int, ...], like: torch.Tensor) 
     index = like.get_device()
     if index < 0:
         return _empty_cpu(shape, strides, like.dtype)
-    if index == torch._C._cuda_getDevice():
+    if index == _current_device():
         return _empty_cuda(shape, strides, like.dtype)
     return like.new_empty_strided(shape, strides)
 
