@@ -10,7 +10,7 @@ from tritonmm.config import Config
 from tritonmm.problem import Epilogue, Problem
 
 CACHED_CALLS = 4096
-"""Calls that are remembered, about 1.5 KiB each, beside the plans that they share."""
+"""Calls that are remembered, 0.9 kB each, and 2.3 kB with a plan of its own."""
 
 
 class Call(NamedTuple):
