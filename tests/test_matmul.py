@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tritonmm
-from tritonmm.ops import _fp32_precision
+from tritonmm.products import fp32_precision
 
 SHAPES = [
     ((7,), (7,)), ((5, 7), (7,)), ((7,), (7, 3)), ((5, 7), (7, 3)), ((1, 1), (1, 1)), ((33, 20), (20, 70)),
@@ -214,9 +214,9 @@ def test_fp32_precision_follows_torch():
     before = torch.backends.cuda.matmul.fp32_precision
     try:
         torch.backends.cuda.matmul.fp32_precision = "tf32"
-        assert _fp32_precision() == "tf32"
+        assert fp32_precision() == "tf32"
         torch.backends.cuda.matmul.fp32_precision = "ieee"
-        assert _fp32_precision() == "ieee"
+        assert fp32_precision() == "ieee"
     finally:
         torch.backends.cuda.matmul.fp32_precision = before
 

@@ -2,9 +2,33 @@
 
 from tritonmm import gpu, l2, orders
 from tritonmm.config import Config
-from tritonmm.ops import matmul
+from tritonmm.explanation import Explanation, explain
+from tritonmm.ops import addbmm, addmm, baddbmm, bmm, dot, linear, matmul, mm, mv
+from tritonmm.override import disable, enable, use
 from tritonmm.problem import Problem
 from tritonmm.select import select
 from tritonmm.version import __version__
 
-__all__ = ["Config", "Problem", "__version__", "gpu", "l2", "matmul", "orders", "select"]
+__all__ = [
+    "Config",
+    "Explanation",
+    "Problem",
+    "__version__",
+    "addbmm",
+    "addmm",
+    "baddbmm",
+    "bmm",
+    "disable",
+    "dot",
+    "enable",
+    "explain",
+    "gpu",
+    "l2",
+    "linear",
+    "matmul",
+    "mm",
+    "mv",
+    "orders",
+    "select",
+    "use",
+]

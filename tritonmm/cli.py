@@ -260,6 +260,27 @@ def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path
 
 
 @main.command()
+@click.argument("m", type=_Parsed("m", _size))
+@click.argument("n", type=_Parsed("n", _size))
+@click.argument("k", type=_Parsed("k", _size))
+@click.option("--dtype", type=click.Choice(["bf16", "fp16", "fp32", "tf32"]), default="bf16")
+@click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nt")
+@click.option("--batch", type=_Parsed("size", _size), default="1")
+@click.option("--gpu", type=_Parsed("name", _gpu), help="A GPU by name.  [default: this machine's, or the h200]")
+def explain(m, n, k, dtype, layout, batch, gpu) -> None:
+    """Print how a product of m x k by k x n is computed, and why: explain 2049 8192 3584 --layout nt."""
+    from tritonmm.explanation import Explanation
+    from tritonmm.problem import Problem
+
+    name, precision = ("fp32", "tf32") if dtype == "tf32" else (dtype, "ieee")
+    problem = Problem.dense(m, n, k, batch=batch, dtype=name, layout=layout, precision=precision)
+    try:
+        click.echo(str(Explanation.of(problem, gpu)))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+@main.command()
 @click.argument("order", type=_Parsed("order", _order))
 @click.option("--grid", type=_Parsed("grid", _grid), default="8x8", help="Rows x columns of tiles.")
 @click.option("--png", type=click.Path(path_type=Path), help="Draw it too, as PNG and SVG.")

@@ -1,15 +1,16 @@
 """How a product is done: the kernel and its parameters, and the one statement of what is legal."""
 
+import importlib.metadata
 import json
 from dataclasses import dataclass, field, fields
-
-import triton
 
 from tritonmm import orders
 from tritonmm.gpu import Gpu
 from tritonmm.problem import Problem
 
-HAS_CLUSTERS = triton.__version__.startswith("3.9.")
+TRITON = importlib.metadata.version("triton")  # importing Triton takes longer than all of tritonmm
+
+HAS_CLUSTERS = TRITON.startswith("3.9.")
 """Whether clusters run under this Triton. Older ones lack what they need; a newer one may number the kernel's
 parameters otherwise, which `kernels/cluster.py` names in PTX and `tests/crosscompile.py` checks."""
 
@@ -151,7 +152,7 @@ def _cluster_reason(config: Config) -> str:
             return f"{name} is {getattr(config, name)}; in a cluster:{config.cluster} it must be a multiple of {part}"
     if config.cta_tile[1] // consumer_grid(config)[1] < 64:
         return f"block_n is {config.block_n}; each consumer of a cluster needs 64 columns"
-    return "" if HAS_CLUSTERS else f"cluster is {config.cluster!r}; it needs Triton 3.9, this is {triton.__version__}"
+    return "" if HAS_CLUSTERS else f"cluster is {config.cluster!r}; it needs Triton 3.9, this is {TRITON}"
 
 
 def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:

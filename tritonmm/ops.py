@@ -1,100 +1,272 @@
-"""torch's matrix products, computed by tritonmm: same shapes, same exception classes."""
+"""torch's matrix products, computed by tritonmm: same arguments, shapes, exception classes and derivatives.
 
-import itertools
+All take bf16, fp16 or fp32 tensors of one dtype and one device, of any strides, and of sizes that may be 0. Sums are
+taken in fp32 and rounded once, after alpha, beta, bias and C; fp32 operands follow
+torch.backends.cuda.matmul.fp32_precision: IEEE products, or tf32 where it says "tf32". Results are bitwise the same
+from run to run. Differentiable any number of times, forwards and backwards, without `out`.
+
+out: where to put the result; resized, with torch's warning, if its shape is wrong. It may share memory with an
+    operand: the product is then computed aside and copied.
+config: how to do it, instead of what `select` chooses.
+
+Raises RuntimeError, as torch does, for shapes that cannot be multiplied, for dtypes or devices that differ, and for CPU
+tensors unless Triton's interpreter is on; NotImplementedError for dtypes and layouts that tritonmm does not multiply;
+ValueError for a config that cannot do it.
+"""
+
 import math
-import warnings
 
 import torch
 
-from tritonmm import gpu as gpus
 from tritonmm.config import Config
-from tritonmm.plan import INTERPRETED, plan_for
-from tritonmm.problem import Problem, dtype_name
-from tritonmm.select import choose
+from tritonmm.dispatch import compute, is_plain
+from tritonmm.products import empty, product, recall
+from tritonmm.rules import (
+    addend,
+    broadcast_batch,
+    check_dims,
+    check_inner,
+    check_operands,
+    is_same,
+    overlap,
+    prepare_out,
+    scalar,
+    shape_of,
+)
+
+Tensor = torch.Tensor
 
 
-def matmul(
-    a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None, config: Config | None = None
-) -> torch.Tensor:
-    """The product of two tensors, with torch.matmul's shape rules.
+def mm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None, config: Config | None = None) -> Tensor:
+    """The product of two matrices, (m, k) and (k, n), as torch.mm."""
+    if out is None and config is None and (found := _again(input, mat2, 2)) is not None:
+        return found
+    input, mat2 = _cast(out, input, mat2)
+    check_operands("mm", input, mat2)
+    check_dims("mm", input=(input, 2), mat2=(mat2, 2))
+    check_inner("mm", input, mat2, input, mat2)
+    return _deliver("mm", input, mat2, (input.shape[0], mat2.shape[1]), out=out, config=config)
 
-    a, b: bf16, fp16 or fp32 tensors of one dtype and one device, of at least one dimension, any
-        strides. 1-D operands are row and column vectors and lose their dimension in the result;
-        dimensions before the last two are a batch and broadcast. Sizes may be 0, and K = 0 gives zeros.
-    out: where to put the result; resized, with torch's warning, if its shape is wrong. It may share
-        memory with an input: the product is then computed aside and copied.
-    config: how to do it, instead of what `select` chooses.
 
-    Sums are taken in fp32 and rounded once. fp32 operands follow
-    torch.backends.cuda.matmul.fp32_precision: IEEE products, or tf32 where it says "tf32".
-    Results are bitwise the same from run to run. Differentiable, any number of times, without `out`.
+def bmm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None, config: Config | None = None) -> Tensor:
+    """The products of two stacks of matrices, (batch, m, k) and (batch, k, n), as torch.bmm."""
+    if out is None and config is None and (found := _again(input, mat2, 3)) is not None:
+        return found
+    input, mat2 = _cast(out, input, mat2)
+    check_operands("bmm", input, mat2)
+    shape = _batched("bmm", input, mat2)
+    return _deliver("bmm", input, mat2, shape, out=out, config=config)
 
-    Raises RuntimeError, as torch does, for shapes that cannot be multiplied, for dtypes or devices
-    that differ, and for CPU tensors unless Triton's interpreter is on; NotImplementedError for dtypes
-    that tritonmm does not multiply; ValueError for a config that cannot do it.
+
+def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None, config: Config | None = None) -> Tensor:
+    """The product of two tensors of at least one dimension, as torch.matmul.
+
+    1-D operands are row and column vectors and lose their dimension in the result; dimensions before
+    the last two are a batch and broadcast.
     """
-    _check_operands(a, b)
+    if out is None and config is None and (found := _again(input, other, 0)) is not None:
+        return found
+    input, other = _cast(out, input, other)
+    check_operands("matmul", input, other)
+    left, right, shape = matrices(input, other)
+    return _deliver("matmul", left, right, shape, out=out, config=config)
+
+
+def addmm(
+    input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1, out: Tensor | None = None
+) -> Tensor:
+    """beta * input + alpha * (mat1 @ mat2), as torch.addmm; `input` broadcasts to (m, n).
+
+    beta = 0 leaves `input` unread, alpha = 0 the matrices: NaNs in what is unread do not matter.
+    """
+    input, mat1, mat2 = _cast(out, input, mat1, mat2)
+    check_operands("addmm", mat1, mat2, input)
+    check_dims("addmm", mat1=(mat1, 2), mat2=(mat2, 2))
+    check_inner("addmm", mat1, mat2, mat1, mat2)
+    shape = mat1.shape[0], mat2.shape[1]
+    return _deliver("addmm", mat1, mat2, shape, added=input, alpha=alpha, beta=beta, out=out)
+
+
+def baddbmm(
+    input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1, out: Tensor | None = None
+) -> Tensor:
+    """beta * input + alpha * bmm(batch1, batch2), as torch.baddbmm; otherwise as `addmm`."""
+    input, batch1, batch2 = _cast(out, input, batch1, batch2)
+    check_operands("baddbmm", batch1, batch2, input)
+    shape = _batched("baddbmm", batch1, batch2)
+    return _deliver("baddbmm", batch1, batch2, shape, added=input, alpha=alpha, beta=beta, out=out)
+
+
+def addbmm(
+    input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1, out: Tensor | None = None
+) -> Tensor:
+    """beta * input + alpha * the sum of bmm(batch1, batch2) over the batch, as torch.addbmm; otherwise as `addmm`.
+
+    It is one product whose K is batch * k, so the sum is rounded once too.
+    """
+    input, batch1, batch2 = _cast(out, input, batch1, batch2)
+    check_operands("addbmm", batch1, batch2, input)
+    batch, m, n = _batched("addbmm", batch1, batch2)
+    k = batch * batch1.shape[2]
+    a = batch1.transpose(0, 1).reshape(m, k)
+    return _deliver(
+        "addbmm",
+        a,
+        batch2.reshape(k, n),
+        (m, n),
+        added=input,
+        alpha=alpha,
+        beta=beta,
+        out=out,
+        operands=(batch1, batch2),
+    )
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """input @ weight.T + bias, as torch.nn.functional.linear: (..., k), (n, k) and (n,) to (..., n)."""
+    given = (input, weight) if bias is None else (input, weight, bias)
+    given = _cast(None, *given)
+    check_operands("linear", *given)
+    input, weight = given[:2]
+    if weight.dim() not in (1, 2) or not input.dim():
+        raise RuntimeError(
+            f"linear: input needs a dimension and weight one or two, but they are {input.dim()}-D and {weight.dim()}-D"
+        )
+    if weight.dim() == 1:
+        found = matmul(input, weight)
+        return found if bias is None else found + given[2]
+    right = weight.t()
+    left = input.unsqueeze(0) if input.dim() == 1 else input
+    check_inner("linear", input, weight, left, right)
+    rows, cols = left.shape[:-1], right.shape[1]
+    left = left.reshape(math.prod(rows), left.shape[-1])
+    shape = *input.shape[:-1], cols
+    if bias is None:
+        return _deliver("linear", left, right, shape)
+    if bias.dim() > 1 and math.prod(bias.shape[:-1]) != 1:
+        return _deliver("linear", left, right, shape) + given[2]
+    return _deliver("linear", left, right, shape, added=given[2])
+
+
+def mv(input: Tensor, vec: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """The product of a matrix (m, k) and a vector (k,), as torch.mv."""
+    input, vec = _cast(out, input, vec)
+    check_operands("mv", input, vec)
+    check_dims("mv", input=(input, 2), vec=(vec, 1))
+    right = vec.unsqueeze(1)
+    check_inner("mv", input, vec, input, right)
+    return _deliver("mv", input, right, input.shape[:1], out=out)
+
+
+def dot(input: Tensor, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """The product of two vectors of one length, as torch.dot."""
+    input, tensor = _cast(out, input, tensor)
+    check_operands("dot", input, tensor)
+    check_dims("dot", input=(input, 1), tensor=(tensor, 1))
+    if input.shape != tensor.shape:
+        raise RuntimeError(f"dot: vectors need one length, but they have {shape_of(input)} and {shape_of(tensor)}")
+    return _deliver("dot", input.unsqueeze(0), tensor.unsqueeze(1), (), out=out)
+
+
+def matrices(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """The operands of `matmul` as two matrices or two stacks of them, and the shape of its result."""
+    if not a.dim() or not b.dim():
+        raise RuntimeError(f"matmul: both operands need at least one dimension, but they have {a.dim()} and {b.dim()}")
     left = a.unsqueeze(0) if a.dim() == 1 else a
     right = b.unsqueeze(1) if b.dim() == 1 else b
-    if left.shape[-1] != right.shape[-2]:
-        raise RuntimeError(
-            f"matmul: inner dimensions differ: {_shape(a)} has {left.shape[-1]} columns, {_shape(b)} has"
-            f" {right.shape[-2]} rows"
-        )
-    try:
-        batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    except RuntimeError:
-        raise RuntimeError(f"matmul: batch dimensions of {_shape(a)} and {_shape(b)} do not broadcast") from None
+    check_inner("matmul", a, b, left, right)
+    batch = broadcast_batch("matmul", left, right)
     rows = () if a.dim() == 1 else (left.shape[-2],)
     cols = () if b.dim() == 1 else (right.shape[-1],)
-    shape = *batch, *rows, *cols
+    return *_folded(left, right, batch), (*batch, *rows, *cols)
 
-    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
-        if out is not None:
-            raise RuntimeError("matmul: out= does not support automatic differentiation, but an operand requires grad")
-        return _Product.apply(*_folded(left, right, batch), config).reshape(shape)
+
+def _again(a: Tensor, b: Tensor, dims: int) -> Tensor | None:
+    """The product at once, if one of such operands was computed before, of `dims` dimensions (0: any)."""
+    if is_plain(a, b) and not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
+        try:
+            call = recall(a, b)
+        except RuntimeError:  # they have no memory: sparse ones, which the long way refuses
+            return None
+        if call is not None and (not dims or dims == len(call.shape)):
+            return call.plan(a, b, empty(call.shape, call.strides, a))
+    return None
+
+
+def _deliver(
+    name: str,
+    a: Tensor,
+    b: Tensor,
+    shape: tuple[int, ...],
+    *,
+    added: Tensor | None = None,
+    alpha: float = 1,
+    beta: float = 1,
+    out: Tensor | None = None,
+    config: Config | None = None,
+    operands: tuple[Tensor, ...] = (),
+) -> Tensor:
+    """alpha * a @ b + beta * added, in `shape`, of operands that were checked; `operands` if a, b are not them."""
+    alpha, beta = scalar(name, "alpha", alpha), scalar(name, "beta", beta)
+    folded = *a.shape[:-1], b.shape[-1]
+    addends = {} if added is None else addend(name, added, beta, folded)
+    options = {"alpha": alpha, "beta": beta, "config": config, **addends}
     if out is None:
-        out = a.new_empty(shape)
-    else:
-        _check_out(out, a, shape)
-    left, right = _folded(left.resolve_neg(), right.resolve_neg(), batch)
-    target = _as_product(out, left, right)
-    if target is None or _shares_memory(out, a) or _shares_memory(out, b):
-        return out.copy_(_product(left, right, config).view(shape))
-    _product(left, right, config, target)
+        found = compute(a, b, **options)
+        return found if found.shape == shape else found.reshape(shape)
+    given = [*(operands or (a, b)), *(() if added is None else (added,))]
+    prepare_out(name, out, shape, *given)
+    target = _target(out, folded, a, b, **addends)
+    if target is None:
+        return out.copy_(compute(a, b, **options).reshape(shape))
+    product(a, b, target, **options)
     return out
 
 
-class _Product(torch.autograd.Function):
-    """`_product` with its derivatives, which are products again and so differentiable themselves."""
-
-    @staticmethod
-    def forward(ctx, a, b, config):
-        ctx.save_for_backward(a, b)
-        return _product(a.resolve_neg(), b.resolve_neg(), config)
-
-    @staticmethod
-    def backward(ctx, grad):
-        a, b = ctx.saved_tensors
-        grad_a = matmul(grad, b.mT) if ctx.needs_input_grad[0] else None
-        grad_b = matmul(a.mT, grad) if ctx.needs_input_grad[1] else None
-        return grad_a, grad_b, None
-
-
-def _product(
-    a: torch.Tensor, b: torch.Tensor, config: Config | None = None, out: torch.Tensor | None = None
-) -> torch.Tensor:
-    """out = a @ b for (m, k) by (k, n), or (batch, m, k) by (batch, k, n); `out` is made if not given."""
-    if out is None:
-        out = a.new_empty((*a.shape[:-1], b.shape[-1]))
-    problem = Problem.of(a, b, out, _fp32_precision())
-    if config is None:
-        gpu = gpus.of_device(a.device.index) if a.is_cuda else gpus.default()
-        config = choose(problem, gpu, "tile" if INTERPRETED else "")  # the others do not run in the interpreter
-    return plan_for(problem, config, a.device)(a, b, out)
+def _target(
+    out: Tensor, shape: tuple[int, ...], *operands: Tensor, c: Tensor | None = None, bias: Tensor | None = None
+):
+    """`out` as kernels can write it, or None where its strides, its memory or a transform of torch forbid that."""
+    read = operands if bias is None else (*operands, bias)
+    if not all(is_plain(x, out) for x in (*read, *(() if c is None else (c,)))):
+        return None
+    try:
+        target = out.view(shape)
+    except RuntimeError:
+        return None
+    if any(overlap(target, x) for x in read):
+        return None
+    # Every element of c is read by the program that writes it, before it does.
+    return target if c is None or is_same(target, c) or not overlap(target, c) else None
 
 
-def _folded(a: torch.Tensor, b: torch.Tensor, batch: torch.Size) -> tuple[torch.Tensor, torch.Tensor]:
+def _cast(out: Tensor | None, *operands: Tensor) -> tuple[Tensor, ...]:
+    """The operands as autocast has them. As in torch, functions that are given an `out` are left alone."""
+    first = operands[0]
+    if out is not None or not isinstance(first, Tensor):
+        return operands
+    kind = first.device.type
+    if kind not in ("cuda", "cpu") or not torch.is_autocast_enabled(kind):
+        return operands
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple(
+        x.to(dtype)
+        if isinstance(x, Tensor) and x.device.type == kind and x.is_floating_point() and x.dtype != torch.float64
+        else x
+        for x in operands
+    )
+
+
+def _batched(name: str, a: Tensor, b: Tensor) -> tuple[int, int, int]:
+    """The shape of the products of two stacks of matrices, which are checked."""
+    check_dims(name, **{"the first batch": (a, 3), "the second batch": (b, 3)})
+    if a.shape[0] != b.shape[0]:
+        raise RuntimeError(f"{name}: batches differ: {shape_of(a)} has {a.shape[0]}, {shape_of(b)} has {b.shape[0]}")
+    check_inner(name, a, b, a, b)
+    return a.shape[0], a.shape[1], b.shape[2]
+
+
+def _folded(a: Tensor, b: Tensor, batch: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """The same product as one 2-D or 3-D one, by views where strides allow and copies where not."""
     if not batch:
         return a, b
@@ -105,72 +277,12 @@ def _folded(a: torch.Tensor, b: torch.Tensor, batch: torch.Size) -> tuple[torch.
     return a, b
 
 
-def _is_foldable(a: torch.Tensor) -> bool:
+def _is_foldable(a: Tensor) -> bool:
     """Whether the batch and row dimensions of `a` are one evenly strided dimension."""
-    sizes, strides = a.shape[:-1], a.stride()[:-1]
-    pairs = [(size, stride) for size, stride in zip(sizes, strides, strict=True) if size != 1]
-    return all(outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(pairs))
-
-
-def _as_product(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
-    """`out` viewed in the shape of the folded product a @ b, or None where its strides forbid it."""
-    try:
-        return out.view(*a.shape[:-1], b.shape[-1])
-    except RuntimeError:
-        return None
-
-
-def _check_operands(a: torch.Tensor, b: torch.Tensor) -> None:
-    for name, x in (("a", a), ("b", b)):
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"matmul: {name} must be a Tensor, not {type(x).__name__}")
-    if not a.dim() or not b.dim():
-        raise RuntimeError(f"matmul: both operands need at least one dimension, but they have {a.dim()} and {b.dim()}")
-    if a.dtype != b.dtype:
-        raise RuntimeError(f"matmul: both operands need the same dtype, but they are {a.dtype} and {b.dtype}")
-    dtype_name(a.dtype)
-    if a.device != b.device:
-        raise RuntimeError(f"matmul: both operands need the same device, but they are on {a.device} and {b.device}")
-    if not a.is_cuda and not (INTERPRETED and a.device.type == "cpu"):
-        raise RuntimeError(
-            f"matmul: the operands are on {a.device}, and tritonmm computes on GPUs; move them to one, or set"
-            " TRITON_INTERPRET=1 before importing tritonmm to run its kernels on the CPU in Triton's interpreter"
-        )
-    if a.is_cuda and INTERPRETED:
-        raise RuntimeError(
-            "matmul: TRITON_INTERPRET is set, so kernels run on CPU tensors only; unset it to use the GPU"
-        )
-
-
-def _check_out(out: torch.Tensor, a: torch.Tensor, shape: tuple[int, ...]) -> None:
-    if not isinstance(out, torch.Tensor):
-        raise TypeError(f"matmul: out must be a Tensor, not {type(out).__name__}")
-    if out.dtype != a.dtype:
-        raise RuntimeError(f"matmul: out must have dtype {a.dtype}, but it has {out.dtype}")
-    if out.device != a.device:
-        raise RuntimeError(f"matmul: out must be on {a.device}, but it is on {out.device}")
-    if torch.is_grad_enabled() and out.requires_grad:
-        raise RuntimeError("matmul: out= does not support automatic differentiation, but out requires grad")
-    if out.shape != shape:
-        if out.numel():
-            warnings.warn(
-                f"matmul: out has shape {_shape(out)} and is resized to {list(shape)}; torch deprecates resizing an"
-                " out that is not empty, call out.resize_(0) first to do it knowingly",
-                stacklevel=3,
-            )
-        out.resize_(shape)
-    if any(size > 1 and stride == 0 for size, stride in zip(out.shape, out.stride(), strict=True)):
-        raise RuntimeError("matmul: several elements of out share one memory location; clone() it first")
-
-
-def _shares_memory(out: torch.Tensor, x: torch.Tensor) -> bool:
-    return out.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
-
-
-def _fp32_precision() -> str:
-    # fp32_precision, not allow_tf32: reading the latter raises once the former has been set.
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
-
-
-def _shape(x: torch.Tensor) -> str:
-    return "x".join(map(str, x.shape))
+    next_stride = None
+    for size, stride in zip(reversed(a.shape[:-1]), reversed(a.stride()[:-1]), strict=True):
+        if size != 1:
+            if next_stride is not None and stride != next_stride:
+                return False
+            next_stride = size * stride
+    return True

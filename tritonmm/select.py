@@ -106,14 +106,19 @@ def select(m: int, n: int, k: int, *, dtype: str = "bf16", layout: str = "nn", g
     return choose(Problem.dense(m, n, k, dtype=dtype, layout=layout), gpu)
 
 
-@functools.lru_cache(maxsize=4096)
 def choose(problem: Problem, gpu: Gpu, kernel: str = "") -> Config:
     """The legal config with the shortest estimated time, of any kernel family or of the one that is named.
 
     Raises ValueError where no config of that family is legal.
     """
+    return best(problem, gpu, kernel)[1]
+
+
+@functools.lru_cache(maxsize=4096)
+def best(problem: Problem, gpu: Gpu, kernel: str = "") -> tuple[float, Config]:
+    """The estimated time in microseconds of what `choose` chooses, and that config."""
     if kernel == "skinny":
-        return skinny.configs(problem, gpu)[0]
+        return 0.0, skinny.configs(problem, gpu)[0]
     timed = []
     reason = f"no tile of kernel {kernel!r}"
     for tile in _HALF if problem.element_bytes == 2 else _FP32:
@@ -125,7 +130,7 @@ def choose(problem: Problem, gpu: Gpu, kernel: str = "") -> Config:
                     timed += [(_estimate_us(c, tile, problem, gpu), c) for c in _with_tails(config, problem, gpu)]
     if not timed:
         raise ValueError(f"no config for {problem} on {gpu.name}: {reason}")
-    return min(timed, key=lambda pair: pair[0])[1]
+    return min(timed, key=lambda pair: pair[0])
 
 
 def _factor(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> int:

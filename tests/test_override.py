@@ -1,0 +1,363 @@
+"""enable, disable, use: torch's products become ours, nothing that worked stops working, and leaving restores all."""
+
+import threading
+
+import pytest
+import torch
+from bounds import assert_product
+
+import tritonmm
+from tritonmm import gpu as gpus
+from tritonmm import leaves
+from tritonmm.override import Override, prefers
+from tritonmm.problem import Problem
+
+NAN = float("nan")
+OPERATORS = [
+    *("mm", "mm.out", "bmm", "bmm.out", "dot", "vdot"),
+    *(name + form for name in ("addmm", "baddbmm", "addbmm", "addmv") for form in ("", "_", ".out")),
+]
+
+
+@pytest.fixture(scope="module")
+def override(device):
+    """The override of the kernels of this session's device."""
+    return Override(device.type.upper())
+
+
+@pytest.fixture
+def ours(override):
+    with override.use("always"):
+        yield
+
+
+@pytest.fixture
+def routes(monkeypatch):
+    """The routes that are found, None for each that is torch's; those of the references in double are left out."""
+    found = []
+    find = leaves._route
+
+    def spy(leaf, wanted, device, a, *args):
+        route = find(leaf, wanted, device, a, *args)
+        if a.dtype != torch.float64:
+            found.append(route)
+        return route
+
+    monkeypatch.setattr(leaves, "_route", spy)
+    return found
+
+
+def registered():
+    names = [f"aten::{name}" for name in OPERATORS]
+    return [torch._C._dispatch_dump(name) + torch._C._dispatch_dump_table(name) for name in names]
+
+
+def test_leaving_restores_every_kernel(override):
+    before = registered()
+    with override.use():
+        changed = [x != y for x, y in zip(before, registered(), strict=True)]
+        assert all(changed), [name for name, is_new in zip(OPERATORS, changed, strict=True) if not is_new]
+    assert registered() == before
+
+
+def test_enabling_twice_is_one_enabling(override):
+    before = registered()
+    override.enable()
+    once = registered()
+    override.enable()
+    assert registered() == once
+    override.disable()
+    assert registered() == before
+    override.disable()
+    assert registered() == before
+
+
+def test_nested_blocks_end_one_by_one(override, routes, device):
+    before = registered()
+    a = torch.randn(6, 6, device=device)
+    override.enable("always")
+    with override.use("always"):
+        override.disable()
+        torch.mm(a, a)
+        assert routes[-1]
+        with pytest.raises(KeyError), override.use("faster"):
+            raise KeyError
+        torch.mm(a, a)
+        assert registered() != before
+    assert registered() == before
+
+
+def test_the_block_entered_last_decides_the_policy(override, routes, monkeypatch, device):
+    a = torch.randn(6, 6, device=device)
+    monkeypatch.setattr("tritonmm.override.prefers", lambda problem, gpu: (False, "never"))
+    with override.use("always"):
+        with override.use("faster"):
+            torch.mm(a, a)
+        torch.mm(a, a)
+    assert routes[0] is None
+    assert routes[1]
+
+
+def test_unknown_policies(override):
+    before = registered()
+    for enter in (override.enable, lambda policy: override.use(policy).__enter__()):
+        with pytest.raises(ValueError, match="'fastest'; it must be one of faster, always"):
+            enter("fastest")
+    assert registered() == before
+
+
+def test_threads_enter_and_leave(override, device):
+    before = registered()
+    a = torch.randn(4, 4, device=device, dtype=torch.float64)
+    expected, errors = a @ a, []
+
+    def enter():
+        try:
+            for _ in range(5):
+                with override.use("always"):
+                    assert torch.equal(a @ a, expected)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=enter) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert registered() == before
+
+
+SHAPES = {
+    "mm": ((5, 7), (7, 3)), "bmm": ((2, 5, 7), (2, 7, 3)), "addmm": ((5, 3), (5, 7), (7, 3)), "dot": ((7,), (7,)),
+    "vdot": ((7,), (7,)), "baddbmm": ((2, 5, 3), (2, 5, 7), (2, 7, 3)), "addbmm": ((5, 3), (2, 5, 7), (2, 7, 3)),
+    "addmv": ((5,), (5, 7), (7,)), "mv": ((5, 7), (7,)),
+}  # fmt: skip
+ADDING = ("addmm", "baddbmm", "addbmm", "addmv")
+
+
+def exact(name, args, kwargs):
+    return getattr(torch, name)(*(x.double() for x in args), **kwargs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", SHAPES)
+def test_each_form_of_each_operator_is_ours(name, dtype, ours, routes, device):
+    args = [torch.randn(shape, device=device).to(dtype) for shape in SHAPES[name]]
+    kwargs = {"alpha": 1.5, "beta": -0.5} if name in ADDING else {}
+    expected = exact(name, args, kwargs)
+    tolerance = {"rtol": torch.finfo(dtype).eps, "atol": 1e-5}
+    found = [getattr(torch, name)(*args, **kwargs)]
+    out = torch.full_like(found[0], NAN)
+    assert getattr(torch, name)(*args, **kwargs, out=out) is out
+    found.append(out)
+    if name in ADDING:
+        found.append(getattr(args[0].clone(), name + "_")(*args[1:], **kwargs))
+    for x in found:
+        torch.testing.assert_close(x.double(), expected, **tolerance)
+    assert routes
+    assert all(routes)
+
+
+def test_what_comes_down_to_the_operators_is_ours(override, routes, device):
+    x, w, bias = (torch.randn(s, device=device) for s in ((2, 5, 7), (3, 7), (3,)))
+    for product in (
+        lambda: torch.nn.functional.linear(x, w, bias),
+        lambda: torch.matmul(x, w.t()),
+        lambda: torch.einsum("bij,kj->bik", x, w),
+        lambda: torch.tensordot(x, w, dims=([2], [1])),
+        lambda: torch.inner(x, w),
+        lambda: torch.linalg.multi_dot([x[0], w.t(), w]),
+        lambda: x @ x.mT,
+        lambda: torch.nn.functional.bilinear(x, x, torch.randn(3, 7, 7, device=device)),
+    ):
+        routes.clear()
+        with override.use("always"):
+            product()
+        assert routes
+        assert all(routes)
+
+
+def test_a_bias_is_added_as_one(ours, routes, device):
+    a, b, bias = (torch.randn(s, device=device) for s in ((5, 7), (7, 3), (3,)))
+    assert_product(torch.addmm(bias, a, b), a, b, bias)
+    assert_product(torch.addmm(bias, a, b, beta=2), a, b, bias, beta=2)
+    assert [route.added for route in routes] == ["bias", "c"]
+
+
+def test_beta_zero_leaves_c_unread(ours, device):
+    a, b, c = torch.randn(5, 7, device=device), torch.randn(7, 3, device=device), torch.full((5, 3), NAN, device=device)
+    assert_product(torch.addmm(c, a, b, beta=0), a, b)
+    assert_product(c.addmm_(a, b, beta=0), a, b)
+
+
+def test_alpha_zero_leaves_the_matrices_unread(ours, device):
+    a, b, c = torch.full((5, 7), NAN, device=device), torch.randn(7, 3, device=device), torch.randn(5, 3, device=device)
+    assert torch.equal(torch.addmm(c, torch.randn_like(a), b, alpha=1).isnan(), c.isnan())
+    assert torch.equal(torch.addmm(c, a, b, alpha=0), c)
+
+
+def test_out_that_is_an_operand_is_torchs(ours, device):
+    a, b = torch.randn(6, 6, device=device), torch.randn(6, 6, device=device)
+    copies = a.clone(), b.clone()
+    assert_product(torch.mm(a, b, out=torch.empty_like(a)), *copies)
+    memory = torch.randn(72, device=device)
+    c, out = memory[:36].view(6, 6), memory[36:].view(6, 6)
+    before = c.clone()
+    assert_product(torch.addmm(c, a, b, out=out), a, b, before)
+    assert_product(torch.addmm(c, a, b, out=c), a, b, before)
+
+
+def test_out_of_a_wrong_shape_is_resized_with_torchs_warning(ours, device):
+    a, b = torch.randn(5, 7, device=device), torch.randn(7, 3, device=device)
+    out = torch.empty(2, 2, device=device)
+    with pytest.warns(UserWarning, match="was resized"):
+        torch.mm(a, b, out=out)
+    assert_product(out, a, b)
+    torch.mm(a, b, out=(transposed := torch.empty(3, 5, device=device).t()))
+    assert transposed.stride() == (1, 5)
+    assert_product(transposed, a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.complex64], ids=str)
+def test_other_dtypes_stay_torchs(dtype, override, routes, device):
+    if dtype == torch.int64 and device.type == "cuda":
+        pytest.skip("torch has no integer products on GPUs")
+    a, b = (torch.randn(s, device=device).mul(9).to(dtype) for s in ((5, 7), (7, 3)))
+    expected = (
+        torch.mm(a, b),
+        torch.mm(a.conj(), b),
+        torch.addmm(expected_c := torch.ones(5, 3, device=device).to(dtype), a, b),
+    )
+    with override.use("always"):
+        found = torch.mm(a, b), torch.mm(a.conj(), b), torch.addmm(expected_c, a, b)
+    assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+    assert not any(routes)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
+def test_sparse_operands_stay_torchs(override, device):
+    dense, sparse = torch.randn(4, 4, device=device), torch.eye(4, device=device).to_sparse()
+    with override.use("always"):
+        assert torch.equal(torch.mm(sparse, dense), dense)
+        assert torch.equal(torch.mm(sparse.to_sparse_csr(), dense), dense)
+
+
+def test_empty_products_stay_torchs(ours, routes, device):
+    for m, n, k in ((0, 3, 7), (5, 0, 7), (5, 3, 0)):
+        found = torch.mm(torch.randn(m, k, device=device), torch.randn(k, n, device=device))
+        assert torch.equal(found, torch.zeros(m, n, device=device))
+    assert routes == [None] * 3
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: torch.mm(x, x[:5]),
+        lambda x: torch.mm(x, x.half()),
+        lambda x: torch.mm(x, x[0]),
+        lambda x: torch.bmm(x, x),
+        lambda x: torch.mm(x[None], x[None]),
+        lambda x: torch.addmm(x[:, :3], x, x),
+        lambda x: torch.addmm(x.half(), x, x),
+        lambda x: torch.addmm(x, x, x, alpha=2j),
+        lambda x: torch.dot(x[0], x[0, :3]),
+        lambda x: torch.mv(x, x[0, :3]),
+        lambda x: torch.mm(x, x, out=x.half()),
+        lambda x: torch.addbmm(x, x[None], x[None].expand(2, 6, 6)),
+        lambda x: x[:3].addmm_(x, x),
+    ],
+)
+def test_errors_are_torchs_own(call, override, device):
+    x = torch.randn(6, 6, device=device)
+    with pytest.raises(Exception) as expected:  # noqa: PT011, whatever torch raises
+        call(x)
+    with override.use("always"):
+        torch.bmm(x[None], x[None])  # stacks are known, and must not be taken for matrices
+        torch.mm(x, x)
+        with pytest.raises(expected.type) as found:
+            call(x)
+    assert str(found.value) == str(expected.value)
+
+
+def test_negated_and_conjugated_views(ours, device):
+    z = torch.view_as_complex(torch.randn(6, 6, 2)).to(device)
+    negated = z.conj().imag
+    assert negated.is_neg()
+    assert_product(torch.mm(negated, negated), negated, negated)
+
+
+class Tagged(torch.Tensor):
+    """A subclass with nothing of its own."""
+
+
+def test_subclasses_stay_torchs(ours, routes, device):
+    a = torch.randn(6, 6, device=device)
+    assert type(torch.mm(a.as_subclass(Tagged), a)) is Tagged
+    assert not any(routes)
+    torch.nn.functional.linear(a, torch.nn.Parameter(a))
+    assert all(routes)
+
+
+def test_a_network_trains_as_without(override, routes, device):
+    def losses():
+        torch.manual_seed(1)
+        layer = torch.nn.TransformerEncoderLayer(16, 2, 24, dropout=0.0, batch_first=True, device=device)
+        x = torch.randn(2, 5, 16, device=device)
+        optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+        found = []
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss = (layer(x) - x.flip(1)).square().mean()
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+        return found
+
+    expected = losses()
+    with override.use("always"):
+        found = losses()
+    assert found == pytest.approx(expected, rel=1e-4)
+    assert sum(route is not None for route in routes) > 4
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch.func.hessian
+def test_transforms_and_compilers_work_above_it(ours, routes, device):
+    a, b = torch.randn(5, 7, device=device), torch.randn(7, 3, device=device)
+    found = torch.func.hessian(lambda a: torch.mm(a, b).square().sum())(a)
+    torch.testing.assert_close(found, torch.func.hessian(lambda a: (a[..., None] * b).sum(1).square().sum())(a))
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda a: torch.mm(a, b).relu(), fullgraph=True, backend="aot_eager")
+    routes.clear()
+    torch.testing.assert_close(compiled(a[:4]), (a[:4, :, None] * b).sum(1).relu())
+    assert any(routes)
+    with torch._subclasses.FakeTensorMode() as mode:
+        assert torch.mm(mode.from_tensor(a), mode.from_tensor(b)).shape == (5, 3)
+
+
+@pytest.mark.parametrize(
+    ("problem", "preferred"),
+    [
+        (Problem.dense(4095, 4095, 4095), True),  # torch's kernels for unaligned operands are slow
+        (Problem.dense(2048, 50257, 768), True),
+        (Problem.dense(1, 1, 4096), False),  # a dot product: a tile of the matrix kernel is mostly empty
+        (Problem.dense(4096, 4096, 4096, dtype="fp32"), False),
+    ],
+    ids=str,
+)
+def test_what_the_policy_prefers_on_an_h200(problem, preferred):
+    faster, reason = prefers(problem, gpus.spec("h200"))
+    assert faster == preferred
+    assert "us and torch's" in reason
+
+
+def test_public_names_override_cuda():
+    before = registered()
+    tritonmm.enable()
+    with tritonmm.use("always"):
+        tritonmm.disable()
+        if torch._C._dispatch_has_kernel_for_dispatch_key("aten::mm", "CUDA"):
+            assert registered() != before
+        else:  # a script that enables runs where there are no GPUs
+            assert registered() == before
+    assert registered() == before

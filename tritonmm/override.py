@@ -1,0 +1,143 @@
+"""enable, disable, use: every matrix product of torch goes through tritonmm where that is faster.
+
+What is replaced are the CUDA kernels of the operators at the bottom, to which matmul, linear, einsum, attention and
+their derivatives come down: below autograd, autocast, torch.func, DTensor and functionalization, which therefore work
+as before. torch.compile's graphs call the same operators. torch's own kernels are kept, and called for all that
+tritonmm does not multiply (other dtypes than bf16, fp16 and fp32, operands that disagree, subclasses, empty products):
+so their results stay what they are, and their errors too.
+
+Not replaced: _addmm_activation, and mm.dtype with its kin, whose epilogues tritonmm's kernels do not have; products of
+int8, fp8 and groups.
+"""
+
+import contextlib
+import inspect
+import threading
+import warnings
+from collections.abc import Iterator
+
+import torch
+
+from tritonmm.gpu import Gpu
+from tritonmm.leaves import LEAVES, kernels
+from tritonmm.problem import Problem
+from tritonmm.select import LAUNCH_US, best
+
+
+def prefers(problem: Problem, gpu: Gpu) -> tuple[bool, str]:
+    """Whether policy "faster" gives a problem to tritonmm, and why: `select`'s estimate against torch's."""
+    ours, torchs = best(problem, gpu)[0], torch_us(problem, gpu)
+    faster = ours <= torchs * TOLERANCE
+    return faster, f"ours is predicted to take {ours:.1f} us and torch's {torchs:.1f} us"
+
+
+TOLERANCE = 1.03
+"""How much longer than torch's an estimate may be: the mean error of select's estimates on an H200 (2026-11-21)."""
+
+
+def torch_us(problem: Problem, gpu: Gpu) -> float:
+    """Microseconds that torch's own kernel takes, by a roofline.
+
+    Shares of the peak rates are those of an H200 (cuBLAS 13, burst, 2026-11-20): 800 of 989 TFLOP/s where operands are
+    aligned, 130 where they are not, 51 of 67 in fp32; of the bandwidth what a copy reaches. cuBLAS loses little to
+    waves and nothing is subtracted for them, so it is rather torch that is favoured.
+    """
+    aligned = min(problem.alignment, problem.out_alignment) == 16
+    share = 0.81 if aligned or problem.dtype == "fp32" else 0.15
+    if problem.dtype == "fp32" and problem.precision == "ieee":
+        share = 0.76
+    computing = problem.flops / (gpu.rate(problem.dtype, problem.precision) * share)
+    return LAUNCH_US + 1e6 * max(computing, problem.compulsory_bytes / (gpu.bandwidth * 0.9))
+
+
+_WANTED = {"faster": lambda problem, gpu: prefers(problem, gpu)[0], "always": lambda problem, gpu: True}
+
+
+class Override:
+    """The override of the kernels of one dispatch key, "CUDA" but in tests."""
+
+    def __init__(self, dispatch_key: str = "CUDA"):
+        self.dispatch_key = dispatch_key
+        self._lock = threading.RLock()
+        self._enabled = ""
+        self._scopes: list[list[str]] = []
+        self._installed = ""
+        self._library: torch.library.Library | None = None
+
+    def enable(self, policy: str = "faster") -> None:
+        _check_policy(policy)
+        with self._lock:
+            self._enabled = policy
+            self._install()
+
+    def disable(self) -> None:
+        with self._lock:
+            self._enabled = ""
+            self._install()
+
+    @contextlib.contextmanager
+    def use(self, policy: str = "faster") -> Iterator[None]:
+        _check_policy(policy)
+        scope = [policy]
+        with self._lock:
+            self._scopes.append(scope)
+            self._install()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._scopes = [other for other in self._scopes if other is not scope]
+                self._install()
+
+    def _install(self) -> None:
+        """Brings the kernels to what is asked for: by the scope that was entered last, or else by `enable`."""
+        policy = self._scopes[-1][0] if self._scopes else self._enabled
+        if policy == self._installed:
+            return
+        if self._library is not None:
+            self._library._destroy()  # deleting it would do the same, once nothing else refers to it
+            self._library = None
+            self._installed = ""
+        if policy:
+            library = torch.library.Library("aten", "IMPL")
+            explicit = "allow_override" in inspect.signature(library.impl).parameters
+            options = {"allow_override": True} if explicit else {}
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
+                for leaf in LEAVES:
+                    for name, kernel in kernels(leaf, self.dispatch_key, _WANTED[policy]):
+                        library.impl(name, kernel, self.dispatch_key, **options)
+            self._library, self._installed = library, policy
+
+
+def _check_policy(policy: str) -> None:
+    if policy not in _WANTED:
+        raise ValueError(f"policy is {policy!r}; it must be one of {', '.join(_WANTED)}")
+
+
+_CUDA = Override()
+
+
+def enable(policy: str = "faster") -> None:
+    """From here on, torch's matrix products on GPUs are tritonmm's.
+
+    policy: "faster" leaves to torch what its own kernels are predicted to do faster, "always" only what tritonmm does
+        not multiply. `explain` says which and why.
+
+    It holds for the whole process, all threads and devices. Enabling again only changes the policy: one `disable` ends
+    it. While other threads multiply, their products go either way. Raises ValueError for another policy.
+    """
+    _CUDA.enable(policy)
+
+
+def disable() -> None:
+    """Gives torch its own kernels back. `use` blocks that are still open stay as they are."""
+    _CUDA.disable()
+
+
+def use(policy: str = "faster") -> contextlib.AbstractContextManager[None]:
+    """`enable(policy)` for the length of a `with` block, then as before; for the whole process, as `enable`.
+
+    Blocks may be nested, and overlap in several threads: the one entered last decides.
+    """
+    return _CUDA.use(policy)

@@ -1,0 +1,170 @@
+"""From tensors to a launch: the plan of every product is remembered by the shapes it was made for."""
+
+import threading
+from typing import NamedTuple
+
+import torch
+
+from tritonmm import gpu as gpus
+from tritonmm.config import Config
+from tritonmm.problem import Epilogue, Problem
+
+CACHED_CALLS = 4096
+"""Calls that are remembered, 0.9 kB each, and 2.3 kB with a plan of its own."""
+
+
+class Call(NamedTuple):
+    """What a product needs once its operands are known to be like those of an earlier one.
+
+    shape, strides: of a new output.
+    """
+
+    plan: "Plan"  # noqa: F821, its module imports Triton, which takes longer than all of tritonmm
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def product(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor | None = None,
+    *,
+    c: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    config: Config | None = None,
+) -> torch.Tensor:
+    """out = alpha * (a @ b) + bias + beta * c, of plain tensors; `out` is made if not given.
+
+    a: (m, k) or (batch, m, k); b: (k, n) or (batch, k, n); out: (m, n) or (batch, m, n), any strides,
+    apart in memory from a and b; it may be c itself. c: what expands to out's shape; bias: (n,).
+    The caller has checked shapes and dtypes.
+
+    As in BLAS, beta = 0 leaves c unread and alpha = 0 leaves a and b unread: their NaNs do not matter.
+    """
+    if beta == 0:
+        c = None
+    if alpha == 0:
+        return _addends(a, b, out, c, bias, beta)
+    epilogue = (alpha != 1, bias is not None, c is not None)
+    call = _bind(a, b, epilogue, out, config) if config else find(a, b, epilogue, out)
+    if out is None:
+        out = empty(call.shape, call.strides, a)
+    if bias is not None and bias.stride(0) != 1:
+        bias = bias.contiguous()
+    return call.plan(a, b, out, alpha=alpha, beta=beta, c=c, bias=bias)
+
+
+def key(a: torch.Tensor, b: torch.Tensor) -> tuple:
+    """All of two operands that their plan depends on."""
+    dtype = a.dtype
+    device_a, device_b = a.get_device(), b.get_device()  # numbers: they compare faster than devices
+    return (
+        a.shape,
+        b.shape,
+        a.stride(),
+        b.stride(),
+        dtype,
+        b.dtype,
+        a.device if device_a < 0 else device_a,
+        b.device if device_b < 0 else device_b,
+        (a.data_ptr() | b.data_ptr()) & 15,
+        fp32_precision() if dtype is torch.float32 else "ieee",
+    )
+
+
+def recall(a: torch.Tensor, b: torch.Tensor) -> Call | None:
+    """The call of a bare product into a new output, if it is remembered."""
+    return _CALLS.get((key(a, b), _BARE))
+
+
+def find(a: torch.Tensor, b: torch.Tensor, epilogue: tuple[bool, bool, bool], out: torch.Tensor | None = None) -> Call:
+    """The call of a product with the epilogue (scaled, bias, c), remembered or made."""
+    about = key(a, b), epilogue
+    if out is not None:
+        about += out.stride(), out.dtype, out.data_ptr() & 15
+    call = _CALLS.get(about)
+    if call is None:
+        call = _bind(a, b, epilogue, out, None)
+        remember(_CALLS, about, call)
+    return call
+
+
+def remember(calls: dict, about: tuple, call: Call | None) -> None:
+    """Adds to a bounded memory that is read without a lock; the oldest entry makes room."""
+    with _LOCK:
+        while len(calls) >= CACHED_CALLS:
+            del calls[next(iter(calls))]
+        calls[about] = call
+
+
+def problem_of(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, epilogue: tuple[bool, bool, bool]) -> Problem:
+    """The problem of operands as they are, in the precision that torch is set to."""
+    return Problem.of(a, b, out, fp32_precision(), Epilogue(*epilogue))
+
+
+def fp32_precision() -> str:
+    """How torch multiplies fp32 on GPUs, as `Problem.precision` says it."""
+    # fp32_precision, not allow_tf32: reading the latter raises once the former has been set.
+    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+
+
+def gpu_of(device: torch.device) -> gpus.Gpu:
+    """The GPU to plan for; CPU tensors, in the interpreter, are planned for as on the default one."""
+    return gpus.of_device(device.index) if device.type == "cuda" else gpus.default()
+
+
+# Inductor's allocator, a third of the time of Tensor.new_empty: it neither dispatches nor looks at modes,
+# both of which are settled where it is called.
+_empty_cuda = torch._C._dynamo.guards._empty_strided_cuda
+_empty_cpu = torch._C._dynamo.guards._empty_strided_cpu
+_current_device = getattr(torch._C, "_cuda_getDevice", None)  # which a build for CPUs alone does not have
+
+
+def empty(shape: tuple[int, ...], strides: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    """A new tensor of like's dtype, where like is."""
+    index = like.get_device()
+    if index < 0:
+        return _empty_cpu(shape, strides, like.dtype)
+    if index == _current_device():
+        return _empty_cuda(shape, strides, like.dtype)
+    return like.new_empty_strided(shape, strides)
+
+
+def _bind(a, b, epilogue, out, config) -> Call:
+    from tritonmm.plan import INTERPRETED, plan_for
+    from tritonmm.select import choose
+
+    _check_device(a.device, INTERPRETED)
+    if out is None:
+        out = a.new_empty((*a.shape[:-1], b.shape[-1]))
+    problem = problem_of(a, b, out, epilogue)
+    if config is None:
+        config = choose(problem, gpu_of(a.device), "tile" if INTERPRETED else "")  # the others need a GPU
+    return Call(plan_for(problem, config, a.device), tuple(out.shape), out.stride())
+
+
+def _check_device(device: torch.device, interpreted: bool) -> None:
+    if device.type == "cuda" and interpreted:
+        raise RuntimeError("TRITON_INTERPRET is set, so kernels run on CPU tensors only; unset it to use the GPU")
+    if device.type != "cuda" and not (interpreted and device.type == "cpu"):
+        raise RuntimeError(
+            f"the operands are on {device}, and tritonmm computes on GPUs; move them to one, or set"
+            " TRITON_INTERPRET=1 before importing tritonmm to run its kernels on the CPU in Triton's interpreter"
+        )
+
+
+def _addends(a, b, out, c, bias, beta) -> torch.Tensor:
+    """What is left of a product whose alpha is 0."""
+    if out is None:
+        out = a.new_empty((*a.shape[:-1], b.shape[-1]))
+    if c is None:
+        return out.copy_(bias) if bias is not None else out.zero_()
+    total = c.float() * beta
+    return out.copy_(total if bias is None else total + bias)
+
+
+_BARE = (False, False, False)
+_CALLS: dict[tuple, Call] = {}
+_LOCK = threading.Lock()

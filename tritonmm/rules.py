@@ -1,0 +1,123 @@
+"""torch's rules for what may be multiplied and where results may be put, with torch's exception classes."""
+
+import warnings
+
+import torch
+
+from tritonmm.problem import dtype_name
+
+
+def check_operands(name: str, *operands: torch.Tensor) -> None:
+    """Raises unless all are dense tensors of one dtype that tritonmm multiplies, and of one device."""
+    for x in operands:
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{name}: operands must be Tensors, not {type(x).__name__}")
+    first = operands[0]
+    for x in operands:
+        if x.dtype != first.dtype:
+            raise RuntimeError(f"{name}: operands need the same dtype, but they are {first.dtype} and {x.dtype}")
+        if x.device != first.device:
+            raise RuntimeError(f"{name}: operands need the same device, but they are on {first.device} and {x.device}")
+        if x.layout != torch.strided:
+            raise NotImplementedError(f"{name}: operands must be dense; got {x.layout}")
+    dtype_name(first.dtype)
+
+
+def check_dims(name: str, **dims: tuple[torch.Tensor, int]) -> None:
+    """Raises unless each tensor has as many dimensions as it must have."""
+    for argument, (x, expected) in dims.items():
+        if x.dim() != expected:
+            raise RuntimeError(f"{name}: {argument} must be {expected}-D, but it is {x.dim()}-D, {shape_of(x)}")
+
+
+def check_inner(name: str, a: torch.Tensor, b: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """Raises unless left has as many columns as right has rows, being a and b as matrices."""
+    if left.shape[-1] != right.shape[-2]:
+        raise RuntimeError(
+            f"{name}: inner dimensions differ: {shape_of(a)} has {left.shape[-1]} columns, {shape_of(b)} has"
+            f" {right.shape[-2]} rows"
+        )
+
+
+def broadcast_batch(name: str, a: torch.Tensor, b: torch.Tensor) -> tuple[int, ...]:
+    """The batch of a product of two stacks of matrices."""
+    left, right = a.shape[:-2], b.shape[:-2]
+    if len(left) < len(right):
+        left = (1,) * (len(right) - len(left)) + tuple(left)
+    else:
+        right = (1,) * (len(left) - len(right)) + tuple(right)
+    batch = []
+    for x, y in zip(left, right, strict=True):
+        if x != y and x != 1 and y != 1:
+            raise RuntimeError(f"{name}: batch dimensions of {shape_of(a)} and {shape_of(b)} do not broadcast")
+        batch.append(y if x == 1 else x)
+    return tuple(batch)
+
+
+def scalar(name: str, argument: str, value: float | torch.Tensor) -> float:
+    """alpha or beta as a number. Raises RuntimeError for a complex one."""
+    if isinstance(value, torch.Tensor):
+        value = value.item()
+    if isinstance(value, complex):
+        raise RuntimeError(f"{name}: {argument} is {value}; real operands need a real one")
+    return value
+
+
+def addend(name: str, c: torch.Tensor, beta: float, shape: tuple[int, ...]) -> dict[str, torch.Tensor]:
+    """c as an argument of `compute`: a row vector that is added as it is, is a bias, which kernels read once a tile."""
+    if beta == 1 and shape[-1] == c.numel() and c.dim() and c.shape[-1] == c.numel():
+        return {"bias": c.reshape(-1)}
+    try:
+        return {"c": c.expand(shape)}
+    except RuntimeError:
+        raise RuntimeError(f"{name}: {shape_of(c)} does not broadcast to {list(shape)}") from None
+
+
+def prepare_out(name: str, out: torch.Tensor, shape: tuple[int, ...], *operands: torch.Tensor) -> None:
+    """Resizes `out` where it must be, with torch's warning; raises where it cannot take the result."""
+    if not isinstance(out, torch.Tensor):
+        raise TypeError(f"{name}: out must be a Tensor, not {type(out).__name__}")
+    if out.dtype != operands[0].dtype:
+        raise RuntimeError(f"{name}: out must have dtype {operands[0].dtype}, but it has {out.dtype}")
+    if out.device != operands[0].device:
+        raise RuntimeError(f"{name}: out must be on {operands[0].device}, but it is on {out.device}")
+    if torch.is_grad_enabled():
+        for x, what in (*((x, "an operand") for x in operands), (out, "out")):
+            if x.requires_grad:
+                raise RuntimeError(f"{name}: out= does not support automatic differentiation, but {what} requires grad")
+    if out.shape != shape:
+        if out.numel():
+            warnings.warn(
+                f"{name}: out has shape {shape_of(out)} and is resized to {list(shape)}; torch deprecates resizing an"
+                " out that is not empty, call out.resize_(0) first to do it knowingly",
+                stacklevel=4,
+            )
+        out.resize_(shape)
+    if repeats(out):
+        raise RuntimeError(f"{name}: several elements of out share one memory location; clone() it first")
+
+
+def repeats(x: torch.Tensor) -> bool:
+    """Whether several elements of x are one in memory."""
+    return any(size > 1 and stride == 0 for size, stride in zip(x.shape, x.stride(), strict=True))
+
+
+def spanned(x: torch.Tensor) -> int:
+    """Bytes from the first element of x to behind the last."""
+    if not x.numel():
+        return 0
+    return (sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) + 1) * x.itemsize
+
+
+def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether the memory that x spans meets what y spans; true too where their elements only interleave."""
+    return x.data_ptr() < y.data_ptr() + spanned(y) and y.data_ptr() < x.data_ptr() + spanned(x)
+
+
+def is_same(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether two tensors of one dtype are the same view of the same memory."""
+    return x.data_ptr() == y.data_ptr() and x.shape == y.shape and x.stride() == y.stride()
+
+
+def shape_of(x: torch.Tensor) -> str:
+    return "x".join(map(str, x.shape))
