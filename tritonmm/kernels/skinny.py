@@ -93,9 +93,10 @@ def gathered(acc, sums, flag, part, SPLIT_K: tl.constexpr, UNROLL: tl.constexpr)
     at = tl.arange(0, BLOCK_R)[:, None] * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
     tl.store(sums + part * (BLOCK_R * BLOCK_C) + at, acc)
     tl.debug_barrier()
-    last = tl.atomic_add(flag, 1, sem="acq_rel", scope="gpu") == SPLIT_K - 1
+    before = tl.atomic_add(flag, 1, sem="acq_rel", scope="gpu")
+    last = (before & 0x7FFFFFFF) == SPLIT_K - 1  # the Hopper kernel leaves the top bit in either state
     if last:
-        tl.store(flag, 0)  # as it was found, for the next launch
+        tl.store(flag, before - (SPLIT_K - 1))  # as it was found, for the next launch
         acc = tl.load(sums + at, cache_modifier=".cg")
         for other in tl.range(1, SPLIT_K, loop_unroll_factor=UNROLL):
             acc += tl.load(sums + other * (BLOCK_R * BLOCK_C) + at, cache_modifier=".cg")
