@@ -70,7 +70,7 @@ class Plan:
         if launch is None or direct.hooked():
             self._launch_by_jit(key, a, b, out, alpha, beta, c, bias)
         else:
-            launch(self, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias)
+            launch.again(self, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias)
         return out
 
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None) -> tuple[tuple, dict]:
@@ -84,7 +84,7 @@ class Plan:
             arguments, options = self.arguments(a, b, out, alpha, beta, c, bias)
             kernel = self.kernel[(self.grid,)](*arguments, **options)
             if self.device.type == "cuda" and key not in self.launches:
-                launch = direct.repeat(self.kernel, kernel, self.grid, self.device.index, arguments, options)
+                launch = direct.repeatable(self.kernel, kernel, self.grid, self.device.index, arguments, options)
                 if launch is not None:
                     direct.LAUNCHES.put(self.launches, key, launch)
 

@@ -34,8 +34,10 @@ OWN = 13 if FLAT else 0
 STREAM = 3
 """Where the stream is among the launcher's own arguments."""
 
-LAUNCHES = Bounded(4096)
-"""The launches of all plans: 5 KiB each."""
+RUNTIME = triton.knobs.runtime
+
+LAUNCHES = Bounded(2048)
+"""The launches of all plans: 1.3 KiB each, with TMA 6 KiB, 12 MiB in all."""
 
 MAPS = Bounded(4096)
 """The tensor maps of all launches: 0.4 KiB each, 1.6 MiB in all."""
@@ -43,13 +45,14 @@ MAPS = Bounded(4096)
 
 def hooked() -> bool:
     """Whether something, a profiler say, wants to know of every launch: then launches go through the JIT."""
-    runtime = triton.knobs.runtime
-    start, end = runtime.launch_enter_hook, runtime.launch_exit_hook
+    start, end = RUNTIME.launch_enter_hook, RUNTIME.launch_exit_hook
     return bool(getattr(start, "calls", start) or getattr(end, "calls", end))
 
 
 class TensorMaps(dict):
     """The tensor maps of one operand by its address; everything else that a map holds is fixed."""
+
+    __slots__ = ("geometry", "kind", "make", "meta")
 
     def __init__(self, descriptor, kind: str, meta: dict):
         super().__init__()
@@ -71,9 +74,9 @@ class TensorMaps(dict):
 class Launch:
     """A compiled kernel, and its arguments for tensors of certain strides and alignments.
 
-    A call copies `values` and replaces what it changes: in the places `a`, `b` and `out_map` tensor maps, or addresses
-    where the kernel takes those; in `out`, `c`, `bias`, `sums` and `flags` addresses; in `alpha` and `beta` numbers.
-    A place is None where the kernel has no such argument.
+    A launch copies `values` and replaces what it changes: in the places `a`, `b` and `out_map` tensor maps, or
+    addresses where the kernel takes those; in `out`, `c`, `bias`, `sums` and `flags` addresses; in `alpha` and `beta`
+    numbers. A place is None where the kernel has no such argument.
     """
 
     __slots__ = (
@@ -110,11 +113,11 @@ class Launch:
         # torch.cuda.current_device, without looking whether CUDA is initialised.
         self.current_device = getattr(torch._C, "_cuda_getDevice", driver.active.get_current_device)
 
-    def __call__(self, plan, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias) -> None:
+    def again(self, plan, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias) -> None:
         """Launches for tensors at the addresses a_at, b_at and out_at."""
         if self.current_device() != self.index:
             with torch.cuda.device(self.index):
-                return self(plan, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias)
+                return self.again(plan, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias)
         values = self.values.copy()
         if self.a_maps is None:
             values[self.a] = a_at
@@ -145,10 +148,10 @@ class Launch:
             )  # fmt: skip
 
 
-def repeat(jit, kernel, grid: int, index: int, arguments: tuple, options: dict) -> Launch | None:
-    """The launch that `jit` made with these arguments and compiled `kernel` for, to be repeated; None where it cannot.
+def repeatable(jit, kernel, grid: int, index: int, arguments: tuple, options: dict) -> Launch | None:
+    """The launch that `jit` made with these arguments and compiled `kernel` for; None where it cannot be made again.
 
-    Only launches are repeated that need no memory of Triton's: an instrumented kernel needs some.
+    That is so where it needs memory of Triton's, as an instrumented kernel does.
     """
     if not KNOWN or not isinstance(kernel, CompiledKernel):
         return None
@@ -201,6 +204,6 @@ def _c_launcher(launcher):
     if not FLAT:
         return driver.active.utils.launch
     # Where there are descriptors it is wrapped in a function that encodes them.
-    with contextlib.suppress(TypeError):
+    with contextlib.suppress(TypeError, KeyError):
         return inspect.getclosurevars(launcher.launch).nonlocals["launcher"]
     return launcher.launch
