@@ -54,9 +54,9 @@ SUMS, FLAGS = torch.empty(1 << 20), torch.zeros(1 << 10, dtype=torch.int32)
 
 @pytest.fixture
 def recorder(monkeypatch):
-    monkeypatch.setattr(workspace, "sums", lambda count, device: SUMS)
-    monkeypatch.setattr(workspace, "flags", lambda count, device: FLAGS)
     with recording() as found:
+        monkeypatch.setattr(workspace, "sums", lambda count, device: SUMS[4 * found.stream :])
+        monkeypatch.setattr(workspace, "flags", lambda count, device: FLAGS[4 * found.stream :])
         yield found
 
 
@@ -148,14 +148,17 @@ def test_misaligned_tensors_take_another_kernel(recorder):
 @pytest.mark.parametrize("case", ["tile", "persistent", "hopper"])
 def test_other_strides_take_another_launch(case, recorder):
     plan = plan_of(*CASES[case])
-    gaps = (0, 8, 24)
-    known = [operands(plan.problem, gap=gap)[0] for gap in gaps]
+    straight, _ = operands(plan.problem)
+    known = [straight]
+    for gap in (8, 24):
+        wide, _ = operands(plan.problem, gap=gap)
+        known += [wide, *([*straight[:i], wide[i], *straight[i + 1 :]] for i in range(3))]
     for _ in range(2):
         for tensors in known:
             expected = jit_call(recorder, plan, tensors)
             plan(*tensors)
             assert recorder.calls.pop() == expected
-    assert len(plan.launches) == len(gaps)
+    assert len(plan.launches) == len(known)
 
 
 @compiled
@@ -171,16 +174,23 @@ def test_the_same_address_with_other_strides_has_another_map(recorder):
 
 
 @compiled
-def test_c_of_other_shapes_and_dtypes_take_another_launch(recorder):
+def test_c_of_another_kind_takes_another_launch(recorder):
     problem, config = CASES["tile, everything"]
     plan = plan_of(problem, config)
     (a, b, out), rest = operands(problem)
     whole = torch.zeros(2, 64, 96)
     broadcast = whole[:1], whole[0], whole[0, :1], whole[0, :, :1], whole[0, 0], whole[..., 1:2]
-    for c in (whole, *broadcast, whole.bfloat16()):
+    other_strides = tensor((64, 96), torch.float32, gap=3), tensor((64, 96), torch.float32, letter="t")
+    misaligned = tensor((64, 96), torch.float32, offset=1)
+    for c in (whole, *broadcast, whole.bfloat16(), *other_strides, misaligned):
         for _ in range(2):
             expected = jit_call(recorder, plan, (a, b, out), c=c, bias=rest["bias"])
             plan(a, b, out, c=c, bias=rest["bias"])
+            assert recorder.calls.pop() == expected
+    for bias in (tensor((1, 96), torch.bfloat16, offset=1)[0], torch.zeros(96)):
+        for _ in range(2):
+            expected = jit_call(recorder, plan, (a, b, out), c=whole, bias=bias)
+            plan(a, b, out, c=whole, bias=bias)
             assert recorder.calls.pop() == expected
 
 
@@ -281,8 +291,17 @@ def test_a_kernel_that_needs_scratch_memory_launches_by_the_jit(recorder, monkey
             assert direct.repeatable(plan.kernel, kernel, plan.grid, DEVICE.index, arguments, options) is None
 
 
+@pytest.fixture
+def eager_switches():
+    """Threads take turns at almost every instruction."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
 @compiled
-def test_a_cold_plan_in_eight_threads(recorder):
+def test_a_cold_plan_in_eight_threads(recorder, eager_switches):
     plan = plan_of(*CASES["hopper"])
     known = [operands(plan.problem)[0] for _ in range(8)]
     expected = {jit_call(recorder, plan, x, alpha=i) for i, x in enumerate(known)}
@@ -394,6 +413,7 @@ def test_captured_launches_share_no_flags(monkeypatch):
     for count in (100, 1, 1000):
         mine, found = streams.take(count, capturing=True)
         assert in_reserve(found)
+        assert found.data_ptr() % 16 == 0
         assert not mine & taken
         taken |= mine
     assert not in_reserve(streams.take(workspace.RESERVE, capturing=True)[1])  # too little is left

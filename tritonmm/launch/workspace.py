@@ -48,6 +48,7 @@ class _Flags:
                 self.cleared.record()
 
     def _take_for_ever(self, count: int) -> torch.Tensor:
+        count = -(-count // 4) * 4  # the next one's address is a multiple of 16 too: kernels are compiled for that
         with self.lock:
             # A replay may come on a stream that is not behind the one that clears the reserve, and this one cannot
             # wait for it without a node in the graph. Synchronising would break a capture, of another thread too.
