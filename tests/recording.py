@@ -106,6 +106,17 @@ def recording() -> Iterator[Recorder]:
         else:
             patch.setattr(nvidia, "PyKernelArg", lambda nested_tuple, type: (type, nested_tuple))
         yield recorder
+        _disown()
+
+
+def _disown() -> None:
+    """Triton 3.9 unloads the code of a kernel that is gone, unless another process loaded it; none was loaded here."""
+    from tritonmm.kernels import hopper, persistent, tile
+
+    for jit in (tile.tile_kernel, persistent.persistent_kernel, hopper.gemm):
+        if DEVICE.index in jit.device_caches:
+            for kernel in jit.device_caches[DEVICE.index][0].values():
+                kernel._module_pid = None
 
 
 def _plain(found: Any) -> Any:

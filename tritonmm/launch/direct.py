@@ -35,9 +35,10 @@ STREAM = 3
 """Where the stream is among the launcher's own arguments."""
 
 RUNTIME = triton.knobs.runtime
+"""Where Triton keeps its launch hooks."""
 
 LAUNCHES = Bounded(2048)
-"""The launches of all plans: 1.3 KiB each, with TMA 6 KiB, 12 MiB in all."""
+"""The launches of all plans: 1.3 KiB each, with TMA 5 KiB, 10 MiB in all."""
 
 MAPS = Bounded(4096)
 """The tensor maps of all launches: 0.4 KiB each, 1.6 MiB in all."""
