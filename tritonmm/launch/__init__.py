@@ -53,9 +53,11 @@ class Plan:
 
         a: (batch, m, k) or (m, k); b: (batch, k, n) or (k, n); out: (batch, m, n) or (m, n);
         c: what expands to out's shape; bias: (n,), contiguous. Shapes, dtypes, layouts, alignments and the operands of
-        the epilogue must be the problem's.
+        the epilogue must be the problem's, and all memory on the plan's device.
 
-        Shapes and dtypes are checked, with ValueError, the first time that tensors have these strides and alignments.
+        That is checked, with ValueError, only the first time that tensors have these strides and alignments: later
+        calls look at strides and addresses alone, and cost 2 us more than Triton's C launcher (an EPYC, Triton 3.6.0
+        and 3.9.0, 2026-11-21).
         """
         if not self.grid:
             return out
