@@ -17,6 +17,8 @@ from tritonmm.launch.tile import INTERPRETED, TilePlan
 from tritonmm.problem import Problem
 
 CACHED_PLANS = 1024
+"""Plans kept: 1 KiB each, and a table of int32 on the device for an order without a closed form. What they launch is
+bounded on its own, see `launch.direct`."""
 
 
 def plan_for(problem: Problem, config: Config, device: torch.device) -> Plan | RelayoutPlan:
@@ -24,6 +26,8 @@ def plan_for(problem: Problem, config: Config, device: torch.device) -> Plan | R
 
     Raises ValueError with the reason where the config does not fit the problem on that device.
     """
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
     return _CACHE.get(problem, config, device)
 
 

@@ -105,7 +105,7 @@ def gathered(acc, sums, flag, part, SPLIT_K: tl.constexpr, UNROLL: tl.constexpr)
 
 @triton.jit(do_not_specialize=["launched", "programs"])
 def skinny_kernel(
-    w, x, out, c, bias, alpha, beta, table, factors, sums, flags, rows, cols, k, launched, programs,
+    w, x, out, c, bias, alpha, beta, table, factors, workspace, flags, rows, cols, k, launched, programs,
     stride_wb, stride_wr, stride_wk, stride_xb, stride_xc, stride_xk,
     stride_ob, stride_or, stride_oc, stride_cb, stride_cr, stride_cc, stride_br, stride_bc,
     BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr,
@@ -120,7 +120,7 @@ def skinny_kernel(
     `launched` is the number of indices of the order for one product of the batch, `programs` that of all.
     SWAPPED: rows are the output's rows, not its columns. LAYOUT_W, LAYOUT_X: "n" where K is the contiguous
     dimension, "t" where the other is. DIVISOR divides the length of every contiguous row of W and X and the stride
-    from one to the next. EVEN_K: BLOCK_K divides k. UNROLL: parts that are loaded together. sums: SPLIT_K x BLOCK_R x
+    from one to the next. EVEN_K: BLOCK_K divides k. UNROLL: parts that are loaded together. workspace: SPLIT_K x BLOCK_R x
     BLOCK_C for each tile; flags: one for each, all zero.
     """
     follow_previous_grid()
@@ -174,7 +174,7 @@ def skinny_kernel(
             )  # fmt: skip
         writes = True
         if SPLIT_K > 1:
-            tile_sums = sums + item.to(tl.int64) * (SPLIT_K * BLOCK_R * BLOCK_C)
+            tile_sums = workspace + item.to(tl.int64) * (SPLIT_K * BLOCK_R * BLOCK_C)
             acc, writes = gathered(acc, tile_sums, flags + item, part, SPLIT_K, UNROLL)
         if writes:
             r = block_offsets(BLOCK_R, WIDE)[:, None]

@@ -2,13 +2,15 @@
 
 import contextlib
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
+from triton.runtime import driver
 
 from tritonmm.config import Config
-from tritonmm.problem import Problem
+from tritonmm.launch import capture, direct
+from tritonmm.problem import DTYPES, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,8 @@ class Plan:
     programs: those of the whole batch; the last `split` of them are shared by `splits` programs each;
     grid: what the kernel is launched with;
     order: name, factors and axis of the order as the kernel takes it; table: the order as a table,
-    for an order that has no closed form.
+    for an order that has no closed form;
+    launches: those made before, by what their kernel and arguments depend on.
     """
 
     kernel: ClassVar[Any]
@@ -34,6 +37,7 @@ class Plan:
     grid: int
     order: tuple[str, tuple[int, ...], str]
     table: torch.Tensor | None
+    launches: dict[tuple, direct.Launch] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(
         self,
@@ -50,17 +54,78 @@ class Plan:
 
         a: (batch, m, k) or (m, k); b: (batch, k, n) or (k, n); out: (batch, m, n) or (m, n);
         c: what expands to out's shape; bias: (n,), contiguous. Shapes, dtypes, layouts, alignments and the operands of
-        the epilogue must be the problem's.
+        the epilogue must be the problem's, and all memory on the plan's device.
+
+        That is checked, with ValueError, only the first time that tensors have these strides and alignments: later
+        calls look at strides and addresses alone, and cost 2 us more than Triton's C launcher (an EPYC, Triton 3.6.0
+        and 3.9.0, 2026-11-21).
         """
-        if self.grid:
-            arguments, options = self.arguments(a, b, out, alpha, beta, c, bias)
-            with torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext():
-                self.kernel[(self.grid,)](*arguments, **options)
+        if not self.grid:
+            return out
+        a_at, b_at, out_at = a.data_ptr(), b.data_ptr(), out.data_ptr()
+        # All that Triton looks at when it chooses or compiles a kernel, apart from what the plan fixes.
+        key = (
+            a.stride(), b.stride(), out.stride(),
+            (a_at | b_at | out_at) & 15 and (a_at & 15, b_at & 15, out_at & 15),
+            None if c is None and bias is None else (_looks(c), _looks(bias)),
+        )  # fmt: skip
+        launch = self.launches.get(key)
+        if launch is None or direct.hooked():
+            self._launch_by_jit(key, a, b, out, alpha, beta, c, bias)
+        else:
+            launch.again(self, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias)
         return out
 
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None) -> tuple[tuple, dict]:
         """What the kernel is called with: its arguments, and its constants and options."""
         raise NotImplementedError
+
+    @property
+    def operands(self) -> dict[str, str]:
+        """Which of the kernel's arguments are "a" and "b", where they have other names."""
+        return {}
+
+    def _launch_by_jit(self, key: tuple, a, b, out, alpha, beta, c, bias) -> None:
+        """Launches by Triton's JIT, which compiles where it must, and keeps the launch where it can be repeated."""
+        self._check(a, b, out, c, bias)
+        with self._current_device(), capture.relaxed():
+            arguments, options = self.arguments(a, b, out, alpha, beta, c, bias)
+            kernel = self.kernel[(self.grid,)](*arguments, **options)
+            if self.device.type == "cuda" and key not in self.launches:
+                launch = direct.repeatable(
+                    self.kernel, kernel, self.grid, self.device.index, arguments, options, self.operands
+                )
+                if launch is not None:
+                    direct.LAUNCHES.put(self.launches, key, launch)
+
+    def _current_device(self) -> contextlib.AbstractContextManager:
+        if self.device.type != "cuda" or driver.active.get_current_device() == self.device.index:
+            return contextlib.nullcontext()
+        return torch.cuda.device(self.device)
+
+    def _check(self, a, b, out, c, bias) -> None:
+        p = self.problem
+        for name, x, dtype, shape in (
+            ("a", a, p.dtype, (p.m, p.k)),
+            ("b", b, p.dtype, (p.k, p.n)),
+            ("out", out, p.out_dtype, (p.m, p.n)),
+        ):
+            if x.shape != (p.batch, *shape) and (p.batch != 1 or x.shape != shape):
+                raise ValueError(f"{name} has shape {list(x.shape)}; a plan of {p} takes {[p.batch, *shape]}")
+            if x.dtype != DTYPES[dtype]:
+                raise ValueError(f"{name} is {x.dtype}; a plan of {p} takes {DTYPES[dtype]}")
+        for name, x, wanted in (("c", c, p.epilogue.c), ("bias", bias, p.epilogue.bias)):
+            if (x is not None) != wanted:
+                raise ValueError(f"{name} is {'missing' if wanted else 'given'}, and {p} has {p.epilogue}")
+        if bias is not None and (bias.shape != (p.n,) or not bias.is_contiguous()):
+            raise ValueError(
+                f"bias has shape {list(bias.shape)} and strides {bias.stride()}; it must be [{p.n}], contiguous"
+            )
+
+
+def _looks(x: torch.Tensor | None) -> tuple | None:
+    """What Triton may look at in a tensor, apart from its memory."""
+    return None if x is None else (x.dtype, x.shape, x.stride(), x.data_ptr() % 16)
 
 
 @functools.cache

@@ -1,7 +1,6 @@
 """Launches the warp-specialised Hopper kernel: TMA descriptors, what is static about it, and its split tiles."""
 
-import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -19,20 +18,28 @@ GLUON_DTYPES = {"bf16": gl.bfloat16, "fp16": gl.float16, "fp32": gl.float32}
 
 @dataclass(frozen=True, slots=True)
 class HopperPlan(Plan):
+    """tiling: what is static about the kernel."""
+
     kernel: ClassVar[Any] = hopper.gemm
 
+    tiling: Tiling = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "tiling", _tiling(self.problem, self.config, self.order, self.split > 0))
+
+    def workspace(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sums and flags of one launch on the current stream, for a plan that splits tiles."""
+        config = self.config
+        return (
+            workspace.sums(self.split * self.splits * config.block_m * config.block_n, self.device),
+            workspace.flags(self.split * self.tiling.consumers, self.device),
+        )
+
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None):
-        p, config = self.problem, self.config
-        order, factors, along = self.order
-        tiling = _tiling(p, config, order, along, self.split > 0)
+        p, config, tiling = self.problem, self.config, self.tiling
         a, b, out = (x.unsqueeze(0) if x.dim() == 2 else x for x in (a, b, out))
         tiles_m, tiles_n = config.tiles(p)
-        sums = flags = None
-        if self.split:
-            sums = torch.empty(
-                self.split * self.splits * config.block_m * config.block_n, dtype=torch.float32, device=a.device
-            )
-            flags = workspace.flags(self.split * tiling.consumers, self.device)
+        sums, flags = self.workspace() if self.split else (None, None)
         b_stored = b.mT if tiling.b_transposed else b
         b_descs = [_describe(b_stored, *block) for block in zip(tiling.b_boxes, tiling.b_shared, strict=True)]
         arguments = (
@@ -43,7 +50,7 @@ class HopperPlan(Plan):
             float(alpha), float(beta), bias, c, *addend_strides(c, out),
             p.m, p.n, self.programs + self.split * (self.splits - 1), self.programs - self.split, self.splits,
             self.launched, tiles_m, tiles_n, -(-p.k // tiling.block_k),
-            self.table, factors, sums, flags, b_descs[1] if len(b_descs) > 1 else None, tiling,
+            self.table, self.order[1], sums, flags, b_descs[1] if len(b_descs) > 1 else None, tiling,
         )  # fmt: skip
         # The parts of a split tile wait for each other: a cooperative grid is resident as a whole, or not started.
         options = {
@@ -53,8 +60,8 @@ class HopperPlan(Plan):
         return arguments, options
 
 
-@functools.lru_cache(maxsize=1024)
-def _tiling(problem: Problem, config: Config, order: str, along: str, split: bool) -> Tiling:
+def _tiling(problem: Problem, config: Config, order: tuple[str, tuple[int, ...], str], split: bool) -> Tiling:
+    name, _, along = order
     consumers_m, consumers_n = consumer_grid(config)
     piece_cols, buffers = output_buffers(config, problem)
     return Tiling(
@@ -78,7 +85,7 @@ def _tiling(problem: Problem, config: Config, order: str, along: str, split: boo
         batched=problem.batch > 1,
         split=split,
         cluster=config.cluster,
-        order=order,
+        order=name,
         along=along,
     )
 

@@ -16,6 +16,18 @@ from tritonmm.problem import Problem
 class SkinnyPlan(Plan):
     kernel: ClassVar[Any] = skinny_kernel
 
+    @property
+    def operands(self) -> dict[str, str]:
+        return {"w": "a", "x": "b"} if streams_a(self.config) else {"w": "b", "x": "a"}
+
+    def workspace(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sums and flags of one launch on the current stream, for a plan that splits K."""
+        config = self.config
+        return (
+            workspace.sums(self.programs * config.split_k * config.block_m * config.block_n, self.device),
+            workspace.flags(self.programs, self.device),
+        )
+
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None):
         p, config = self.problem, self.config
         order, factors, along = self.order
@@ -31,10 +43,7 @@ class SkinnyPlan(Plan):
             w, x, rows, cols, block_r, block_c = b, a, p.n, p.m, config.block_n, config.block_m
             w_strides, x_strides, layouts = b_strides, a_strides, (layout_b, layout_a)
             out_strides, c_strides, bias_strides = _swap(out_strides), _swap(c_strides), (1, 0)
-        sums = flags = None
-        if config.split_k > 1:
-            sums = torch.empty(self.programs * config.split_k * block_r * block_c, dtype=torch.float32, device=a.device)
-            flags = workspace.flags(self.programs, self.device)
+        sums, flags = self.workspace() if config.split_k > 1 else (None, None)
         spans = *w_strides, *x_strides, *out_strides, *c_strides
         options = {
             "BLOCK_R": block_r, "BLOCK_C": block_c, "BLOCK_K": config.block_k, "SPLIT_K": config.split_k,

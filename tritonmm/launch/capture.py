@@ -1,0 +1,36 @@
+"""Calls that CUDA forbids while a graph is captured anywhere in the process, made without harm to the capture.
+
+Loading a module or asking for an event is "potentially unsafe": in CUDA's default capture mode it fails, and
+invalidates the capture, of another thread too. A thread in relaxed mode may make such calls; torch allocates like that.
+"""
+
+import contextlib
+import ctypes
+import functools
+from collections.abc import Iterator
+
+RELAXED = 2
+"""CU_STREAM_CAPTURE_MODE_RELAXED."""
+
+
+@contextlib.contextmanager
+def relaxed() -> Iterator[None]:
+    """This thread's calls neither fail because of a capture nor break it, as long as they do not touch it."""
+    exchange = _exchange()
+    mode = ctypes.c_int(RELAXED)
+    if exchange is None or exchange(ctypes.byref(mode)):  # no CUDA here, or not initialised: there is no capture
+        yield
+        return
+    try:
+        yield
+    finally:
+        exchange(ctypes.byref(mode))  # the former mode
+
+
+@functools.cache
+def _exchange():
+    """The driver's function that swaps the calling thread's capture mode, or None without a driver."""
+    try:
+        return ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
+    except (OSError, AttributeError):
+        return None

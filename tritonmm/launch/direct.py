@@ -1,0 +1,215 @@
+"""A launch that Triton's JIT has made once, made again with nothing but a call of Triton's C launcher.
+
+The JIT binds, specialises and looks up all arguments on each call, which costs more than the launch. What it decides
+depends on the tensors' strides, on which addresses are multiples of 16, and on what a plan fixes: so for tensors of
+the same strides and alignment the kernel is the same, and of its arguments only addresses, tensor maps, alpha and
+beta change. A tensor map is fixed by an address and by what does not change, and is encoded once for each address.
+
+How the launcher is called is Triton's own affair, and changed with 3.7: releases that are not known here launch
+through the JIT, as does everything that is not an NVIDIA GPU.
+"""
+
+import contextlib
+import dataclasses
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import triton
+from triton.compiler import CompiledKernel
+from triton.runtime import driver
+
+from tritonmm.launch.bounded import Bounded
+
+FLAT = triton.__version__.startswith("3.6.")
+"""Whether the launcher takes the kernel's arguments one by one behind its own 13, which only Triton 3.6's does."""
+
+KNOWN = FLAT or triton.__version__.startswith(("3.7.", "3.8.", "3.9."))
+"""Whether this release's launcher is one that is called here."""
+
+OWN = 13 if FLAT else 0
+"""The launcher's own arguments in front of the kernel's."""
+
+STREAM = 3
+"""Where the stream is among the launcher's own arguments."""
+
+RUNTIME = triton.knobs.runtime
+"""Where Triton keeps its launch hooks."""
+
+LAUNCHES = Bounded(2048)
+"""The launches of all plans: 1.3 KiB each, with TMA 5 KiB, 10 MiB in all."""
+
+MAPS = Bounded(4096)
+"""The tensor maps of all launches: 0.4 KiB each, 1.6 MiB in all."""
+
+
+def hooked() -> bool:
+    """Whether something, a profiler say, wants to know of every launch: then launches go through the JIT."""
+    start, end = RUNTIME.launch_enter_hook, RUNTIME.launch_exit_hook
+    return bool(getattr(start, "calls", start) or getattr(end, "calls", end))
+
+
+class TensorMaps(dict):
+    """The tensor maps of one operand by its address; everything else that a map holds is fixed."""
+
+    __slots__ = ("geometry", "kind", "make", "meta")
+
+    def __init__(self, descriptor, kind: str, meta: dict):
+        super().__init__()
+        self.make = type(descriptor)
+        # Not its base, the tensor of the first call, which would be kept alive.
+        names = [field.name for field in dataclasses.fields(descriptor) if field.name != "base"]
+        self.geometry = {name: getattr(descriptor, name) for name in names}
+        self.kind = kind
+        self.meta = meta
+
+    def encode(self, x: torch.Tensor) -> Any:
+        """The map at the address of x, made and kept."""
+        descriptor = self.make(base=x, **self.geometry)
+        found = _expanded([self.kind], [self.meta], [descriptor])[0]
+        MAPS.put(self, x.data_ptr(), found)
+        return found
+
+
+class Launch:
+    """A compiled kernel, and its arguments for tensors of certain strides and alignments.
+
+    A launch copies `values` and replaces what it changes: in the places `a`, `b`, `b_strip` and `out_map` tensor maps,
+    or addresses where the kernel takes those; in `out`, `c`, `bias`, `sums` and `flags` addresses; in `alpha` and `beta`
+    numbers. A place is None where the kernel has no such argument.
+    """
+
+    __slots__ = (
+        "a", "a_maps", "alpha", "annotations", "b", "b_maps", "b_strip", "b_strip_maps", "beta", "bias", "c",
+        "cooperative", "current_device", "flags", "function", "grid", "index", "kernel", "launch", "metadata", "out", "out_map", "out_maps", "pdl",
+        "signature", "stream_of", "sums", "values",
+    )  # fmt: skip
+
+    def __init__(self, kernel, grid: int, index: int, values: list, places: dict[str, int], maps: dict):
+        launcher = kernel.run
+        self.kernel = kernel  # from Triton 3.9, one that nobody holds unloads its code
+        self.grid = grid
+        self.index = index
+        self.function = kernel.function
+        self.metadata = kernel.packed_metadata
+        self.cooperative = launcher.launch_cooperative_grid
+        self.pdl = launcher.launch_pdl
+        self.launch = _c_launcher(launcher)
+        self.annotations = self.signature = None
+        if FLAT:
+            own = grid, 1, 1, 0, self.function, self.cooperative, self.pdl, None, None, self.metadata
+            values = [*own, None, None, None, *values]
+        else:
+            self.annotations, self.signature = launcher.arg_annotations, launcher.kernel_signature
+        self.values = values
+        self.a_maps, self.b_maps, self.out_maps = (maps.get(f"{name}_desc") for name in ("a", "b", "out"))
+        self.a = places["a_desc" if self.a_maps is not None else "a"]
+        self.b = places["b_desc" if self.b_maps is not None else "b"]
+        self.b_strip, self.b_strip_maps = places.get("b_desc_1"), maps.get("b_desc_1")
+        self.out, self.out_map = places["out"], places.get("out_desc")
+        self.alpha, self.beta = places["alpha"], places["beta"]
+        self.c, self.bias = places.get("c"), places.get("bias")
+        self.sums, self.flags = places.get("workspace"), places.get("flags")
+        self.stream_of = driver.active.get_current_stream
+        # torch.cuda.current_device, without looking whether CUDA is initialised.
+        self.current_device = getattr(torch._C, "_cuda_getDevice", driver.active.get_current_device)
+
+    def again(self, plan, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias) -> None:
+        """Launches for tensors at the addresses a_at, b_at and out_at."""
+        if self.current_device() != self.index:
+            with torch.cuda.device(self.index):
+                return self.again(plan, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias)
+        values = self.values.copy()
+        if self.a_maps is None:
+            values[self.a] = a_at
+            values[self.b] = b_at
+        else:
+            values[self.a] = self.a_maps.get(a_at) or self.a_maps.encode(a)
+            values[self.b] = self.b_maps.get(b_at) or self.b_maps.encode(b)
+            if self.b_strip_maps is not None:
+                values[self.b_strip] = self.b_strip_maps.get(b_at) or self.b_strip_maps.encode(b)
+            if self.out_maps is not None:
+                values[self.out_map] = self.out_maps.get(out_at) or self.out_maps.encode(out)
+        values[self.out] = out_at
+        values[self.alpha] = alpha
+        values[self.beta] = beta
+        if self.c is not None:
+            values[self.c] = c.data_ptr()
+        if self.bias is not None:
+            values[self.bias] = bias.data_ptr()
+        if self.sums is not None:
+            sums, flags = plan.workspace()  # held until the launch is in the stream
+            values[self.sums] = sums.data_ptr()
+            values[self.flags] = flags.data_ptr()
+        if FLAT:
+            values[STREAM] = self.stream_of(self.index)
+            self.launch(*values)
+        else:
+            self.launch(
+                self.grid, 1, 1, self.stream_of(self.index), self.function, self.cooperative, self.pdl, self.metadata,
+                None, None, None, None, None, self.annotations, self.signature, values,
+            )  # fmt: skip
+
+
+def repeatable(
+    jit, kernel, grid: int, index: int, arguments: tuple, options: dict, operands: dict[str, str]
+) -> Launch | None:
+    """The launch that `jit` made with these arguments and compiled `kernel` for; None where it cannot be made again.
+
+    operands: which of the kernel's arguments are "a" and "b", where they have other names. A launch cannot be repeated where it needs memory of Triton's, as an instrumented kernel does.
+    """
+    if not KNOWN or not isinstance(kernel, CompiledKernel):
+        return None
+    if type(kernel.run).__module__ != "triton.backends.nvidia.driver":
+        return None
+    launcher = kernel.run
+    if launcher.global_scratch_size or launcher.profile_scratch_size or getattr(launcher, "gsan_enabled", False):
+        return None
+    constants = {name: x for name, x in options.items() if name in jit.arg_names}
+    bound = jit.signature.bind(*arguments, **constants).arguments
+    kinds = list(kernel.src.signature.values())
+    metas = list(getattr(kernel.metadata, "tensordesc_meta", None) or ())
+    described = [name for name, kind in zip(bound, kinds, strict=True) if _is_described(kind)]
+    if len(described) != len(metas):
+        return None
+    places, maps = {}, {}
+    place = OWN
+    for (name, x), kind in zip(bound.items(), kinds, strict=True):
+        if kind != "constexpr":
+            places[operands.get(name, name)] = place
+        if name in described:
+            maps[name] = TensorMaps(x, kind, metas[len(maps)])
+            place += 2 * len(x.shape)
+        place += 1
+    values = _expanded(kinds, metas, bound.values())
+    for i, x in enumerate(values):
+        if isinstance(x, torch.Tensor):
+            values[i] = x.data_ptr()
+    launch = Launch(kernel, grid, index, values, places, maps)
+    for name, known in maps.items():
+        MAPS.put(known, bound[name].base.data_ptr(), launch.values[places[name]])
+    return launch
+
+
+def _is_described(kind) -> bool:
+    return isinstance(kind, str) and kind.startswith("tensordesc")
+
+
+def _expanded(kinds: list, metas: list, arguments: Iterable) -> list:
+    """The arguments with each descriptor replaced by its tensor map, shape and strides, by Triton itself."""
+    from triton.backends.nvidia.driver import wrap_handle_tensordesc
+
+    signature = dict(enumerate(kinds))
+    if FLAT:
+        return wrap_handle_tensordesc(lambda *found: list(found[OWN:]), signature, metas)(*[None] * OWN, *arguments)
+    return wrap_handle_tensordesc(lambda found: list(found), signature, metas)(tuple(arguments))
+
+
+def _c_launcher(launcher):
+    if not FLAT:
+        return driver.active.utils.launch
+    # Where there are descriptors it is wrapped in a function that encodes them.
+    with contextlib.suppress(TypeError, KeyError):
+        return inspect.getclosurevars(launcher.launch).nonlocals["launcher"]
+    return launcher.launch
