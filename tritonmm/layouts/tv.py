@@ -70,28 +70,38 @@ def blocked(
 
 
 def vector_elems(dealt, elem_bytes: int) -> int:
-    """How many elements one access of a thread can have: values next to each other in memory, aligned, 16 bytes."""
-    offsets = dealt.offsets()
-    width = 16 // elem_bytes
-    while width > 1:
-        groups = offsets[:, : offsets.shape[1] // width * width].reshape(len(offsets), -1, width)
-        fits = offsets.shape[1] % width == 0 and not (groups[:, :, 0] % width).any()
-        if fits and (groups - groups[:, :, :1] == np.arange(width)).all():
-            break
-        width //= 2
-    return width
+    """How many elements one access of a thread can have: neighbours in memory, aligned, at most 16 bytes.
+
+    dealt: (thread, value) -> offset in elements, as `composition(tile, tv)` gives it.
+    """
+    return _accesses(dealt, elem_bytes)[1]
 
 
 def warp_conflicts(dealt, elem_bytes: int) -> list[Conflicts]:
     """The conflicts of every instruction with which warps access a tile in shared memory, warp by warp.
 
-    dealt: (thread, value) -> offset in elements, as `composition(tile, tv)` gives it. Accesses are as wide as
-    `vector_elems` says.
+    dealt: as in `vector_elems`, which says how wide the accesses are.
     """
-    width = vector_elems(dealt, elem_bytes)
-    firsts = dealt.offsets()[:, ::width] * elem_bytes
+    firsts, width = _accesses(dealt, elem_bytes)
     return [
         bank_conflicts(addresses, width * elem_bytes)
         for warp in range(0, len(firsts), WARP)
         for addresses in firsts[warp : warp + WARP].T
     ]
+
+
+def _accesses(dealt, elem_bytes: int) -> tuple[np.ndarray, int]:
+    """Byte address of every access of every thread, and the elements that one has."""
+    offsets = dealt.offsets()
+    # A compiler numbers registers as it likes: values are taken in the order in which they lie in memory.
+    offsets = offsets[:, np.argsort(offsets[0], kind="stable")]
+    threads, values = offsets.shape
+    width = 16 // elem_bytes
+    while width > 1:
+        if values % width == 0:
+            groups = offsets.reshape(threads, -1, width)
+            together = (groups - groups[:, :, :1] == np.arange(width)).all()
+            if together and not (groups[:, :, 0] % width).any():
+                break
+        width //= 2
+    return offsets[:, ::width] * elem_bytes, width
