@@ -23,6 +23,7 @@ from triton.runtime import driver
 from tritonmm import gpu as gpus
 from tritonmm import orders, skinny
 from tritonmm.config import HAS_CLUSTERS, Config, consumer_grid, shared_bytes
+from tritonmm.launch import transpose as transposes
 from tritonmm.launch.relayout import RESIDENT
 from tritonmm.plan import bind
 from tritonmm.problem import DTYPES, Epilogue, Problem
@@ -62,15 +63,19 @@ class Compiled:
 
 def compile_for(gpu: gpus.Gpu, problem: Problem, config: Config) -> Compiled:
     """What the plan of (problem, config) launches, compiled for `gpu`."""
-    driver.set_active(Elsewhere(gpu))
     a, b, out = operands(problem)
     plan = bind(problem, config, gpu, torch.device("meta"))
     c = out if problem.epilogue.c else None
     bias = out[0, 0] if problem.epilogue.bias else None
-    arguments, options = plan.arguments(a, b, out, c=c, bias=bias)
+    return compile_kernel(gpu, plan.kernel, *plan.arguments(a, b, out, c=c, bias=bias))
+
+
+def compile_kernel(gpu: gpus.Gpu, jitted, arguments: tuple, options: dict) -> Compiled:
+    """What a launch with these arguments would run, compiled for `gpu`."""
+    driver.set_active(Elsewhere(gpu))
     with contextlib.redirect_stdout(io.StringIO()) as log, triton.knobs.nvidia.scope():
         triton.knobs.nvidia.dump_ptxas_log = True
-        kernel = plan.kernel.warmup(*arguments, grid=(1,), **options)
+        kernel = jitted.warmup(*arguments, grid=(1,), **options)
     if not gpu.is_nvidia:
         return read_amd(kernel)
     return read_nvidia(kernel, LOGS.setdefault(kernel.hash, log.getvalue()))
@@ -360,6 +365,31 @@ def cluster_fault(ptx: str, config: Config) -> str:
     return ""
 
 
+def transpose_cases():
+    """(gpu, tile): every layout of shared memory, size of elements and kind of access, and other targets."""
+    for elem_bytes in (1, 2, 4):
+        widest = 16 // elem_bytes
+        for layout in transposes.LAYOUTS:
+            for vectors in ((widest, widest), (1, widest), (1, 1)):
+                yield gpus.spec("h200"), transposes.TransposeTile(layout, elem_bytes, *vectors)
+        for gpu in ("a100", "b200"):
+            yield gpus.spec(gpu), transposes.TransposeTile("swizzled", elem_bytes, widest, widest)
+
+
+def transpose_fault(compiled: Compiled, tile: transposes.TransposeTile) -> str:
+    """What is wrong with a compiled transpose, or "": its reads must be those whose conflicts are predicted."""
+    if compiled.spilled_bytes:
+        return f"spills {compiled.spilled_bytes} bytes"
+    expected = len(tile.conflicts()[1]) // tile.num_warps
+    found = len(re.findall(r"ld\.shared\S*\.b", compiled.assembly))
+    if tile.layout != "padded" and found != expected:  # Triton reads half words of some padded tiles one by one
+        return f"{found} reads of shared memory, expected {expected}"
+    for vector, direction in ((tile.load_vector, "ld"), (tile.store_vector, "st")):
+        if vector * tile.elem_bytes == 16 and not re.search(rf"{direction}\.global\S*\.v4\.b32", compiled.assembly):
+            return f"no {direction}.global of 16 bytes"
+    return ""
+
+
 def main() -> int:
     os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()  # nothing an earlier compiler made is looked at
     faults = 0
@@ -372,6 +402,16 @@ def main() -> int:
         print(
             f"{gpu.arch:7} {problem!s:28} {config!s:72} {compiled.registers:4} registers"
             f" {compiled.shared_bytes:7} bytes shared  {why or 'ok'}",
+            flush=True,
+        )
+    for gpu, tile in transpose_cases():
+        x = torch.empty(4096, 4096, dtype=transposes.INTEGERS[tile.elem_bytes], device="meta")
+        compiled = compile_kernel(gpu, transposes.transpose_kernel, *transposes.arguments_of(x, x, tile))
+        why = transpose_fault(compiled, tile)
+        faults += bool(why)
+        print(
+            f"{gpu.arch:7} {tile!s:90} {compiled.registers:4} registers {compiled.shared_bytes:7} bytes shared "
+            f" {why or 'ok'}",
             flush=True,
         )
     print(f"triton {triton.__version__}: {faults} faults")

@@ -90,8 +90,10 @@ def test_a_results_file_becomes_png_and_svg(name, results, tmp_path):
 
 def test_the_exact_figures_are_drawn(tmp_path):
     paths = exact.main(tmp_path)
-    assert_written(paths[:2], tmp_path / "visit_order")
-    assert_written(paths[2:], tmp_path / "orders_gallery")
+    names = ("visit_order", "orders_gallery", "swizzle_banks", "mma_fragments")
+    assert len(paths) == 2 * len(names)
+    for i, name in enumerate(names):
+        assert_written(paths[2 * i : 2 * i + 2], tmp_path / name)
 
 
 def test_an_order_is_no_suffix(tmp_path):

@@ -1,6 +1,6 @@
 """tritonmm: matrix products in Triton, with the order of the output tiles as a first-class value."""
 
-from tritonmm import gpu, l2, orders
+from tritonmm import gpu, l2, layouts, orders
 from tritonmm.config import Config
 from tritonmm.explanation import Explanation, explain
 from tritonmm.ops import addbmm, addmm, baddbmm, bmm, dot, linear, matmul, mm, mv
@@ -24,6 +24,7 @@ __all__ = [
     "explain",
     "gpu",
     "l2",
+    "layouts",
     "linear",
     "matmul",
     "mm",

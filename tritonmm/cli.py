@@ -94,6 +94,12 @@ def _config(text: str):
     return Config.from_json(text)
 
 
+def _layout(text: str):
+    from tritonmm.layouts import show
+
+    return show.parse(text)
+
+
 def _gpu(text: str):
     from tritonmm import gpu
 
@@ -296,6 +302,29 @@ def order(order, grid, png) -> None:
         visit = _plots("visit")
         for path in visit.draw([order], *grid, png):
             click.echo(path)
+
+
+@main.command()
+@click.argument("name", type=_Parsed("layout", _layout))
+@click.option("--tile", type=_Parsed("tile", _grid), default="8x64", help="Rows x columns that a swizzle is put on.")
+@click.option("--dtype", type=click.Choice(["f8", "f16", "bf16", "f32", "f64"]), default="f16", help="Of the tile.")
+@click.option("--out", type=click.Path(path_type=Path), help="Draw it too, as PNG and SVG.")
+def layout(name, tile, dtype, out) -> None:
+    """Print a swizzle's banks and conflicts, or who holds what of a tensor-core instruction.
+
+    NAME is "swizzle<3,3,3>", as CuTe spells Swizzle<B,M,S>, or an atom such as SM80_16x8x16_F16F16F16F16_TN.
+    """
+    from tritonmm.layouts import Swizzle, show
+
+    if not isinstance(name, Swizzle):
+        _refuse("tile", "dtype", why="it goes with a swizzle; an atom says it itself")
+    try:
+        shown = show.SwizzledTile(name, *tile, show.ELEM_BITS[dtype]) if isinstance(name, Swizzle) else name
+        click.echo("\n".join(show.lines(shown)))
+        for path in _plots("layouts").draw(shown, out) if out else ():
+            click.echo(path)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
 
 
 @main.command()

@@ -1,7 +1,6 @@
 """How plans are launched, a module a kernel family; this one holds what they share."""
 
 import contextlib
-import functools
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -128,11 +127,12 @@ def _looks(x: torch.Tensor | None) -> tuple | None:
     return None if x is None else (x.dtype, x.shape, x.stride(), x.data_ptr() % 16)
 
 
-@functools.cache
 def early_start(device: torch.device) -> dict[str, bool]:
-    """The option by which a grid starts before the previous one has ended, on a device that can do so."""
-    able = device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device)[0] >= 9
-    return {"launch_pdl": True} if able else {}
+    """The option by which a grid starts before the previous one has ended, where the current device can do so."""
+    if device.type != "cuda":
+        return {}
+    target = driver.active.get_current_target()
+    return {"launch_pdl": True} if target.backend == "cuda" and target.arch >= 90 else {}
 
 
 def strides(x: torch.Tensor) -> tuple[int, int, int]:

@@ -76,14 +76,14 @@ class Launch:
     """A compiled kernel, and its arguments for tensors of certain strides and alignments.
 
     A launch copies `values` and replaces what it changes: in the places `a`, `b`, `b_strip` and `out_map` tensor maps,
-    or addresses where the kernel takes those; in `out`, `c`, `bias`, `sums` and `flags` addresses; in `alpha` and `beta`
-    numbers. A place is None where the kernel has no such argument.
+    or addresses where the kernel takes those; in `out`, `c`, `bias`, `sums` and `flags` addresses; in `alpha` and
+    `beta` numbers. A place is None where the kernel has no such argument.
     """
 
     __slots__ = (
         "a", "a_maps", "alpha", "annotations", "b", "b_maps", "b_strip", "b_strip_maps", "beta", "bias", "c",
-        "cooperative", "current_device", "flags", "function", "grid", "index", "kernel", "launch", "metadata", "out", "out_map", "out_maps", "pdl",
-        "signature", "stream_of", "sums", "values",
+        "cooperative", "current_device", "flags", "function", "grid", "index", "kernel", "launch", "metadata", "out",
+        "out_map", "out_maps", "pdl", "signature", "stream_of", "sums", "values",
     )  # fmt: skip
 
     def __init__(self, kernel, grid: int, index: int, values: list, places: dict[str, int], maps: dict):
@@ -157,7 +157,8 @@ def repeatable(
 ) -> Launch | None:
     """The launch that `jit` made with these arguments and compiled `kernel` for; None where it cannot be made again.
 
-    operands: which of the kernel's arguments are "a" and "b", where they have other names. A launch cannot be repeated where it needs memory of Triton's, as an instrumented kernel does.
+    operands: which of the kernel's arguments are "a" and "b", where they have other names. A launch cannot be made
+    again where it needs memory of Triton's, as that of an instrumented kernel does.
     """
     if not KNOWN or not isinstance(kernel, CompiledKernel):
         return None
