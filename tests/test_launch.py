@@ -20,6 +20,7 @@ from recording import DEVICE, recording
 from triton.knobs import HookChain
 
 from tritonmm import gpu as gpus
+from tritonmm import orders
 from tritonmm.config import HAS_CLUSTERS, Config
 from tritonmm.launch import capture, direct, workspace
 from tritonmm.launch.bounded import Bounded
@@ -35,7 +36,7 @@ HOPPER = Config("hopper", 64, 64, 64, 3, 4, persistent=True)
 CLUSTER = Config("hopper", 128, 128, 64, 3, 4, persistent=True, cluster="m")
 
 CASES = {
-    "tile": (Problem(70, 90, 50, alignment=4, out_alignment=4), TILE),
+    "tile": (Problem(70, 90, 50, a_alignment=4, b_alignment=4, out_alignment=4), TILE),
     "tile, everything": (Problem(64, 96, 64, batch=2, layout="nt", epilogue=EVERYTHING), TILE),
     "persistent": (Problem(192, 136, 72, layout="tn"), PERSISTENT),
     "persistent, everything": (Problem(192, 136, 72, batch=3, out_dtype="fp32", epilogue=EVERYTHING), PERSISTENT),
@@ -46,6 +47,14 @@ CASES = {
     "hopper, split K": (Problem(192, 136, 1024, out_dtype="fp32"), replace(HOPPER, split_k=4)),
     "hopper, split tail": (Problem(192, 136, 1024, layout="nt", epilogue=EVERYTHING), replace(HOPPER, split_tail=2)),
 }
+CASES["hopper, two strips"] = (
+    Problem(130, 264, 128, layout="nt"),
+    replace(HOPPER, block_m=64, block_n=192),
+)
+SKINNY = Config("skinny", 16, 64, 64, 3, 4, order=orders.RowMajor())
+CASES["skinny"] = Problem(7, 136, 256, layout="nt"), SKINNY
+CASES["skinny, split K"] = Problem(7, 136, 256, layout="nn", epilogue=EVERYTHING), replace(SKINNY, split_k=3)
+CASES["skinny, transposed"] = Problem(136, 7, 256), replace(SKINNY, block_m=64, block_n=16)
 if HAS_CLUSTERS:
     CASES["hopper, cluster"] = Problem(256, 264, 128, layout="nt"), CLUSTER
 
@@ -128,7 +137,7 @@ def test_a_repeated_launch_is_the_jits(case, recorder, monkeypatch):
 
 @compiled
 def test_misaligned_tensors_take_another_kernel(recorder):
-    plan = plan_of(Problem(64, 96, 64, alignment=2, out_alignment=2), TILE)
+    plan = plan_of(Problem(64, 96, 64, a_alignment=2, b_alignment=2, out_alignment=2), TILE)
     for offset in (0, 1, 8, 9):
         tensors, _ = operands(plan.problem, offset=offset)
         straight, _ = operands(plan.problem)
@@ -288,7 +297,7 @@ def test_a_kernel_that_needs_scratch_memory_launches_by_the_jit(recorder, monkey
     for name in ("global_scratch_size", "profile_scratch_size"):
         with monkeypatch.context() as patch:
             patch.setattr(kernel.run, name, 128)
-            assert direct.repeatable(plan.kernel, kernel, plan.grid, DEVICE.index, arguments, options) is None
+            assert direct.repeatable(plan.kernel, kernel, plan.grid, DEVICE.index, arguments, options, {}) is None
 
 
 @pytest.fixture

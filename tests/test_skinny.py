@@ -185,7 +185,7 @@ def test_infinities_and_nans_stay_in_their_rows_and_columns(blocks, device):
 def test_every_problem_has_configs(layout, gpu):
     for m, n, k in itertools.product((0, 1, 17, 300, 5000), (0, 1, 4096), (0, 1, 4096)):
         for dtype in DTYPES:
-            problem = Problem(m, n, k, batch=3, dtype=dtype, layout=layout, alignment=2)
+            problem = Problem(m, n, k, batch=3, dtype=dtype, layout=layout, a_alignment=2, b_alignment=2)
             found = skinny.configs(problem, gpus.spec(gpu))
             assert 1 <= len(found) <= skinny.MOST
             assert len(set(found)) == len(found)

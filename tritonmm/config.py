@@ -347,7 +347,7 @@ def output_buffers(config: Config, problem: Problem) -> tuple[int, int]:
     cols = min(consumer_strips(config)[0], 128 // problem.out_element_bytes)
     if problem.epilogue.c and problem.out_alignment < 16:
         cols = min(cols, 1024 * consumers_m // block_m)
-    most = 2 if block_n > consumers_n * cols else 1
+    most = 1 + (block_n // (consumers_n * cols) % 2 == 0)  # in turn, from one tile to the next too
     for choice in ((cols, most), (cols, 1), (cols // 2, 2), (cols // 2, 1)):
         if _hopper_shared(config, problem, *choice) <= 232_448:
             break

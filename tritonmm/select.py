@@ -53,9 +53,9 @@ _HALF = (
     _Tile("hopper", (192, 128, 64), 5, 12, 0.85, 1.75),
     _Tile("hopper", (128, 128, 64), 6, 8, 0.79, 0.85),
     _Tile("hopper", (64, 256, 64), 5, 8, 0.78, 1.10),
-    _Tile("hopper", (64, 128, 64), 8, 8, 0.65, 0.30),
-    _Tile("hopper", (128, 64, 64), 8, 8, 0.52, 0.10),
-    _Tile("hopper", (64, 64, 64), 8, 4, 0.40, 0.10),
+    _Tile("hopper", (64, 128, 64), 8, 8, 0.65, 0.55),
+    _Tile("hopper", (128, 64, 64), 8, 8, 0.52, 0.50),
+    _Tile("hopper", (64, 64, 64), 8, 4, 0.40, 0.25),
     _Tile("persistent", (128, 256, 64), 3, 8, 0.80, 2.5),
     _Tile("persistent", (128, 128, 64), 4, 8, 0.70, 1.0),
     _Tile("persistent", (128, 64, 64), 4, 4, 0.50, 0.5),
@@ -81,9 +81,19 @@ _FP32 = (
     _Tile("tile", (16, 32, 16), 4, 2, 0.07, 0.5),
 )
 
-LAUNCH_US = 1.7
+LAUNCH_US = 0.9
+"""What a launch costs that follows another: it starts while the other still runs."""
 
-SPLIT_US = 3.0
+FIRST_US = 2.5
+"""From the start of a launch to its first product, and from its last one to its end, where memory is the limit."""
+
+STREAM_SHARE = {"hopper": 0.8, "persistent": 0.8, "tile": 0.55}
+"""Of the bandwidth of device memory, what a kernel reaches that waits for nothing else (H200, 2026-11-21)."""
+
+SM_BANDWIDTH = 95e9
+"""Bytes/s that an SM receives while all do (H200, 2026-11-21)."""
+
+SPLIT_US = 3.8
 """What a launch with split tiles costs beside its work: a cooperative grid, and the meeting of the parts."""
 
 PARTIAL_BANDWIDTH = 6e12
@@ -117,9 +127,7 @@ def choose(problem: Problem, gpu: Gpu, kernel: str = "") -> Config:
 @functools.lru_cache(maxsize=4096)
 def best(problem: Problem, gpu: Gpu, kernel: str = "") -> tuple[float, Config]:
     """The estimated time in microseconds of what `choose` chooses, and that config."""
-    if kernel == "skinny":
-        return 0.0, skinny.configs(problem, gpu)[0]
-    timed = []
+    timed = skinny.timed(problem, gpu) if kernel == "skinny" or (not kernel and _is_skinny(problem)) else []
     reason = f"no tile of kernel {kernel!r}"
     for tile in _HALF if problem.element_bytes == 2 else _FP32:
         if kernel in ("", tile.kernel):
@@ -131,6 +139,11 @@ def best(problem: Problem, gpu: Gpu, kernel: str = "") -> tuple[float, Config]:
     if not timed:
         raise ValueError(f"no config for {problem} on {gpu.name}: {reason}")
     return min(timed, key=lambda pair: pair[0])
+
+
+def _is_skinny(problem: Problem) -> bool:
+    """Whether the skinny kernel is worth an estimate: the output has few rows, or few columns, and is long."""
+    return problem.k > 0 and min(problem.m, problem.n) <= 64 and max(problem.m, problem.n) >= 512
 
 
 def _factor(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> int:
@@ -161,14 +174,21 @@ def _estimate_us(config: Config, tile: _Tile, problem: Problem, gpu: Gpu) -> flo
     share = tile.share
     if config.kernel == "tile" and (problem.element_bytes == 2 or problem.precision == "tf32"):
         share *= NARROW_SHARE[problem.relaid(config.relayout).alignment]
-    loop_us = steps * flops / (gpu.rate(problem.dtype, problem.precision) * share) * 1e6
+    received = (config.block_m + config.block_n) * config.block_k * problem.element_bytes
+    step_us = max(flops / (gpu.rate(problem.dtype, problem.precision) * share), received / SM_BANDWIDTH) * 1e6
+    loop_us = steps * step_us
     tiles_m, tiles_n = config.tiles(problem)
     tiles = tiles_m * tiles_n * problem.batch
     rounds, tail = divmod(tiles, gpu.sms)
-    us = LAUNCH_US + cost.relayout_seconds(problem, config, gpu) * 1e6 + rounds * (loop_us + tile.fixed_us)
+    us = rounds * (loop_us + tile.fixed_us)
+    split_us = 0.0
     if config.split_tail > 1:
         parts = tail * config.split_tail
         sums = 8 * parts * config.block_m * config.block_n  # written and read
-        turns = math.ceil(parts / gpu.sms)
-        return us + SPLIT_US + turns * (loop_us / config.split_tail + tile.fixed_us) + sums / PARTIAL_BANDWIDTH * 1e6
-    return us + math.ceil(tail / gpu.sms) * (loop_us + tile.fixed_us)
+        us += math.ceil(parts / gpu.sms) * (loop_us / config.split_tail + tile.fixed_us)
+        split_us = SPLIT_US + sums / PARTIAL_BANDWIDTH * 1e6
+    else:
+        us += math.ceil(tail / gpu.sms) * (loop_us + tile.fixed_us)
+    memory_us = FIRST_US + problem.compulsory_bytes / (gpu.bandwidth * STREAM_SHARE[config.kernel]) * 1e6
+    copies_us = cost.relayout_seconds(problem, config, gpu) * 1e6
+    return LAUNCH_US + copies_us + math.hypot(us, memory_us) + split_us  # both at once, but not perfectly
