@@ -118,6 +118,7 @@ def test_functional_call(a, device):
     assert_like(found, torch.nn.functional.linear(a, weight, layer.bias).relu())
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Inductor's own, in some releases of torch
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.gpu)])
 def test_compiled_whole_with_sizes_that_change(backend, device):
     torch._dynamo.reset()

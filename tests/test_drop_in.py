@@ -136,6 +136,7 @@ def test_autocast(mm):
     assert a.grad.dtype == torch.float32
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Inductor's own, in some releases of torch
 @WAYS
 def test_compiled_by_inductor(mm):
     torch._dynamo.reset()

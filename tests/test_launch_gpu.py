@@ -99,7 +99,7 @@ def test_the_same_addresses_with_other_strides(config, device):
 
 
 def test_misaligned_tensors(device):
-    problem = Problem(200, 264, 520, alignment=2, out_alignment=2)
+    problem = Problem(200, 264, 520, a_alignment=2, b_alignment=2, out_alignment=2)
     plan = plan_of(problem, Config(block_m=64, block_n=64, num_warps=4), device)
     for offset in (0, 1, 8, 3, 0, 1):
         memory = integers(520 * 264 + 16, device=device)

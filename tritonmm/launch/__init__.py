@@ -8,7 +8,7 @@ import torch
 from triton.runtime import driver
 
 from tritonmm.config import Config
-from tritonmm.launch import capture, direct
+from tritonmm.launch import capture, context, direct
 from tritonmm.problem import DTYPES, Problem
 
 
@@ -88,6 +88,8 @@ class Plan:
         """Launches by Triton's JIT, which compiles where it must, and keeps the launch where it can be repeated."""
         self._check(a, b, out, c, bias)
         with self._current_device(), capture.relaxed():
+            if self.device.type == "cuda":
+                context.bind(self.device.index)
             arguments, options = self.arguments(a, b, out, alpha, beta, c, bias)
             kernel = self.kernel[(self.grid,)](*arguments, **options)
             if self.device.type == "cuda" and key not in self.launches:

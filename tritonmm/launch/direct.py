@@ -20,6 +20,7 @@ import triton
 from triton.compiler import CompiledKernel
 from triton.runtime import driver
 
+from tritonmm.launch import context
 from tritonmm.launch.bounded import Bounded
 
 FLAT = triton.__version__.startswith("3.6.")
@@ -64,8 +65,9 @@ class TensorMaps(dict):
         self.kind = kind
         self.meta = meta
 
-    def encode(self, x: torch.Tensor) -> Any:
-        """The map at the address of x, made and kept."""
+    def encode(self, x: torch.Tensor, index: int) -> Any:
+        """The map at the address of x, which is on device `index`, made and kept."""
+        context.bind(index)
         descriptor = self.make(base=x, **self.geometry)
         found = _expanded([self.kind], [self.meta], [descriptor])[0]
         MAPS.put(self, x.data_ptr(), found)
@@ -125,12 +127,12 @@ class Launch:
             values[self.a] = a_at
             values[self.b] = b_at
         else:
-            values[self.a] = self.a_maps.get(a_at) or self.a_maps.encode(a)
-            values[self.b] = self.b_maps.get(b_at) or self.b_maps.encode(b)
+            values[self.a] = self.a_maps.get(a_at) or self.a_maps.encode(a, self.index)
+            values[self.b] = self.b_maps.get(b_at) or self.b_maps.encode(b, self.index)
             if self.b_strip_maps is not None:
-                values[self.b_strip] = self.b_strip_maps.get(b_at) or self.b_strip_maps.encode(b)
+                values[self.b_strip] = self.b_strip_maps.get(b_at) or self.b_strip_maps.encode(b, self.index)
             if self.out_maps is not None:
-                values[self.out_map] = self.out_maps.get(out_at) or self.out_maps.encode(out)
+                values[self.out_map] = self.out_maps.get(out_at) or self.out_maps.encode(out, self.index)
         values[self.out] = out_at
         values[self.alpha] = alpha
         values[self.beta] = beta

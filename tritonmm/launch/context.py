@@ -1,0 +1,29 @@
+"""The CUDA context of the calling thread.
+
+torch makes a device's context current in a thread when it first asks the runtime for something that needs one, which a
+new thread that only takes memory from torch's cache never does. Encoding a tensor map needs it.
+"""
+
+import ctypes
+import functools
+
+
+def bind(index: int) -> None:
+    """Makes the primary context of device `index` current in this thread, if it has none."""
+    driver = _driver()
+    if driver is None:
+        return
+    context = ctypes.c_void_p()
+    if driver.cuCtxGetCurrent(ctypes.byref(context)) or context.value:  # no CUDA, or nothing to do
+        return
+    if not driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), index):
+        driver.cuCtxSetCurrent(context)
+
+
+@functools.cache
+def _driver() -> ctypes.CDLL | None:
+    """The driver's library, or None where there is none."""
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
