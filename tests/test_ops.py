@@ -58,7 +58,7 @@ def test_k_zero_leaves_what_is_added(device):
 @pytest.mark.parametrize("which", range(4), ids=["mat1", "mat2", "c", "bias"])
 def test_negated_views_are_resolved(which, device):
     def negated(*shape):
-        return torch.view_as_complex(torch.randn(*shape, 2)).conj().imag.to(device)
+        return torch.view_as_complex(torch.randn(*shape, 2, device=device)).conj().imag
 
     shapes = [(6, 5), (5, 4), (6, 4), (4,)]
     a, b, c, bias = (negated(*s) if i == which else randn(*s, device=device) for i, s in enumerate(shapes))

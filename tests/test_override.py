@@ -106,6 +106,7 @@ def test_unknown_policies(override):
     assert registered() == before
 
 
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # torch's own, of a new thread
 def test_threads_enter_and_leave(override, device):
     before = registered()
     a = torch.randn(4, 4, device=device, dtype=torch.float64)
@@ -322,6 +323,7 @@ def test_a_network_trains_as_without(override, routes, device):
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch.func.hessian
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # dynamo's own, in some releases of torch
 def test_transforms_and_compilers_work_above_it(ours, routes, device):
     a, b = torch.randn(5, 7, device=device), torch.randn(7, 3, device=device)
     found = torch.func.hessian(lambda a: torch.mm(a, b).square().sum())(a)

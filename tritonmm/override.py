@@ -12,6 +12,7 @@ int8, fp8 and groups.
 
 import contextlib
 import inspect
+import math
 import threading
 import warnings
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ import torch
 from tritonmm.gpu import Gpu
 from tritonmm.leaves import LEAVES, kernels
 from tritonmm.problem import Problem
-from tritonmm.select import LAUNCH_US, best
+from tritonmm.select import FIRST_US, best
 
 
 def prefers(problem: Problem, gpu: Gpu) -> tuple[bool, str]:
@@ -35,19 +36,24 @@ TOLERANCE = 1.03
 """How much longer than torch's an estimate may be: the mean error of select's estimates on an H200 (2026-11-21)."""
 
 
+TORCH_LAUNCH_US = 1.7
+"""What torch's launches cost that follow another: they start in turn."""
+
+
 def torch_us(problem: Problem, gpu: Gpu) -> float:
-    """Microseconds that torch's own kernel takes, by a roofline.
+    """Microseconds that torch's own kernel takes, by a roofline joined as `select` joins its own.
 
     Shares of the peak rates are those of an H200 (cuBLAS 13, burst, 2026-11-20): 800 of 989 TFLOP/s where operands are
-    aligned, 130 where they are not, 51 of 67 in fp32; of the bandwidth what a copy reaches. cuBLAS loses little to
-    waves and nothing is subtracted for them, so it is rather torch that is favoured.
+    aligned, 130 where they are not, 51 of 67 in fp32; of the bandwidth what a copy reaches. cuBLAS has tiles of many
+    shapes and loses little to waves: nothing is subtracted for them.
     """
     aligned = min(problem.alignment, problem.out_alignment) == 16
     share = 0.81 if aligned or problem.dtype == "fp32" else 0.15
     if problem.dtype == "fp32" and problem.precision == "ieee":
         share = 0.76
-    computing = problem.flops / (gpu.rate(problem.dtype, problem.precision) * share)
-    return LAUNCH_US + 1e6 * max(computing, problem.compulsory_bytes / (gpu.bandwidth * 0.9))
+    computing_us = 1e6 * problem.flops / (gpu.rate(problem.dtype, problem.precision) * share)
+    reading_us = FIRST_US + 1e6 * problem.compulsory_bytes / (gpu.bandwidth * 0.9)
+    return TORCH_LAUNCH_US + math.hypot(computing_us, reading_us)
 
 
 _WANTED = {"faster": lambda problem, gpu: prefers(problem, gpu)[0], "always": lambda problem, gpu: True}
