@@ -61,12 +61,14 @@ class Environment:
 
 def _commit(checkout: Path) -> str:
     """The checkout's commit, and a digest of what its code has changed since, or "" if it is none."""
+    if named := os.environ.get("TRITONMM_COMMIT"):  # of a copy that was made without its history
+        return named
     # A copy installed below some other project's repository must not take that project's commit.
     if not (checkout / ".git").exists():
-        return os.environ.get("TRITONMM_COMMIT", "")
+        return ""
     commit = _answer("git", "-C", str(checkout), "rev-parse", "--short=12", "HEAD")
     if not commit:
-        return os.environ.get("TRITONMM_COMMIT", "")
+        return ""
     changes = _answer("git", "-C", str(checkout), "diff", "HEAD", "--", "tritonmm", "autotune/*.py")
     return commit + ("+" + hashlib.sha256(changes.encode()).hexdigest()[:8] if changes else "")
 

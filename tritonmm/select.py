@@ -46,7 +46,7 @@ class _Tile:
 _HALF = (
     _Tile("hopper", (192, 256, 64), 3, 12, 0.89, 3.70),
     _Tile("hopper", (256, 192, 64), 3, 8, 0.88, 3.40),
-    _Tile("hopper", (192, 192, 64), 4, 12, 0.87, 2.70),
+    _Tile("hopper", (192, 192, 64), 4, 12, 0.87, 3.20),
     _Tile("hopper", (128, 256, 64), 4, 8, 0.87, 2.40),
     _Tile("hopper", (256, 128, 64), 4, 8, 0.85, 2.40),
     _Tile("hopper", (128, 192, 64), 5, 8, 0.85, 1.80),
@@ -90,7 +90,7 @@ FIRST_US = 2.5
 STREAM_SHARE = {"hopper": 0.8, "persistent": 0.8, "tile": 0.55}
 """Of the bandwidth of device memory, what a kernel reaches that waits for nothing else (H200, 2026-11-21)."""
 
-SM_BANDWIDTH = 95e9
+SM_BANDWIDTH = 111e9
 """Bytes/s that an SM receives while all do (H200, 2026-11-21)."""
 
 SPLIT_US = 3.8

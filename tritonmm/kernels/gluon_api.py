@@ -44,7 +44,7 @@ def let_next_grid_start():
 inline_asm = getattr(gl, "inline_asm", None)
 """A block of PTX a thread, which may take shared buffers and barriers by address."""
 
-cluster_barrier = hopper.cluster.barrier if hasattr(hopper, "cluster") else None
+cluster_barrier = getattr(getattr(hopper, "cluster", None), "barrier", None)
 """Waits for all threads of the cluster."""
 
 HINTS = "cache_policy" in inspect.signature(_load).parameters and hasattr(hopper, "CachePolicy")
