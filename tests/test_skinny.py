@@ -309,3 +309,19 @@ def test_graphs_replay_beside_each_other_and_launches(device):
             torch.cuda.synchronize()
             assert torch.equal(beside, expected[0])
             assert all(torch.equal(out, right) for out, right in zip(outs, expected, strict=True)), found
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or gpus.default().capability != 90, reason="the hopper kernel needs sm_90"
+)
+def test_flags_are_shared_with_the_hopper_kernel(device):
+    """A stream's flags serve split tiles of either kernel, which leave them to each other in turn."""
+    problem = space.problem(16, 4096, 4096)
+    a = torch.randint(-2, 3, (16, 4096), device=device).bfloat16()
+    b = torch.randint(-2, 3, (4096, 4096), device=device).bfloat16().t()
+    expected = (a.double() @ b.double()).bfloat16()
+    hopper = Config("hopper", 64, 64, 64, 8, 4, split_k=2, persistent=True)
+    for found in _split_configs(problem):
+        for config in (hopper, found, hopper, hopper, found, found):
+            assert torch.equal(matmul(a, b, config=config), expected), config
