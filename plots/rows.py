@@ -9,6 +9,8 @@ from tritonmm.orders import RowMajor, SwizzleMerge, parse
 
 PROBLEM = ["m", "n", "k", "batch", "layout", "dtype"]
 CONFIG = ["kernel", "block_m", "block_n", "block_k", "num_stages", "num_warps", "split_k", "persistent"]
+LATER = {"split_tail": 1, "cluster": "", "relayout": ""}
+"""Columns of a config that older results files lack, and what they were then."""
 
 
 def read_csv(path: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
@@ -41,6 +43,9 @@ def ok(frame: pd.DataFrame, *measured: str) -> pd.DataFrame:
     rows = rows.dropna(subset=list(measured))
     if rows.empty:
         raise ValueError(f"no row of status ok has a value in each of {', '.join(measured)}")
+    for name, was in LATER.items():
+        known = rows[name].astype(object) if name in rows else pd.Series(was, rows.index, dtype=object)
+        rows = rows.assign(**{name: known.where(known.notna(), was)})
     if rows.source.nunique() > 1:
         raise ValueError(f"the results mix the sources {', '.join(sorted(set(rows.source)))}; draw them one by one")
     return rows
@@ -61,11 +66,12 @@ def by_factor(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame, str]]:
     for label, group in problems(rows):
         group = group.sort_values("time_us", kind="stable")
         factors = group.factor.nunique()
-        common = group.groupby(CONFIG, dropna=False).filter(lambda each: each.factor.nunique() == factors)  # noqa: B023
+        common = group.groupby([*CONFIG, *LATER], dropna=False).filter(lambda each: each.factor.nunique() == factors)  # noqa: B023
         config = "each factor's fastest config"
         if not common.empty:
             config = config_text(common.iloc[0])
-            group = common[(common[CONFIG] == common[CONFIG].iloc[0]).all(axis=1)]
+            same = common[[*CONFIG, *LATER]]
+            group = common[(same == same.iloc[0]).all(axis=1)]
         found.append((label, group.drop_duplicates("factor").sort_values("factor"), config))
     return found
 
@@ -83,7 +89,9 @@ def config_text(row) -> str:
         f"{row.block_m:.0f}x{row.block_n:.0f}x{row.block_k:.0f}, {row.num_stages:.0f} stages, {row.num_warps:.0f} warps"
     )
     split = f", split-k {row.split_k:.0f}" if row.split_k > 1 else ""
-    return f"{row.kernel} {text}{split}{', persistent' if row.persistent else ''}"
+    split += f", split-tail {row.split_tail:.0f}" if row.split_tail > 1 else ""
+    rest = "".join(f", {name} {row[name]}" for name in ("cluster", "relayout") if row[name])
+    return f"{row.kernel} {text}{split}{', persistent' if row.persistent else ''}{rest}"
 
 
 def caption(rows: pd.DataFrame, about: dict[str, str], source: str = "source") -> tuple[str, str]:

@@ -373,3 +373,19 @@ def test_differences_within_the_noise_look_small(results):
     left, right = comparison.figure(close, ABOUT).axes[0].get_xlim()
     assert left <= 0.96
     assert right >= 1.04
+
+
+def test_results_without_the_later_columns_are_those_of_whole_tiles(results):
+    older = results.drop(columns=list(rows.LATER))
+    for (label, group, config), (same_label, same, same_config) in zip(
+        rows.by_factor(rows.ok(older)), rows.by_factor(rows.ok(results)), strict=True
+    ):
+        assert (label, config, group.order.tolist()) == (same_label, same_config, same.order.tolist())
+
+
+def test_configs_that_differ_in_how_they_split_are_not_one_line(results):
+    tail = results[(results.block_m == 128) & (results.order == "swizzle-merge:8")].assign(split_tail=4, time_us=0.1)
+    _, group, config = rows.by_factor(rows.ok(pd.concat([results, tail])))[0]
+    assert "split" not in config
+    assert group.time_us.min() > 0.1
+    assert rows.config_text(rows.ok(tail).iloc[0]).endswith(", split-tail 4")

@@ -20,7 +20,7 @@ from tritonmm.config import Config
 HEADER = (
     "m,n,k,batch,layout,dtype,kernel,block_m,block_n,block_k,num_stages,num_warps,split_k,persistent,order,source,"
     "status,time_us,torch_us,tflops,dram_read_bytes,dram_write_bytes,l2_read_bytes,hit_rate,traffic_source,"
-    "error_ratio,message"
+    "error_ratio,message,split_tail,cluster,relayout"
 )
 HERE = Environment("H200", "580.1", "13.0", "2.15", "3.9", "0.1", "abc", "2026-11-20")
 PROBLEM = space.problem(1000, 4096, 4096)
