@@ -288,7 +288,9 @@ def _skinny_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
             )
         registers = narrow * wide // threads
         limit = _accumulator_limit(problem, gpu)
-        if registers > (min(limit, 64) if config.split_k > 1 else limit):
+        if config.split_k > 1:  # the sums of other parts; operands that are loaded element by element need addresses
+            limit = min(limit, 64 if problem.alignment >= 4 else 32)
+        if registers > limit:
             return f"{registers} accumulator registers a thread leave no room for others; more warps or a smaller tile"
     shared = shared_bytes(config, problem)
     if shared > gpu.shared_bytes:
