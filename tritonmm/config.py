@@ -128,6 +128,13 @@ class Config:
         return f"{self.kernel} {blocks} stages:{self.num_stages} warps:{self.num_warps}{split}{persistent} {self.order}"
 
 
+def _shared_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
+    shared = shared_bytes(config, problem)
+    if shared > gpu.shared_bytes:
+        return f"{shared} bytes of shared memory exceed the {gpu.shared_bytes} of {gpu.name}"
+    return ""
+
+
 def _order_reason(config: Config, problem: Problem) -> str:
     tiles = config.tiles(problem)
     if isinstance(config.order, orders.Table) and config.order.grid != tiles:
@@ -163,9 +170,8 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"blocks {config.block_m}x{config.block_n}x{config.block_k}: tl.dot needs at least 16 in each"
     if config.split_k != 1 or config.split_tail != 1:
         return f"split_k, split_tail are {config.split_k}, {config.split_tail}; the tile kernel does not split K"
-    shared = shared_bytes(config, problem)
-    if shared > gpu.shared_bytes:
-        return f"{shared} bytes of shared memory exceed the {gpu.shared_bytes} of {gpu.name}"
+    if reason := _shared_reason(config, problem, gpu):
+        return reason
     registers = config.block_m * config.block_n // (config.num_warps * (32 if gpu.is_nvidia else 64))
     if registers > _accumulator_limit(problem, gpu):
         return (
@@ -227,10 +233,7 @@ def _hopper_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"a tile of {block_m}x{block_n} leaves no registers to add C or to store without TMA; 128x256 does"
     if problem.epilogue.c and problem.out_alignment < 16 and (block_m > 128 or config.num_warps == 12):
         return f"adding C to an output that TMA cannot store spills registers: {block_m} rows, {config.num_warps} warps"
-    shared = shared_bytes(config, problem)
-    if shared > gpu.shared_bytes:
-        return f"{shared} bytes of shared memory exceed the {gpu.shared_bytes} of {gpu.name}"
-    return ""
+    return _shared_reason(config, problem, gpu)
 
 
 def _persistent_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
@@ -256,10 +259,7 @@ def _persistent_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     masked = problem.out_alignment < 16
     if registers > (64 if masked and (problem.epilogue.c or config.num_warps == 4) else 128):
         return f"{registers} accumulator registers a thread leave no room for the others; more warps or a smaller tile"
-    shared = shared_bytes(config, problem)
-    if shared > gpu.shared_bytes:
-        return f"{shared} bytes of shared memory exceed the {gpu.shared_bytes} of {gpu.name}"
-    return ""
+    return _shared_reason(config, problem, gpu)
 
 
 def _skinny_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
@@ -292,10 +292,7 @@ def _skinny_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
             limit = min(limit, 64 if problem.alignment >= 4 else 32)
         if registers > limit:
             return f"{registers} accumulator registers a thread leave no room for others; more warps or a smaller tile"
-    shared = shared_bytes(config, problem)
-    if shared > gpu.shared_bytes:
-        return f"{shared} bytes of shared memory exceed the {gpu.shared_bytes} of {gpu.name}"
-    return ""
+    return _shared_reason(config, problem, gpu)
 
 
 def streams_a(config: Config) -> bool:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 import torch
 
+from tritonmm.cost import ACHIEVABLE_BANDWIDTH
 from tritonmm.gpu import Gpu
 from tritonmm.leaves import LEAVES, kernels
 from tritonmm.problem import Problem
@@ -52,7 +53,7 @@ def torch_us(problem: Problem, gpu: Gpu) -> float:
     if problem.dtype == "fp32" and problem.precision == "ieee":
         share = 0.76
     computing_us = 1e6 * problem.flops / (gpu.rate(problem.dtype, problem.precision) * share)
-    reading_us = FIRST_US + 1e6 * problem.compulsory_bytes / (gpu.bandwidth * 0.9)
+    reading_us = FIRST_US + 1e6 * problem.compulsory_bytes / (gpu.bandwidth * ACHIEVABLE_BANDWIDTH)
     return TORCH_LAUNCH_US + math.hypot(computing_us, reading_us)
 
 

@@ -10,6 +10,7 @@ from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.orders import SwizzleMerge
 from tritonmm.problem import Problem
+from tritonmm.skinny import LAUNCH_US
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +18,9 @@ class _Tile:
     """A tile that is tried: its shape, and what it reaches.
 
     share: of the peak rate, by a full wave within its loop over K; fixed_us: microseconds a wave beside
-    that loop. The hopper kernel's, but for 64x64, are fits to an H200 (burst, 2026-11-21, 31 products,
-    autotune/results/h200-hopper-tiles.csv): their mean error is 2 to 3%, 6 to 7% for 64x128 and 128x64.
-    The others are estimates.
+    that loop. The hopper kernel's, but for 64x64, are fits to an H200 (burst, 2026-11-21): 31 products,
+    autotune/results/h200-hopper-tiles.csv, and for the larger tiles 17, h200-hopper-strips.csv. Their mean
+    error is 2 to 3%, 6 to 7% for 64x128 and 128x64. The others are estimates.
     """
 
     kernel: str
@@ -80,9 +81,6 @@ _FP32 = (
     _Tile("tile", (32, 32, 32), 3, 4, 0.12, 0.5),
     _Tile("tile", (16, 32, 16), 4, 2, 0.07, 0.5),
 )
-
-LAUNCH_US = 0.9
-"""What a launch costs that follows another: it starts while the other still runs."""
 
 FIRST_US = 2.5
 """From the start of a launch to its first product, and from its last one to its end, where memory is the limit."""

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from tritonmm.config import Config, shared_bytes, streams_a
+from tritonmm.cost import ACHIEVABLE_BANDWIDTH
 from tritonmm.gpu import Gpu
 from tritonmm.orders import RowMajor
 from tritonmm.problem import Problem
@@ -11,15 +12,13 @@ MOST = 12
 """Configs that are worth a measurement each."""
 
 LAUNCH_US = 0.9
-"""What a launch costs that follows another."""
+"""What a launch costs that follows another: it starts while the other still runs."""
 
 START_US = 1.5
 """From the start of a program to its first product, and from its last one to its end."""
 
-COPY_SHARE = 0.9
-"""Of the bandwidth of device memory, what lines of 256 bytes reach; shorter ones reach `SHORT_SHARE`."""
-
 SHORT_SHARE = 0.79
+"""Of the bandwidth of device memory, what lines of less than 256 bytes reach; longer ones reach a copy's."""
 
 LATENCY_US = 1.4
 """From a load to its data: the bytes in flight of all programs are moved once in this time, at best."""
@@ -115,7 +114,7 @@ def _narrow(problem: Problem) -> tuple[int, ...]:
 def _estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     """What a launch costs and its start, reading from device memory or through L2, and the gathering of the parts.
 
-    Constants are fits to an H200 (burst, 2026-11-21): 28 products, most within 10%.
+    Constants are fits to an H200 (burst, 2026-11-21): autotune/results/h200-skinny.csv, most within 10%.
     """
     p = problem
     a_bytes, b_bytes = (x * p.k * p.batch * p.element_bytes for x in (p.m, p.n))
@@ -128,7 +127,7 @@ def _estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     along_k = p.layout[0] == "n" if streams_a(config) else p.layout[1] == "t"
     line = (config.block_k if along_k else wide) * p.element_bytes
     in_flight = max(1, min(programs, slots)) * max(1, config.num_stages - 1) * step
-    share = COPY_SHARE if line >= 256 else SHORT_SHARE
+    share = ACHIEVABLE_BANDWIDTH if line >= 256 else SHORT_SHARE
     read_us = p.compulsory_bytes * max(1e6 / (share * gpu.bandwidth), LATENCY_US / in_flight)
     l2_us = (a_bytes * tiles_n + b_bytes * tiles_m) / L2_BANDWIDTH * 1e6
     starts = 1 if resident > 1 else -(-programs // slots)  # a second one on the SM streams meanwhile

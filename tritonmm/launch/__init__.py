@@ -153,6 +153,18 @@ def described(x: torch.Tensor) -> tuple[torch.Tensor, list[int], list[int]]:
     return x, list(x.shape), [*spans, 1]
 
 
+def divisor(problem: Problem, elements: int, *lines: int) -> int:
+    """The largest power of two, at most `elements`, that divides the contiguous lines of A and B, and `lines`.
+
+    elements: as many as the alignment of addresses and strides holds, 0 being less than one.
+    """
+    p = problem
+    bits = max(1, elements)
+    for line in ({"n": p.k, "t": p.m}.get(p.layout[0], 1), {"n": p.n, "t": p.k}.get(p.layout[1], 1), *lines):
+        bits |= line
+    return bits & -bits
+
+
 def addend_strides(c: torch.Tensor | None, out: torch.Tensor) -> tuple[int, int, int]:
     """The strides of c expanded to out's shape, 0 along what it is expanded."""
     return (0, 0, 0) if c is None else strides(c.expand(out.shape))

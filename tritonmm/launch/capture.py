@@ -9,6 +9,8 @@ import ctypes
 import functools
 from collections.abc import Iterator
 
+from tritonmm.launch import context
+
 RELAXED = 2
 """CU_STREAM_CAPTURE_MODE_RELAXED."""
 
@@ -30,7 +32,4 @@ def relaxed() -> Iterator[None]:
 @functools.cache
 def _exchange():
     """The driver's function that swaps the calling thread's capture mode, or None without a driver."""
-    try:
-        return ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
-    except (OSError, AttributeError):
-        return None
+    return getattr(context.driver(), "cuThreadExchangeStreamCaptureMode", None)

@@ -10,18 +10,18 @@ import functools
 
 def bind(index: int) -> None:
     """Makes the primary context of device `index` current in this thread, if it has none."""
-    driver = _driver()
-    if driver is None:
+    cuda = driver()
+    if cuda is None:
         return
     context = ctypes.c_void_p()
-    if driver.cuCtxGetCurrent(ctypes.byref(context)) or context.value:  # no CUDA, or nothing to do
+    if cuda.cuCtxGetCurrent(ctypes.byref(context)) or context.value:  # no CUDA, or nothing to do
         return
-    if not driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), index):
-        driver.cuCtxSetCurrent(context)
+    if not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), index):
+        cuda.cuCtxSetCurrent(context)
 
 
 @functools.cache
-def _driver() -> ctypes.CDLL | None:
+def driver() -> ctypes.CDLL | None:
     """The driver's library, or None where there is none."""
     try:
         return ctypes.CDLL("libcuda.so.1")

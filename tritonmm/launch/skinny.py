@@ -7,9 +7,8 @@ import torch
 
 from tritonmm.config import streams_a
 from tritonmm.kernels.skinny import skinny_kernel
-from tritonmm.launch import Plan, addend_strides, early_start, strides, workspace
+from tritonmm.launch import Plan, addend_strides, divisor, early_start, strides, workspace
 from tritonmm.launch.tile import INTERPRETED
-from tritonmm.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class SkinnyPlan(Plan):
         options = {
             "BLOCK_R": block_r, "BLOCK_C": block_c, "BLOCK_K": config.block_k, "SPLIT_K": config.split_k,
             "ORDER": order, "ALONG": along, "SWAPPED": swapped, "BATCHED": p.batch > 1,
-            "LAYOUT_W": layouts[0], "LAYOUT_X": layouts[1], "DIVISOR": _divisor(p),
+            "LAYOUT_W": layouts[0], "LAYOUT_X": layouts[1], "DIVISOR": divisor(p, p.alignment // p.element_bytes),
             "EVEN_K": p.k > 0 and p.k % config.block_k == 0, "STAGES": config.num_stages,
             "UNROLL": _unroll(block_r * block_c // config.num_warps, config.split_k),
             "SCALED": p.epilogue.scaled, "PRECISION": p.precision,
@@ -67,15 +66,6 @@ _TRANSPOSED = str.maketrans("nt", "tn")
 
 def _swap(spans: tuple[int, int, int]) -> tuple[int, int, int]:
     return spans[0], spans[2], spans[1]
-
-
-def _divisor(problem: Problem) -> int:
-    """The largest power of two, at most 16 bytes of elements, that divides every contiguous row and row stride."""
-    p = problem
-    bits = max(1, p.alignment // p.element_bytes)
-    for row in ({"n": p.k, "t": p.m}.get(p.layout[0], 1), {"n": p.n, "t": p.k}.get(p.layout[1], 1)):
-        bits |= row
-    return bits & -bits
 
 
 def _unroll(elements: int, splits: int) -> int:

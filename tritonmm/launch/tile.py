@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 import triton
 
 from tritonmm.kernels.tile import tile_kernel
-from tritonmm.launch import Plan, addend_strides, early_start, strides
-from tritonmm.problem import Problem
+from tritonmm.launch import Plan, addend_strides, divisor, early_start, strides
 
 INTERPRETED = not isinstance(tile_kernel, triton.JITFunction)
 """Whether kernels run in Triton's interpreter: TRITON_INTERPRET was set before the first import."""
@@ -21,10 +20,11 @@ class TilePlan(Plan):
         p, config = self.problem, self.config
         order, factors, along = self.order
         spans = *strides(a), *strides(b), *strides(out), *addend_strides(c, out)
+        elements = min(p.alignment, p.out_alignment) // max(p.element_bytes, p.out_element_bytes)
         options = {
             "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BLOCK_K": config.block_k,
             "ORDER": order, "ALONG": along,
-            "LAYOUT_A": p.layout[0], "LAYOUT_B": p.layout[1], "DIVISOR": _divisor(p),
+            "LAYOUT_A": p.layout[0], "LAYOUT_B": p.layout[1], "DIVISOR": divisor(p, elements, p.n),
             "PERSISTENT": config.persistent, "SCALED": p.epilogue.scaled, "PRECISION": p.precision,
             "WIDE": max(spans) * max(config.block_m, config.block_n, config.block_k) >= 2**31,
             "INTERPRETED": INTERPRETED,
@@ -35,13 +35,3 @@ class TilePlan(Plan):
             p.m, p.n, p.k, self.launched, self.programs, *spans,
         )  # fmt: skip
         return arguments, options
-
-
-def _divisor(problem: Problem) -> int:
-    """The largest power of two, at most 16 bytes of elements, that divides every contiguous row and row stride."""
-    p = problem
-    rows = p.n, {"n": p.k, "t": p.m}.get(p.layout[0], 1), {"n": p.n, "t": p.k}.get(p.layout[1], 1)
-    bits = max(1, min(p.alignment, p.out_alignment) // max(p.element_bytes, p.out_element_bytes))
-    for row in rows:
-        bits |= row
-    return bits & -bits
