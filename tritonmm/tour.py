@@ -1,6 +1,6 @@
 """What `tritonmm demo` runs: a product, a sweep and its figures, each on real sizes that nothing divides.
 
-Like cli.py, whose command it is, it uses the rooms above the library, and nothing imports it.
+Like cli, whose command it is, it uses the rooms above the library, and nothing imports it.
 """
 
 from pathlib import Path

@@ -1,0 +1,91 @@
+"""`tritonmm bench`."""
+
+import contextlib
+import sys
+from pathlib import Path
+
+import click
+
+from tritonmm.cli import needs, values
+from tritonmm.cli.values import Parsed
+
+
+@click.command()
+@click.option("--suite", default="public", help="A suite by name, or a JSON file like it.")
+@click.option(
+    "--family",
+    "families",
+    type=Parsed("families", values.words),
+    help="Only these families of the suite, as in square,prefill.",
+)
+@click.option(
+    "--shape", type=Parsed("shape", values.shape), help="One product instead of a suite, as in 4096x4096x4096."
+)
+@click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nt", help="Of --shape.")
+@click.option("--dtype", type=click.Choice(["bf16", "fp16", "fp32", "tf32"]), default="bf16", help="Of --shape.")
+@click.option("--batch", type=Parsed("size", values.size), default="1", help="Of --shape.")
+@click.option(
+    "--config", type=Parsed("config", values.config), help="Use this config, as JSON, instead of choosing one."
+)
+@click.option(
+    "--regime", type=click.Choice(["burst", "sustained", "both"]), default="both", help="A rested GPU or a busy one."
+)
+@click.option("--csv", "csv_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows as they come.")
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path, as_json) -> None:
+    """Measure tritonmm beside torch on every product of a suite.
+
+    A ratio is torch's time over ours, round by round in one process, and the median of the rounds.
+    Every result is checked before it is timed. Exits with 1 if one is wrong or fails.
+    """
+    from tritonmm.autotune import bench as benching
+    from tritonmm.autotune import suite as suites
+
+    try:
+        if shape:
+            m, n, k = shape
+            entries = (suites.Entry("shape", m, n, k, batch, layout, dtype),)
+        else:
+            needs.refuse("layout", "dtype", "batch", why="it goes with --shape; a suite says it for each product")
+            entries = suites.load(suite)
+        if families:
+            entries = suites.of_families(entries, families)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+
+    rivals = needs.rivals()
+    from tritonmm.select import choose
+
+    in_use = rivals.card.in_use()
+    if in_use:
+        click.echo(f"tritonmm: the GPU is not idle, and times will not hold: {in_use}", err=True)
+    comments = [*rivals.environment.comments(), "# source: gpu", f"# suite: {'none' if shape else suite}"]
+    comments.append(f"# gpu in use: {in_use or 'no'}")
+    regimes = ("burst", "sustained") if regime == "both" else (regime,)
+    rows = []
+    code = 0
+    try:
+        with benching.ResultsFile(csv_path, comments) if csv_path else contextlib.nullcontext() as results:
+            if not as_json:
+                click.echo(benching.HEADER)
+            for row in benching.bench(entries, regimes, rivals, (lambda *_: config) if config else choose):
+                rows.append(row)
+                if results:
+                    results.add(row)
+                if not as_json:
+                    click.echo(str(row))
+    except OSError as error:
+        raise click.ClickException(str(error)) from None
+    except benching.DeviceLostError as error:
+        click.echo(f"tritonmm: {error}; the products after it are not measured", err=True)
+        code = 1
+    except KeyboardInterrupt:
+        click.echo(f"tritonmm: interrupted after {len(rows)} of {len(entries) * len(regimes)} rows", err=True)
+        code = 130
+    if as_json:
+        click.echo(benching.outcome(rows, rivals.environment, in_use))
+    else:
+        click.echo("")
+        for mean in benching.means(rows):
+            click.echo(str(mean))
+    sys.exit(code or int(any(row.status in ("wrong", "failed") for row in rows)))

@@ -1,0 +1,75 @@
+"""What a command needs besides its options: a GPU or a model of one, figures, a store."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+
+def default_store() -> Path:
+    """Where sweeps are kept unless a file is named."""
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("tritonmm")) / "sweep.sqlite"
+
+
+def plots(name: str = ""):
+    """tritonmm.plots, or its module `name`; what it draws with is an extra."""
+    import importlib
+
+    try:
+        return importlib.import_module("tritonmm.plots" + (f".{name}" if name else ""))
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"figures need {error.name}: pip install 'tritonmm[plot]'") from None
+
+
+def source(modelled, regime: str):
+    """Where the times come from: the GPU, unless there is none or `modelled` names one."""
+    import torch
+
+    measured = modelled is None and torch.cuda.is_available()
+    if not measured:
+        _interpret()
+    from tritonmm import gpu
+    from tritonmm.autotune.sources import GpuSource, ModelSource
+
+    try:
+        return GpuSource(regime) if measured else ModelSource(modelled or gpu.spec("h200"))
+    except RuntimeError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def refuse(*names: str, why: str) -> None:
+    """Options that were given and would be ignored are the user's error."""
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+            raise click.UsageError(f"--{name}: {why}")
+
+
+def rivals():
+    """The GPU, to measure on."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise click.ClickException("bench measures and needs a GPU; without one `tritonmm sweep` gives modelled times")
+    from tritonmm.autotune.sources import GpuSource
+
+    try:
+        return GpuSource()
+    except RuntimeError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _interpret() -> None:
+    """Have kernels run in Triton's interpreter.
+
+    That is decided where they are first imported. If that has happened, the command begins again in
+    a process that knows from the start.
+    """
+    os.environ["TRITON_INTERPRET"] = "1"
+    from tritonmm.plan import INTERPRETED
+
+    if not INTERPRETED:
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -1,0 +1,90 @@
+"""`tritonmm sweep`."""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from tritonmm.cli import needs, values
+from tritonmm.cli.values import Parsed
+
+
+@click.command()
+@click.option("--m", "ms", type=Parsed("sizes", values.sizes), default="1000,2048,2049,4096", help="Rows of A, a list.")
+@click.option("--n", type=Parsed("size", values.size), default="4096", help="Columns of B.")
+@click.option("--k", type=Parsed("size", values.size), default="4096", help="Columns of A, rows of B.")
+@click.option("--dtype", type=click.Choice(["bf16", "fp16", "fp32", "tf32"]), default="bf16")
+@click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nt")
+@click.option("--kernel", default="tile", help="Kernel family.")
+@click.option("--blocks", type=Parsed("blocks", values.blocks), help="Tiles, as in 128x256x64,64x128x64.")
+@click.option("--stages", type=Parsed("counts", values.sizes), help="Steps of K in flight, as in 3,4.")
+@click.option("--warps", type=Parsed("counts", values.sizes), help="Warps of a program, as in 4,8.")
+@click.option(
+    "--orders", "tile_orders", type=Parsed("orders", values.tile_orders), help="As in row-major,swizzle-merge:8."
+)
+@click.option(
+    "--factors", type=Parsed("factors", values.sizes), help="Adds swizzle-merge of each factor, as in 1,2,4,8."
+)
+@click.option("--persistent/--plain", default=False, help="One program an SM, or one a tile.")
+@click.option(
+    "--regime", type=click.Choice(["burst", "sustained"]), default="burst", help="A rested GPU or a busy one."
+)
+@click.option("--gpu", type=Parsed("name", values.gpu), help="Model this GPU instead of measuring one.")
+@click.option(
+    "--store", "store_path", type=click.Path(path_type=Path), help="SQLite file; sweeping again continues it."
+)
+@click.option("--csv", "csv_path", type=click.Path(path_type=Path), help="Export this sweep's trials.")
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+def sweep(
+    ms, n, k, dtype, layout, kernel, blocks, stages, warps, tile_orders, factors, persistent, regime, gpu, store_path,
+    csv_path, as_json,
+):  # fmt: skip
+    """Check and time every config on every problem, into a store and a CSV file.
+
+    Without a GPU, times come from the model, and each config is checked in Triton's interpreter on
+    a smaller problem. Exits with 1 if a trial was wrong or failed.
+    """
+    source = needs.source(gpu, regime)
+    from tritonmm.autotune import report, space
+    from tritonmm.autotune import sweep as sweeping
+    from tritonmm.autotune.store import Store, StoreError, write_csv
+    from tritonmm.orders import SwizzleMerge
+
+    asked = {"blocks": blocks, "stages": stages, "warps": warps}
+    if tile_orders or factors:
+        asked["tile_orders"] = (tile_orders or ()) + tuple(SwizzleMerge(f) for f in factors or ())
+    lists = {name: value for name, value in asked.items() if value}
+    try:
+        configs = list(dict.fromkeys(space.Space(kernels=(kernel,), persistent=(persistent,), **lists)))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    problems = [space.problem(m, n, k, dtype=dtype, layout=layout) for m in ms]
+
+    trials = []
+    store_path = store_path or needs.default_store()
+    try:
+        with Store(store_path) as store:
+            report.announce(source)
+            with report.Progress(len(problems) * len(configs)) as progress:
+                for trial, new in sweeping.sweep(problems, configs, store, source):
+                    trials.append(trial)
+                    progress.advance(trial, new)
+        if csv_path:
+            write_csv(csv_path, trials, source.environment)
+    except (StoreError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    except sweeping.DeviceLostError as error:
+        click.echo(f"tritonmm: {error}; the same command continues after it", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        done = f"{len(trials)} of {len(problems) * len(configs)} trials are in {store_path}"
+        click.echo(f"tritonmm: interrupted; {done}, and the same command continues", err=True)
+        sys.exit(130)
+
+    outcome = report.outcome(trials, source, store_path, csv_path)
+    if as_json:
+        click.echo(json.dumps(outcome, indent=2))
+    else:
+        report.show(outcome)
+    sys.exit(1 if outcome["wrong"] or outcome["failed"] else 0)

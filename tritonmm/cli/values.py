@@ -1,0 +1,83 @@
+"""Values of options, made of text."""
+
+from collections.abc import Callable
+
+import click
+
+
+class Parsed(click.ParamType):
+    """A value made of text by `parse`, whose ValueError is the user's."""
+
+    def __init__(self, name: str, parse: Callable[[str], object]):
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value, param, ctx):
+        try:
+            return self._parse(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def size(text: str) -> int:
+    if not text.strip().isdecimal() or not int(text):
+        raise ValueError(f"{text.strip()!r} is not a whole number above 0")
+    return int(text)
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(size(part) for part in text.split(",")))
+
+
+def grid(text: str) -> tuple[int, int]:
+    tiles_m, by, tiles_n = text.partition("x")
+    if not by:
+        raise ValueError(f"{text!r} is not a grid; it is rows x columns of tiles, as in 8x5")
+    return size(tiles_m), size(tiles_n)
+
+
+def order(text: str):
+    from tritonmm import orders
+
+    return orders.parse(text)
+
+
+def tile_orders(text: str):
+    from tritonmm.autotune import space
+
+    return space.tile_orders(text)
+
+
+def blocks(text: str):
+    from tritonmm.autotune import space
+
+    return tuple(space.blocks(part) for part in text.split(","))
+
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+
+
+def shape(text: str) -> tuple[int, int, int]:
+    parts = text.split("x")
+    if len(parts) != 3:
+        raise ValueError(f"{text!r} is not a product; it is M x N x K, as in 4096x4096x4096")
+    return tuple(map(size, parts))
+
+
+def config(text: str):
+    from tritonmm.config import Config
+
+    return Config.from_json(text)
+
+
+def layout(text: str):
+    from tritonmm.layouts import show
+
+    return show.parse(text)
+
+
+def gpu(text: str):
+    from tritonmm import gpu
+
+    return gpu.spec(text)
