@@ -22,7 +22,7 @@ class Environment:
 
     gpu: the device's full name, or the name of the spec that was modelled; driver and cuda: of the
     machine (ROCm's on AMD); commit: of the tritonmm checkout, followed by "+" and a digest where
-    files differ from it; date: the day, in UTC.
+    files differ from it; date: the day, in UTC; code: a digest of the sources that decide a time.
     """
 
     gpu: str
@@ -33,6 +33,7 @@ class Environment:
     tritonmm: str
     commit: str
     date: str
+    code: str = ""
 
     @classmethod
     def here(cls, gpu: str) -> "Environment":
@@ -46,12 +47,16 @@ class Environment:
             tritonmm=__version__,
             commit=_commit(Path(tritonmm.__file__).resolve().parents[1]),
             date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+            code=_code(Path(tritonmm.__file__).parent, Path(__file__).parent),
         )
 
     def fingerprint(self) -> str:
-        """Equal for environments whose trials can stand for each other: all fields but the date."""
+        """Equal for environments whose trials can stand for each other: all fields but the date and the commit.
+
+        What a commit changes in a time, `code` sees; a change of the documentation costs no trial.
+        """
         fields = dataclasses.asdict(self)
-        del fields["date"]
+        del fields["date"], fields["commit"]
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
 
     def comments(self) -> list[str]:
@@ -71,6 +76,17 @@ def _commit(checkout: Path) -> str:
         return ""
     changes = _answer("git", "-C", str(checkout), "diff", "HEAD", "--", "tritonmm", "autotune/*.py")
     return commit + ("+" + hashlib.sha256(changes.encode()).hexdigest()[:8] if changes else "")
+
+
+def _code(library: Path, measuring: Path) -> str:
+    """A digest of the kernels, of how they are launched, measured and checked, and of the models."""
+    names = ("kernels/*.py", "launch/*.py", "plan.py", "l2.py", "cost.py")
+    files = [file for name in names for file in sorted(library.glob(name))]
+    files += [measuring / name for name in ("measure.py", "verify.py", "sources.py")]
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def _answer(*command: str) -> str:

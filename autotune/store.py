@@ -1,4 +1,4 @@
-"""Trials in a SQLite file, one row each, and out of it as CSV."""
+"""Trials in a SQLite file, one row each, and out of it as CSV or Parquet."""
 
 import csv
 import dataclasses
@@ -6,8 +6,8 @@ import json
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from tritonmm.autotune.environment import Environment
@@ -115,41 +115,69 @@ class Store:
         )
 
 
-def write_csv(path: str | os.PathLike, trials: Sequence[Trial], environment: Environment) -> None:
-    """The trials, of one environment, source and regime, as CSV; replaces `path` in one step.
+def write_csv(
+    path: str | os.PathLike, trials: Sequence[Trial], environment: Environment, columns: Sequence[str] = COLUMNS
+) -> None:
+    """The trials, of one environment and source, as CSV; replaces `path` in one step.
 
-    The environment, the source and the regime come first, as lines `# key: value`; then the header
-    of `trial.COLUMNS`. The date is the day of the trials, or "first to last".
+    The environment, the source and the regime come first, as lines `# key: value`; then the header of `columns`, names
+    of `trial.COLUMNS` or "regime": without that column the trials have one. The date is the day of the trials, or
+    "first to last".
     """
+    comments = _about(trials, environment, columns)
+    with _replaced(path) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as file:
+        file.writelines(f"# {key}: {value}\n" for key, value in comments.items())
+        writer = csv.DictWriter(file, columns, lineterminator="\n", extrasaction="ignore")
+        writer.writeheader()
+        for trial in trials:
+            # Readers that skip comments would cut the line at a "#".
+            writer.writerow(trial.row() | {"regime": trial.regime, "message": trial.message.replace("#", "no. ")})
+
+
+def write_parquet(path: str | os.PathLike, trials: Sequence[Trial], environment: Environment) -> None:
+    """The trials, of one environment and source, as Parquet, regime included; replaces `path` in one step.
+
+    What a CSV file has as comments is the metadata of the schema. Raises ModuleNotFoundError without pyarrow.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    columns = (*COLUMNS, "regime")
+    rows = [trial.row() | {"regime": trial.regime} for trial in trials]
+    table = pyarrow.table({name: [row[name] for row in rows] for name in columns})
+    table = table.replace_schema_metadata(_about(trials, environment, columns))
+    with _replaced(path) as unfinished:
+        pyarrow.parquet.write_table(table, unfinished)
+
+
+def _about(trials: Sequence[Trial], environment: Environment, columns: Sequence[str]) -> dict[str, str]:
     days = sorted({trial.measured[:10] for trial in trials}) or [environment.date]
-    comments = dataclasses.replace(environment, date=" to ".join(dict.fromkeys((days[0], days[-1])))).comments()
+    environment = dataclasses.replace(environment, date=" to ".join(dict.fromkeys((days[0], days[-1]))))
+    about = {key: value or "none" for key, value in dataclasses.asdict(environment).items()}
     for name in ("source", "regime"):
-        comments.append(f"# {name}: {_only(name, {getattr(trial, name) for trial in trials})}")
+        found = sorted({getattr(trial, name) for trial in trials})
+        if len(found) > 1 and (name == "source" or name not in columns):
+            raise ValueError(f"a results file has one {name}; the trials have {', '.join(found)}")
+        about[name] = ", ".join(found) or "none"
+    return about
+
+
+@contextmanager
+def _replaced(path: str | os.PathLike) -> Iterator[Path]:
+    """A file to write in place of `path`, which it becomes in one step, and only if nothing is raised."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     try:
-        with os.fdopen(descriptor, "w", newline="", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in comments)
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            for trial in trials:
-                # Readers that skip comments would cut the line at a "#".
-                writer.writerow(trial.row() | {"message": trial.message.replace("#", "no. ")})
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(unfinished, 0o644)
-        os.replace(unfinished, path)
+        yield Path(name)
+        os.fsync(descriptor)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
     except BaseException:
-        os.unlink(unfinished)
+        os.unlink(name)
         raise
-
-
-def _only(name: str, values: Iterable[str]) -> str:
-    values = sorted(values)
-    if len(values) > 1:
-        raise ValueError(f"a results file has one {name}; the trials have {', '.join(values)}")
-    return values[0] if values else "none"
+    finally:
+        os.close(descriptor)
 
 
 def _key(problem: Problem, config: Config) -> tuple[str, str]:

@@ -1,12 +1,12 @@
 """A trial: one problem done in one way, and what came of it."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 from tritonmm.config import Config
-from tritonmm.problem import Problem
+from tritonmm.problem import Epilogue, Problem
 
-STATUSES = ("ok", "illegal", "wrong", "failed")
+STATUSES = ("ok", "illegal", "wrong", "failed", "hung", "crashed")
 
 COLUMNS = (
     *("m", "n", "k", "batch", "layout", "dtype"),
@@ -25,7 +25,8 @@ class Trial:
     source: where the times come from, "gpu" or "model"; regime: how they were measured, "burst" or
         "sustained", and "none" for the model.
     status: "ok"; "illegal", `Config.fits` said no and `message` says why; "wrong", the check found
-        an `error_ratio` above 1; "failed", an exception, in `message`.
+        an `error_ratio` above 1; "failed", an exception, in `message`; "hung", it took longer than allowed
+        and its process was killed; "crashed", its process died, or its GPU's context was lost.
     time_us, torch_us: medians of one product's time in microseconds, None where there is none.
     dram_read_bytes, dram_write_bytes, l2_read_bytes, hit_rate: traffic, from `traffic_source`.
     measured: when, in UTC, ISO 8601.
@@ -61,7 +62,26 @@ class Trial:
         known |= {"dtype": "tf32" if problem.precision == "tf32" else problem.dtype, "order": str(config.order)}
         return known
 
+    def to_json(self) -> str:
+        """One line of JSON. Raises ValueError for a `Table` order."""
+        known = {f.name: getattr(self, f.name) for f in fields(self)}
+        known |= {"problem": problem_json(self.problem), "config": self.config.to_json()}
+        return json.dumps(known)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Trial":
+        """The inverse of `to_json`. Raises ValueError or TypeError for what is no trial."""
+        known = json.loads(text)
+        given = {"problem": problem_from_json(known["problem"]), "config": Config.from_json(known["config"])}
+        return cls(**known | given)
+
 
 def problem_json(problem: Problem) -> str:
     """One line of JSON that names the problem."""
     return json.dumps(asdict(problem))
+
+
+def problem_from_json(text: str) -> Problem:
+    """The inverse of `problem_json`. Raises ValueError or TypeError for what is no problem."""
+    known = json.loads(text)
+    return Problem(**known | {"epilogue": Epilogue(**known["epilogue"])})

@@ -16,9 +16,9 @@ needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="no git")
 
 
 @pytest.mark.parametrize("name", [f.name for f in fields(Environment)], ids="field {}".format)
-def test_the_fingerprint_sees_every_field_but_the_date(name):
+def test_the_fingerprint_sees_every_field_but_the_date_and_the_commit(name):
     other = replace(HERE, **{name: "something else"})
-    assert (other.fingerprint() == HERE.fingerprint()) == (name == "date")
+    assert (other.fingerprint() == HERE.fingerprint()) == (name in ("date", "commit"))
 
 
 def test_here_names_this_process():
@@ -49,6 +49,21 @@ def checkout(tmp_path):
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-q", "-m", "first")
     return tmp_path
+
+
+@pytest.mark.parametrize("edited", ["kernels/tile.py", "launch/direct.py", "cost.py", "../autotune/measure.py"])
+def test_an_edited_kernel_is_other_code(tmp_path, edited):
+    library = tmp_path / "tritonmm"
+    package = environment.Path(environment.tritonmm.__file__).parent
+    shutil.copytree(package, library)
+    shutil.copytree(environment.Path(environment.__file__).parent, tmp_path / "autotune")
+    before = environment._code(library, tmp_path / "autotune")
+    assert before == Environment.here("h200").code
+    (library / "cli" / "__init__.py").write_text("")
+    assert environment._code(library, tmp_path / "autotune") == before
+    with (library / edited).open("a") as file:
+        file.write("# edited\n")
+    assert environment._code(library, tmp_path / "autotune") != before
 
 
 @needs_git

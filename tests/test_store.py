@@ -13,9 +13,10 @@ import pytest
 from tritonmm import orders
 from tritonmm.autotune import space
 from tritonmm.autotune.environment import Environment
-from tritonmm.autotune.store import APPLICATION, SCHEMA, Store, StoreError, write_csv
-from tritonmm.autotune.trial import Trial
+from tritonmm.autotune.store import APPLICATION, SCHEMA, Store, StoreError, write_csv, write_parquet
+from tritonmm.autotune.trial import COLUMNS, Trial
 from tritonmm.config import Config
+from tritonmm.problem import Epilogue, Problem
 
 HEADER = (
     "m,n,k,batch,layout,dtype,kernel,block_m,block_n,block_k,num_stages,num_warps,split_k,persistent,order,source,"
@@ -81,7 +82,7 @@ def test_a_trial_comes_back_as_it_was(tmp_path, kept):
         (trial(source="model"), HERE),
         (trial(regime="sustained"), HERE),
         (trial(), dataclasses.replace(HERE, triton="3.6")),
-        (trial(), dataclasses.replace(HERE, commit="abc+1234")),
+        (trial(), dataclasses.replace(HERE, code="abcdef")),
     ],
     ids=["m", "layout", "order", "source", "regime", "triton", "edited"],
 )
@@ -91,10 +92,15 @@ def test_whatever_decides_a_time_is_part_of_the_key(tmp_path, other, environment
         assert found(store, other, environment) is None
 
 
-def test_the_date_is_no_part_of_the_key(tmp_path):
+def test_the_date_and_the_commit_are_no_part_of_the_key(tmp_path):
     with Store(tmp_path / "s.sqlite") as store:
         store.add(trial(), HERE)
-        assert found(store, trial(), dataclasses.replace(HERE, date="2027-01-01")) == trial()
+        assert found(store, trial(), dataclasses.replace(HERE, date="2027-01-01", commit="abc+1234")) == trial()
+
+
+def test_a_trial_survives_json():
+    inexact = trial(error_ratio=math.inf, problem=Problem.dense(7, 8, 9, epilogue=Epilogue(bias=True)))
+    assert Trial.from_json(inexact.to_json()) == inexact
 
 
 def test_the_first_measurement_stays(tmp_path):
@@ -230,6 +236,7 @@ def test_csv_begins_with_the_environment(tmp_path):
         "# tritonmm: 0.1",
         "# commit: abc",
         "# date: 2026-11-20",
+        "# code: none",
         "# source: gpu",
         "# regime: burst",
     ]
@@ -264,6 +271,26 @@ def test_csv_of_two_sources_is_refused_and_the_old_one_stays(tmp_path):
     with pytest.raises(ValueError, match="gpu, model"):
         write_csv(tmp_path / "r.csv", [trial(), trial(source="model")], HERE)
     assert digest(tmp_path / "r.csv") == before
+
+
+def test_csv_of_several_regimes_has_a_column_of_them(tmp_path):
+    trials = [trial(), trial(regime="sustained")]
+    with pytest.raises(ValueError, match="burst, sustained"):
+        write_csv(tmp_path / "r.csv", trials, HERE)
+    write_csv(tmp_path / "r.csv", trials, HERE, (*COLUMNS, "regime"))
+    *comments, header, first, second = (tmp_path / "r.csv").read_text().splitlines()
+    assert comments[-1] == "# regime: burst, sustained"
+    assert (header, first.split(",")[-1], second.split(",")[-1]) == (HEADER + ",regime", "burst", "sustained")
+
+
+def test_parquet_has_what_csv_has(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    write_parquet(tmp_path / "r.parquet", [trial(), trial(regime="sustained", torch_us=None)], HERE)
+    table = parquet.read_table(tmp_path / "r.parquet")
+    assert table.column_names == [*COLUMNS, "regime"]
+    assert table.column("torch_us").to_pylist() == [55.5, None]
+    assert table.schema.metadata[b"gpu"] == b"H200"
+    assert [path.name for path in tmp_path.iterdir()] == ["r.parquet"]
 
 
 def test_a_failed_export_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
