@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 import torch
 import triton
-from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from tritonmm import gpu as gpus
 from tritonmm import orders, skinny
+from tritonmm.autotune.precompile import Elsewhere
 from tritonmm.config import HAS_CLUSTERS, Config, consumer_grid, shared_bytes
 from tritonmm.launch import transpose as transposes
 from tritonmm.launch.relayout import RESIDENT
@@ -31,25 +31,6 @@ from tritonmm.select import choose
 
 LOGS: dict[str, str] = {}
 """What ptxas said of each kernel; a kernel that is compiled twice comes from Triton's cache, with no log."""
-
-
-class Elsewhere:
-    """A driver for a GPU of another machine: it can be compiled for, not launched on."""
-
-    def __init__(self, gpu: gpus.Gpu):
-        self.device = gpu.name  # Triton remembers a device's target
-        self.target = (
-            GPUTarget("cuda", gpu.capability, 32) if gpu.is_nvidia else GPUTarget("hip", gpu.arch.split(":")[0], 64)
-        )
-
-    def get_current_target(self):
-        return self.target
-
-    def get_current_device(self):
-        return self.device
-
-    def get_current_stream(self, device):
-        return 0
 
 
 @dataclass(frozen=True)
@@ -63,6 +44,7 @@ class Compiled:
 
 def compile_for(gpu: gpus.Gpu, problem: Problem, config: Config) -> Compiled:
     """What the plan of (problem, config) launches, compiled for `gpu`."""
+    driver.set_active(Elsewhere(gpu))
     a, b, out = operands(problem)
     plan = bind(problem, config, gpu, torch.device("meta"))
     c = out if problem.epilogue.c else None

@@ -1,6 +1,7 @@
 """How plans are launched, a module a kernel family; this one holds what they share."""
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -79,6 +80,10 @@ class Plan:
         """What the kernel is called with: its arguments, and its constants and options."""
         raise NotImplementedError
 
+    def kernels(self, a, b, out, **epilogue) -> Iterator[tuple[Any, tuple, dict]]:
+        """The kernels that a call launches, each with its arguments, and its constants and options."""
+        yield self.kernel, *self.arguments(a, b, out, **epilogue)
+
     @property
     def operands(self) -> dict[str, str]:
         """Which of the kernel's arguments are "a" and "b", where they have other names."""
@@ -130,8 +135,11 @@ def _looks(x: torch.Tensor | None) -> tuple | None:
 
 
 def early_start(device: torch.device) -> dict[str, bool]:
-    """The option by which a grid starts before the previous one has ended, where the current device can do so."""
-    if device.type != "cuda":
+    """The option by which a grid starts before the previous one has ended, where the current device can do so.
+
+    Tensors without memory are compiled with, for the GPU that the active driver names.
+    """
+    if device.type not in ("cuda", "meta"):
         return {}
     target = driver.active.get_current_target()
     return {"launch_pdl": True} if target.backend == "cuda" and target.arch >= 90 else {}

@@ -6,6 +6,7 @@ finds the memory free again.
 """
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -54,8 +55,15 @@ class RelayoutPlan:
 
     def arguments(self, a, b, out, **epilogue) -> tuple[tuple, dict]:
         """What the kernel of the first copy is called with: its arguments, and its constants and options."""
-        copies = list(self._copies(a, b).values())
-        return launch(copies if _alike(copies) else copies[:1], self.wave)[1:]
+        return launch(_launched_together(list(self._copies(a, b).values()))[0], self.wave)[1:]
+
+    def kernels(self, a, b, out, **epilogue) -> Iterator[tuple[Any, tuple, dict]]:
+        """The kernels that a call launches, each with its arguments, and its constants and options."""
+        copies = self._copies(a, b)
+        for alike in _launched_together(list(copies.values())):
+            yield self.kernel, *launch(alike, self.wave)[1:]
+        a, b = (copies[name].operand if name in copies else x for name, x in (("a", a), ("b", b)))
+        yield from self.inner.kernels(a, b, out, **epilogue)
 
     def _copies(self, a: torch.Tensor, b: torch.Tensor) -> dict[str, "Copy"]:
         operands = zip("ab", (a, b), self.problem.layout, strict=True)
@@ -127,13 +135,14 @@ def fill(copies: list[Copy], wave: int) -> None:
 
     wave: programs that the GPU holds at once.
     """
-    for alike in [copies] if _alike(copies) else [[copy] for copy in copies]:
+    for alike in _launched_together(copies):
         grid, arguments, options = launch(alike, wave)
         relayout_kernel[(grid,)](*arguments, **options)
 
 
-def _alike(copies: list[Copy]) -> bool:
-    return len({(copy.tile_words, copy.strided) for copy in copies}) == 1
+def _launched_together(copies: list[Copy]) -> list[list[Copy]]:
+    alike = len({(copy.tile_words, copy.strided) for copy in copies}) == 1
+    return [copies] if alike else [[copy] for copy in copies]
 
 
 def launch(copies: list[Copy], wave: int) -> tuple[int, tuple, dict]:

@@ -1,0 +1,137 @@
+"""A process that answers requests, one after the other, and may be killed while it does.
+
+A kernel that hangs cannot be interrupted, and a compiler that aborts takes its process with it. So whatever may do that
+runs in a child with nothing to lose: the process that waits for it keeps its connections and only starts another one.
+
+Requests and answers are JSON on a socket of their own, so what the child prints does not disturb them; its last lines
+become part of the reason when it dies. The child dies with its parent, however that ends.
+"""
+
+import contextlib
+import fcntl
+import importlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from multiprocessing.connection import Connection
+
+START_SECONDS = 300.0
+"""What importing torch and making a CUDA context may take, on a machine that is busy."""
+
+
+class HungError(Exception):
+    """The child took longer than it was given, and was killed."""
+
+
+class CrashedError(Exception):
+    """The child died before it answered."""
+
+
+class Disposable:
+    """A child process that does what `target` says; it is started when it is first asked.
+
+    target: "module:function", called in the child with `arguments`, which JSON must have. What it returns is called
+    with each request, a dict, and returns the answer, a dict too; an exception it raises is the answer {"error": ...}.
+    After an answer with "retire" the child is replaced.
+    """
+
+    def __init__(self, target: str, arguments: dict):
+        # By its path, and without its folder among those that modules come from: the child imports what it needs.
+        self._command = [sys.executable, "-P", __file__, target, json.dumps(arguments)]
+        self._process: subprocess.Popen | None = None
+
+    def ask(self, request: dict, seconds: float) -> dict:
+        """The answer. Raises HungError after `seconds`, and CrashedError; the next question starts a new child."""
+        if self._process is None:
+            self._start()
+            self._wait(START_SECONDS, "starting")
+        with contextlib.suppress(OSError):  # it died since its last answer, which waiting finds out
+            self._talk.send_bytes(json.dumps(request).encode())
+        answer = self._wait(seconds, "answering")
+        if answer.get("retire"):
+            self.close()
+        return answer
+
+    def close(self) -> None:
+        """Kills the child, if there is one."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._talk.close()
+            self._life.close()
+            self._printed.close()
+            self._process = None
+
+    def _start(self) -> None:
+        talk, childs_talk = socket.socketpair()
+        self._life, childs_life = socket.socketpair()
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115
+        with childs_talk, childs_life:
+            fds = childs_talk.fileno(), childs_life.fileno()
+            self._process = subprocess.Popen(
+                [*self._command, *map(str, fds)],
+                pass_fds=fds,
+                stdin=subprocess.DEVNULL,
+                stdout=self._printed,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is the parent's to handle
+            )
+        self._talk = Connection(talk.detach())
+
+    def _wait(self, seconds: float, doing: str) -> dict:
+        try:
+            if self._talk.poll(seconds):
+                return json.loads(self._talk.recv_bytes())
+        except (EOFError, OSError):
+            raise CrashedError(self._death()) from None
+        finally:
+            if sys.exc_info()[0] is not None:
+                self.close()
+        self.close()
+        raise HungError(f"killed after {seconds:g} s of {doing}")
+
+    def _death(self) -> str:
+        """How the child ended and what it said last."""
+        code = self._process.wait()
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - 4096))
+        lines = self._printed.read().decode(errors="replace").split("\n")
+        said = [line.strip() for line in lines if line.strip()]
+        return f"{how}: {said[-1][:200]}" if said else how
+
+
+def main(target: str, arguments: str, talk: str, life: str) -> None:
+    """The child: answers until its parent is gone."""
+    _die_with(int(life))
+    connection = Connection(int(talk))
+    module, _, name = target.partition(":")
+    answer_to = getattr(importlib.import_module(module), name)(**json.loads(arguments))
+    connection.send_bytes(b"{}")
+    while True:
+        try:
+            request = json.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            return
+        try:
+            answer = answer_to(request)
+        except Exception as error:
+            answer = {"error": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
+        connection.send_bytes(json.dumps(answer).encode())
+
+
+def _die_with(life: int) -> None:
+    """The kernel ends this process when the other end of the socket is closed, whatever this one is doing.
+
+    A thread that waits for it would need the interpreter's lock, which a hanging call may hold.
+    """
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

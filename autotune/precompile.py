@@ -1,0 +1,47 @@
+"""Compiles for a GPU without one, into Triton's cache on disk, where the process that launches finds it.
+
+Triton asks a driver only which target to compile for. The name of a kernel in the cache is a digest of its source,
+its constants, its options, and of what is seen of its arguments: types, which integers are 1 or multiples of 16, and
+which addresses are multiples of 16. Tensors without memory have the address 0, so they stand for any that torch
+allocates.
+"""
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+from tritonmm.autotune import space
+from tritonmm.config import Config
+from tritonmm.gpu import Gpu
+from tritonmm.plan import bind
+from tritonmm.problem import Problem
+
+
+class Elsewhere:
+    """A driver for a GPU of another machine: it can be compiled for, not launched on."""
+
+    def __init__(self, gpu: Gpu):
+        self.device = gpu.name  # Triton remembers a device's target
+        self.target = (
+            GPUTarget("cuda", gpu.capability, 32) if gpu.is_nvidia else GPUTarget("hip", gpu.arch.split(":")[0], 64)
+        )
+
+    def get_current_target(self):
+        return self.target
+
+    def get_current_device(self):
+        return self.device
+
+    def get_current_stream(self, device):
+        return 0
+
+
+def precompile(problem: Problem, config: Config, gpu: Gpu) -> None:
+    """Compiles all kernels that a launch of `config` on densely stored operands of `problem` runs on `gpu`.
+
+    From then on this process has the driver of `gpu`, and launches nothing. What the compiler raises is raised.
+    """
+    driver.set_active(Elsewhere(gpu))
+    meta = torch.device("meta")
+    for kernel, arguments, options in bind(problem, config, gpu, meta).kernels(*space.operands(problem, meta)):
+        kernel.warmup(*arguments, grid=(1,), **options)
