@@ -40,8 +40,13 @@ class Regime:
 REGIMES = {
     "burst": Regime("burst", rest=0.08, replay=GRAPH_SECONDS, fewest=7, most=13, warm=0.0),
     "sustained": Regime("sustained", rest=0.0, replay=0.02, fewest=7, most=25, warm=0.5),
+    "quick": Regime("quick", rest=0.005, replay=GRAPH_SECONDS, fewest=3, most=3, warm=0.0),
+    "short": Regime("short", rest=0.02, replay=GRAPH_SECONDS, fewest=7, most=7, warm=0.0),
 }
-"""burst: a rested card, at its highest clock; sustained: back to back, at its power limit."""
+"""burst: a rested card, at its highest clock; sustained: back to back, at its power limit.
+
+quick, short: to tell configs apart that differ by more than a few percent, in a tenth or a third of a second.
+"""
 
 
 @dataclass(frozen=True, slots=True)

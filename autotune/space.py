@@ -3,13 +3,15 @@
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from tritonmm import orders
+from tritonmm import orders, skinny
 from tritonmm.config import Config
+from tritonmm.gpu import Gpu
 from tritonmm.problem import DTYPES, Problem
+from tritonmm.select import _FP32, _HALF, _estimate_us, _is_skinny, _with_relayout, _with_tails
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
@@ -100,3 +102,43 @@ def operands(asked: Problem, device: torch.device) -> tuple[torch.Tensor, torch.
     b = stored(asked.layout[1], asked.k, asked.n)
     out = torch.empty(*a.shape[:-1], asked.n, dtype=DTYPES[asked.out_dtype], device=device)
     return a, b, out
+
+
+STAGES = ((0, 1.0), (-1, 1.01), (1, 1.01))
+"""Stages more than a tile's usual number, and what the estimate is multiplied by, which knows of no difference."""
+
+ORDERS = ((1.0, "", 1.0), (0.5, "", 1.005), (2.0, "", 1.005), (1.0, "serpentine", 1.005))
+"""Orders around the one that is estimated best: its factor times so much; another name; and the same as in `STAGES`."""
+
+
+def candidates(asked: Problem, gpu: Gpu) -> list[Config]:
+    """The legal configs that a search may try for the problem, the shortest estimate first. Deterministic.
+
+    The tiles that `select` chooses from, with a stage more and less, tails split along K, operands copied into aligned
+    rows, and orders around the factor that suits the waves; and the skinny kernel's own candidates.
+    """
+    timed = {config: us for us, config in skinny.timed(asked, gpu)} if _is_skinny(asked) else {}
+    for us, config in _tiled(asked, gpu):
+        if config not in timed and config.fits(asked, gpu):
+            timed[config] = us
+    return sorted(timed, key=timed.get)
+
+
+def _tiled(asked: Problem, gpu: Gpu) -> Iterator[tuple[float, Config]]:
+    for us, config in _estimated(asked, gpu):
+        factor = config.order.factors[0]
+        tiles_m = max(1, config.tiles(asked)[0])
+        for (more, slower), (times, name, off) in itertools.product(STAGES, ORDERS):
+            scaled = min(tiles_m, max(1, round(factor * times)))
+            # A serpentine of one megarow is that megarow.
+            if config.num_stages + more > 0 and not (name and scaled == tiles_m):
+                order = orders.Serpentine(scaled) if name else orders.SwizzleMerge(scaled)
+                yield us * slower * off, replace(config, num_stages=config.num_stages + more, order=order)
+
+
+def _estimated(asked: Problem, gpu: Gpu) -> Iterator[tuple[float, Config]]:
+    """The configs that `select` estimates, legal or not, each with its microseconds."""
+    for tile in _HALF if asked.element_bytes == 2 else _FP32:
+        for config in _with_relayout(tile.config(asked, gpu), asked):
+            for split in _with_tails(config, asked, gpu):
+                yield _estimate_us(split, tile, asked, gpu), split

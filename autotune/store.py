@@ -68,6 +68,10 @@ class Store:
                 except BaseException:
                     self._db.close()
                     raise
+            if self._db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
+                # No wait for the disk at each commit, which takes longer than some trials: an end of the process loses
+                # nothing by it, and one of the machine the last trials.
+                self._db.execute("PRAGMA synchronous = NORMAL")
         except (OSError, sqlite3.Error) as error:
             raise StoreError(f"{self.path}: cannot be used as a store of trials: {error}") from error
 
@@ -113,6 +117,14 @@ class Store:
         return Trial(
             problem=problem, config=config, source=source, regime=regime, **dict(zip(_RESULTS, row, strict=True))
         )
+
+    def kills(self, environment: Environment) -> dict[Config, int]:
+        """How many trials of each config hung or crashed, of those that did."""
+        rows = self._db.execute(
+            "SELECT config, count(*) FROM trials WHERE environment = ? AND status IN ('hung', 'crashed') GROUP BY 1",
+            (environment.fingerprint(),),
+        )
+        return {Config.from_json(config): count for config, count in rows}
 
 
 def write_csv(

@@ -1,0 +1,107 @@
+"""Searches: which trials they ask for, and that they find the best."""
+
+import itertools
+import random
+
+import pytest
+
+from tritonmm import gpu
+from tritonmm.autotune import search, space, suite
+from tritonmm.autotune.search import SEARCHES, Hunt, Rung
+from tritonmm.autotune.trial import Trial
+from tritonmm.select import choose
+
+H200 = gpu.spec("h200")
+PROBLEM = space.problem(1000, 4096, 4096)
+CONFIGS = space.candidates(PROBLEM, H200)
+
+
+def hunted(hunt, time_us, torch_us=lambda: None):
+    """Every question that the hunt asks, answered from `time_us(config, regime)`."""
+    asked, trials = [], hunt.trials()
+    question = next(trials)
+    while True:
+        regime, configs = question
+        asked.append((regime, list(configs)))
+        answers = [
+            Trial(hunt.problem, config, "gpu", regime, "ok", "", time_us(config, regime), torch_us())
+            for config in configs
+        ]
+        random.Random(0).shuffle(answers)
+        try:
+            question = trials.send(answers)
+        except StopIteration:
+            return asked
+
+
+@pytest.mark.parametrize("entry", suite.load("public")[::6], ids=lambda entry: str(entry.problem()))
+def test_candidates_are_legal_different_and_begin_with_what_select_chooses(entry):
+    problem = entry.problem()
+    found = space.candidates(problem, H200)
+    assert all(config.fits(problem, H200) for config in found)
+    assert len(found) == len(set(found)) >= 50
+    assert found[0] == choose(problem, H200)
+    assert found == space.candidates(problem, H200)
+
+
+def test_candidates_vary_what_may_matter():
+    for name, fewest in (("kernel", 3), ("num_stages", 4), ("split_tail", 3), ("order", 4), ("block_m", 4)):
+        assert len({str(getattr(config, name)) for config in CONFIGS}) >= fewest, name
+    ragged = space.candidates(space.problem(1000, 4095, 4095), H200)
+    assert {config.relayout for config in ragged} >= {"", "ab"}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_the_fastest_that_is_tried_wins(name):
+    fast = CONFIGS[7]
+    hunt = Hunt(PROBLEM, CONFIGS, SEARCHES[name])
+    asked = hunted(hunt, lambda config, regime: 1.0 if config == fast else 2.0 + CONFIGS.index(config) / 1000)
+    assert hunt.over
+    assert (hunt.best.config, hunt.best.regime) == (fast, "burst")
+    assert [len(configs) for _, configs in asked] == hunt.counts()
+
+
+def test_exhaustive_tries_everything():
+    asked = hunted(Hunt(PROBLEM, CONFIGS, SEARCHES["exhaustive"]), lambda config, regime: 1.0)
+    assert asked[0][1] == CONFIGS
+
+
+def test_survivors_are_the_fastest_of_the_rung_before():
+    rungs = (Rung("quick", 16), Rung("short", 4), Rung("burst", 2))
+    times = {config: us for us, config in enumerate(random.Random(1).sample(CONFIGS, len(CONFIGS)), 1)}
+    asked = hunted(Hunt(PROBLEM, CONFIGS, rungs), lambda config, regime: float(times[config]))
+    for (_, before), (_, after) in itertools.pairwise(asked):
+        assert after == sorted(before, key=times.get)[: len(after)]
+
+
+def test_a_disturbed_round_is_compared_with_torchs_own():
+    slow_card = iter([1.0, 2.0, 1.0, 1.0])
+    rungs = (Rung("burst", 4),)
+    factors = {}
+
+    def time_us(config, regime):
+        factors[config] = next(slow_card)
+        return factors[config] * (10.0 + CONFIGS.index(config) % 2 * 5)
+
+    hunt = Hunt(PROBLEM, CONFIGS[1:5], rungs)
+    hunted(hunt, time_us, lambda: list(factors.values())[-1] * 20.0)
+    assert hunt.best.config == CONFIGS[2]  # 20 us while torch took 40
+
+
+def test_no_right_config_is_no_winner():
+    hunt = Hunt(PROBLEM, CONFIGS, SEARCHES["halving"])
+    asked = hunted(hunt, lambda config, regime: None)
+    assert (hunt.over, hunt.best) == (True, None)
+    assert [len(configs) for _, configs in asked] == [96, 0, 0]
+
+
+def test_a_budget_takes_configs_from_the_rungs_before_the_last():
+    rungs = SEARCHES["halving"]
+    counts = [600] * 60
+    for minutes in (1000, 60, 20):
+        fitted = search.within(rungs, counts, minutes * 60)
+        assert search.seconds(fitted, counts) <= minutes * 60
+        assert fitted[-1] == rungs[-1]
+        assert all(a.most <= b.most for a, b in zip(fitted, rungs, strict=True))
+    assert search.within(rungs, counts, 60_000) == rungs
+    assert all(rung.most == 4 for rung in search.within(rungs, counts, 1))
