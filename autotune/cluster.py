@@ -5,7 +5,6 @@ resource "compile", as many as threads.
 """
 
 import contextlib
-import os
 import signal
 from collections.abc import Iterator, Sequence
 
@@ -18,16 +17,6 @@ _QUIET = {
     "distributed.scheduler.allowed-failures": 0,
     "distributed.scheduler.work-stealing": False,
 }
-
-
-def visible() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES calls each GPU that this process may use. It makes no CUDA context."""
-    import torch
-
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is None:
-        return [str(i) for i in range(torch.cuda.device_count())]
-    return [name.strip() for name in named.split(",") if name.strip()][: torch.cuda.device_count()]
 
 
 @contextlib.contextmanager

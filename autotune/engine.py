@@ -132,10 +132,10 @@ class Engine:
         self._compiling: dict[Future, tuple[_Lane, _Item]] = {}
         self._released: list[str] = []
         self._refreshed = self._tended = time.monotonic()
-        workers = client.scheduler_info()["workers"]
+        workers = client.scheduler_info(n_workers=-1)["workers"]
         self.lanes = [
             _Lane(str(found["name"]), found["host"], address)
-            for address, found in sorted(workers.items())
+            for address, found in sorted(workers.items(), key=lambda each: str(each[1]["name"]))
             if found["resources"].get("gpu")
         ]
         if not self.lanes:
@@ -362,7 +362,7 @@ class Engine:
         self._meet_workers(now)
 
     def _meet_workers(self, now: float) -> None:
-        workers = self._client.scheduler_info()["workers"]
+        workers = self._client.scheduler_info(n_workers=-1)["workers"]
         known = {lane.address for lane in self.lanes}
         new = [a for a, found in workers.items() if found["resources"].get("gpu") and a not in known]
         for lane in self.lanes:

@@ -1,15 +1,19 @@
-"""What a person sees of a sweep: a bar while it runs, a table at the end."""
+"""What a person sees of a sweep or a tuner: a bar while it runs, a table at the end."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
 from rich import box, progress
 from rich.console import Console
 from rich.table import Table
 
+from tritonmm.autotune.search import Hunt, relative
 from tritonmm.autotune.sources import Source
 from tritonmm.autotune.sweep import best_of, with_factor_one
 from tritonmm.autotune.trial import STATUSES, Trial
+from tritonmm.problem import Problem
 
 
 def announce(source: Source) -> None:
@@ -101,5 +105,94 @@ def show(outcome: dict) -> None:
     lines += [f"{name}: {outcome[name]}" for name in ("store", "csv") if outcome[name]]
     if outcome["first_bad"]:
         lines.append(f"first that is wrong or failed: {outcome['first_bad']}")
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+class Tuning:
+    """What a person sees of a tuner on stderr: a bar on a terminal, elsewhere a line every `every` seconds."""
+
+    def __init__(self, total: int, every: float = 10.0):
+        self._total, self._every = total, every
+        self._done = self._new = 0
+        self._best: dict[Problem, Trial] = {}
+        self._begun = self._said = time.monotonic()
+        self._bar = progress.Progress(
+            progress.TextColumn("tune"),
+            progress.BarColumn(bar_width=None),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[said]}"),
+            console=Console(stderr=True),
+        )
+        self._task = self._bar.add_task("", total=total, said="")
+
+    def __enter__(self) -> "Tuning":
+        if self._bar.console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._bar.stop()
+
+    def advance(self, trial: Trial, new: bool) -> None:
+        """Count a trial. Those from the store take no time, and make no rate."""
+        self._done += 1
+        self._new += new
+        if trial.time_us is not None:
+            best = self._best.setdefault(trial.problem, trial)
+            if relative(trial) < relative(best):
+                self._best[trial.problem] = trial
+        now = time.monotonic()
+        if self._bar.console.is_terminal:
+            self._bar.update(self._task, completed=self._done, said=self._text(trial.problem, now))
+        elif now - self._said >= self._every:
+            self._said = now
+            click.echo(f"{self._done} of {self._total} trials, {self._text(trial.problem, now)}", err=True)
+
+    def _text(self, problem: Problem, now: float) -> str:
+        said = []
+        if self._new and now > self._begun:
+            rate = self._new / (now - self._begun)
+            said += [f"{rate:.1f}/s", f"{(self._total - self._done) / rate / 60:.0f} min left"]
+        if best := self._best.get(problem):
+            reached = f"{best.torch_us / best.time_us:.2f}x torch" if best.torch_us else f"{best.time_us:.1f} us"
+            said.append(f"best {reached} at {problem}")
+        return ", ".join(said)
+
+
+def tuned(hunts: Sequence[Hunt], trials: Sequence[Trial]) -> dict:
+    """What a tuner found, in values that JSON has: how many trials of each status, and the winner of each problem."""
+    winners = []
+    for hunt in hunts:
+        best = hunt.best
+        found = {"problem": str(hunt.problem), "over": hunt.over, "config": None}
+        if best is not None:
+            found |= {"config": str(best.config), "time_us": best.time_us, "torch_us": best.torch_us}
+            found["over_torch"] = best.torch_us / best.time_us if best.torch_us else None
+        winners.append(found)
+    counts = {status: sum(trial.status == status for trial in trials) for status in STATUSES}
+    return {"trials": len(trials)} | counts | {"problems": winners}
+
+
+def show_tuned(outcome: dict) -> None:
+    """The outcome of `tuned`, and of the files it names, as a table on stdout."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = 140
+    table = Table(title=f"{outcome['gpu']}, {outcome['search']} search", title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("problem", no_wrap=True)
+    table.add_column("best config", overflow="fold")
+    for name in ("time", "vs torch"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for found in outcome["problems"]:
+        if found["config"]:
+            ratio = f"{found['over_torch']:.2f}x" if found["over_torch"] else "-"
+            table.add_row(found["problem"], found["config"], f"{found['time_us']:.1f} us", ratio)
+        else:
+            table.add_row(found["problem"], "no config was right" if found["over"] else "not finished", "-", "-")
+    console.print(table)
+    statuses = ", ".join(f"{outcome[status]} {status}" for status in STATUSES if outcome[status])
+    lines = [f"{outcome['trials']} trials: {statuses or 'none'}"]
+    lines += [f"{name}: {outcome[name]}" for name in ("store", "csv", "parquet", "table") if outcome[name]]
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)

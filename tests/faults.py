@@ -4,10 +4,14 @@ A fault is named by a config's number of stages; see `Faulty`.
 """
 
 import ctypes
+import json
 import os
+import signal
 import time
+import types
+from dataclasses import replace
 
-HANGS, CRASHES, RAISES, LOSES_GPU, WRONG = 11, 12, 13, 14, 15
+HANGS, CRASHES, RAISES, LOSES_GPU, WRONG, KILLS_WORKER = range(11, 17)
 
 
 def log(line: str) -> None:
@@ -49,7 +53,7 @@ def unimportable():
 
 
 class Faulty:
-    """A source whose trials do what the config's number of stages says, and else take no time."""
+    """A source whose trials do what the config's number of stages says; with 16 warps they take a while."""
 
     source, regime = "gpu", "quick"
 
@@ -62,24 +66,77 @@ class Faulty:
         self.lost = False
 
     def error_ratio(self, problem, config):
-        log(f"{problem.m} {config.num_stages}")
+        log(f"{problem.m} {config.order.factors[0]} {self.regime}")
+        _go_wrong(config)
         match config.num_stages:
-            case stages if stages == HANGS:
-                spin(1000)
-            case stages if stages == CRASHES:
-                print("LLVM ERROR: out of luck", flush=True)
-                os.abort()
-            case stages if stages == RAISES:
-                raise RuntimeError("no such kernel")
             case stages if stages == LOSES_GPU:
                 self.lost = True
                 raise RuntimeError("an illegal memory access was encountered")
+            case stages if stages == KILLS_WORKER:
+                os.kill(os.getppid(), signal.SIGKILL)
+                time.sleep(1000)
         return 7.0 if config.num_stages == WRONG else 0.5
 
     def times(self, problem, config):
         from tritonmm.autotune.measure import Times
 
+        if config.num_warps == 16:
+            time.sleep(0.05)
         return Times(10.0 + config.order.factors[0], 25.0)
 
     def alive(self):
         return not self.lost
+
+
+def unlike():
+    """A `Faulty` that says something else of itself in each worker."""
+    source = Faulty()
+    source.environment = replace(source.environment, driver=os.environ["CUDA_VISIBLE_DEVICES"])
+    return source
+
+
+def compile(problem, config, gpu):
+    log(f"{problem.m} {config.order.factors[0]} compile")
+    _go_wrong(config)
+
+
+def _go_wrong(config) -> None:
+    match config.num_stages:
+        case stages if stages == HANGS:
+            spin(1000)
+        case stages if stages == CRASHES:
+            print("LLVM ERROR: out of luck", flush=True)
+            os.abort()
+        case stages if stages == RAISES:
+            raise RuntimeError("no such kernel")
+
+
+def config(number: int, stages: int = 2, slow: bool = False):
+    """The config of that number: numbers order them, and their times."""
+    from tritonmm.config import Config
+    from tritonmm.orders import SwizzleMerge
+
+    return Config("tile", 16, 16, 16, stages, 16 if slow else 4, order=SwizzleMerge(number))
+
+
+def main() -> None:
+    """The `tritonmm` command, tuning `Faulty` on two workers with $FAULTS_CONFIGS slow configs a problem."""
+    import tritonmm
+    from tritonmm import cli
+    from tritonmm.autotune import cluster, space
+    from tritonmm.autotune.worker import Setup
+
+    def publish(winners, gpu):
+        with open(os.environ["FAULTS_LOG"] + ".table", "w") as file:
+            json.dump([(problem.m, config.order.factors[0], us) for problem, config, us in winners], file)
+        return file.name
+
+    count = int(os.environ["FAULTS_CONFIGS"])
+    space.candidates = lambda problem, gpu: [config(number, slow=True) for number in range(count, 0, -1)]
+    cli.tune._workers = lambda *_: (cluster.local(["0", "1"], 0), Setup("faults:Faulty", ""))
+    tritonmm.tuned = types.SimpleNamespace(publish=publish)
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from tritonmm.cli import bench, demo, doctor, explain, layout, order, plot, sweep
+from tritonmm.cli import bench, demo, doctor, explain, layout, order, plot, sweep, tune
 from tritonmm.version import __version__
 
 
@@ -31,6 +31,7 @@ def main() -> None:
 
 
 for command in (
-    sweep.sweep, bench.bench, explain.explain, order.order, layout.layout, plot.plot, demo.demo, doctor.doctor,
+    sweep.sweep, tune.tune, bench.bench, explain.explain, order.order, layout.layout, plot.plot, demo.demo,
+    doctor.doctor,
 ):  # fmt: skip
     main.add_command(command)

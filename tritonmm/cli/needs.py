@@ -14,6 +14,14 @@ def default_store() -> Path:
     return Path(platformdirs.user_cache_dir("tritonmm")) / "sweep.sqlite"
 
 
+def module(name: str, install: str, what: str) -> None:
+    """Whether the module `name`, of an extra, is there; where not, it is the user's to install."""
+    import importlib.util
+
+    if importlib.util.find_spec(name) is None:
+        raise click.ClickException(f"{what} needs {name}: pip install '{install}'")
+
+
 def plots(name: str = ""):
     """tritonmm.plots, or its module `name`; what it draws with is an extra."""
     import importlib
