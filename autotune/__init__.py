@@ -1,12 +1,19 @@
 """Measuring and searching: every trial is checked before it is timed, and every outcome is a row.
 
 space.py        which configs are tried
+search.py       in which order, with how much effort, and which of them go on
 verify.py       whether a config computes the product
 measure.py      how long it takes, beside torch, in one process
 card.py         the GPU's clock, temperature and power meanwhile, and who else uses it
 sources.py      where a trial's numbers come from: a GPU, or the model and the interpreter
 sweep.py        one trial after the other, into the store
-store.py        SQLite in, CSV out
+store.py        SQLite in, CSV and Parquet out
+claims.py       who runs which trial of a store
+engine.py       searches on the workers of a Dask cluster, into a store
+cluster.py      that cluster: one of this machine, or the user's
+worker.py       what its workers do
+disposable.py   the child that does it for them, which may hang or die
+precompile.py   compiles for a GPU without one, into Triton's cache
 suite.py        which products a bench measures; suites/ ships some
 bench.py        tritonmm's choice beside torch, product by product, into CSV
 """

@@ -22,7 +22,8 @@ _QUIET = {
 @contextlib.contextmanager
 def local(gpus: Sequence[str], compilers: int) -> Iterator[Client]:
     """A cluster of this machine, on its loopback: a measuring worker for each of `gpus`, and so many compilers."""
-    scheduler = {"cls": Scheduler, "options": {"host": "127.0.0.1", "port": 0, "dashboard": False}}
+    options = {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    scheduler = {"cls": Scheduler, "options": options}
     workers = {f"gpu-{name}": _worker(f"gpu-{name}", 1, {"gpu": 1}, name) for name in gpus}
     if compilers:
         workers["compile"] = _worker("compile", compilers, {"compile": compilers}, "")
@@ -49,7 +50,7 @@ def _worker(name: str, threads: int, resources: dict[str, int], gpu: str) -> dic
     env = {"CUDA_VISIBLE_DEVICES": gpu, "DASK_LOGGING__DISTRIBUTED": "critical"}
     options = {
         "name": name, "host": "127.0.0.1", "nthreads": threads, "resources": resources, "memory_limit": 0,
-        "dashboard": False, "env": env, "silence_logs": 50,
+        "dashboard": False, "dashboard_address": "127.0.0.1:0", "env": env, "silence_logs": 50,
     }  # fmt: skip
     return {"cls": Nanny, "options": options}
 

@@ -12,6 +12,7 @@ import fcntl
 import importlib
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -60,7 +61,8 @@ class Disposable:
         """Kills the child, if there is one."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may keep it for a while
+                self._process.wait(30)
             self._talk.close()
             self._life.close()
             self._printed.close()
@@ -107,6 +109,7 @@ class Disposable:
 def main(target: str, arguments: str, talk: str, life: str) -> None:
     """The child: answers until its parent is gone."""
     _die_with(int(life))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     connection = Connection(int(talk))
     module, _, name = target.partition(":")
     answer_to = getattr(importlib.import_module(module), name)(**json.loads(arguments))

@@ -11,6 +11,7 @@ import hashlib
 import math
 import queue
 import time
+import uuid
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -35,10 +36,13 @@ DEPTH = 2
 """Tasks that a lane has at a time: one that runs and one that waits for it."""
 
 TASK_SECONDS = 0.5
-"""What the trials of one task take together: an end of the coordinator loses them."""
+"""What the trials of one task take together: a task costs ten milliseconds."""
 
 KILLS = 2
 """Children or workers that a config may kill before it is not tried again."""
+
+LOST_SECONDS = 10.0
+"""After the end of a task, how long its last answers may be on their way."""
 
 GONE_SECONDS = 60.0
 """How long a lane waits for its worker to come back before others take its problems."""
@@ -58,14 +62,14 @@ class Limits:
 
 @dataclass(eq=False)
 class _Item:
-    """A trial on its way. losses: workers that died meanwhile. future: the task it is part of."""
+    """A trial on its way. losses: workers that died meanwhile."""
 
     job: "_Job"
     config: Config
     regime: str
     claim: str
     losses: int = 0
-    future: Future | None = None
+    compiling: bool = False
 
 
 @dataclass(eq=False)
@@ -110,12 +114,19 @@ class _Lane:
     host: str
     address: str | None
     jobs: list[_Job] = field(default_factory=list)
-    tasks: dict[Future, list[_Item]] = field(default_factory=dict)
     seconds: float = TASK_SECONDS
     gone: float = 0.0
 
-    def tests_a_suspect(self) -> bool:
-        return any(item.losses for items in self.tasks.values() for item in items)
+
+@dataclass(eq=False)
+class _Task:
+    """What a worker was sent. left: items without an answer, by their place among the requests. ended: when it did."""
+
+    lane: _Lane
+    compiles: bool
+    left: dict[int, _Item]
+    future: Future
+    ended: float = math.inf
 
 
 class Engine:
@@ -128,8 +139,13 @@ class Engine:
     def __init__(self, client: Client, store: Store, claims: Claims, setup: Setup, limits: Limits | None = None):
         self._client, self._store, self._claims, self._setup = client, store, claims, setup
         self._limits = limits or Limits()
-        self._done: queue.SimpleQueue[Future] = queue.SimpleQueue()
-        self._compiling: dict[Future, tuple[_Lane, _Item]] = {}
+        # Answers come as events, (key of the task, place of the request, answer), and not as the tasks' results: those
+        # stay on the worker until they are fetched, and Dask runs a task again whose result was lost with its worker.
+        # The end of a task is (key, None, None).
+        self._inbox: queue.SimpleQueue[tuple[str, int | None, dict | None]] = queue.SimpleQueue()
+        self._topic = f"tritonmm-{uuid.uuid4().hex}"
+        client.subscribe_topic(self._topic, lambda event: self._inbox.put(tuple(event[1])))
+        self._tasks: dict[str, _Task] = {}
         self._released: list[str] = []
         self._refreshed = self._tended = time.monotonic()
         workers = client.scheduler_info(n_workers=-1)["workers"]
@@ -161,15 +177,20 @@ class Engine:
             if not late:
                 yield from self._look(waiting)
                 self._submit()
-            busy = any(lane.tasks for lane in self.lanes)
+            busy = any(not task.compiles for task in self._tasks.values())
             if not busy and (late or not (waiting or any(lane.jobs for lane in self.lanes))):
                 break
             yield from self._collect()
-            self._tend()
+            yield from self._tend()
 
     def _about(self) -> dict:
         """What the sources of all lanes say, which must be the same."""
-        futures = [self._to(lane, worker.about, self._setup, START_SECONDS) for lane in self.lanes]
+        futures = [
+            self._client.submit(
+                worker.about, self._setup, START_SECONDS, workers=[lane.address], resources={"gpu": 1}, pure=False
+            )
+            for lane in self.lanes
+        ]
         try:
             found = [future.result(timeout=START_SECONDS + 60) for future in futures]
         except Exception as error:  # of Dask, or of a worker without this tritonmm
@@ -247,24 +268,20 @@ class Engine:
         while job.compilable and not slots:  # the lane compiles what it measures
             job.measurable.append(job.compilable.popleft())
         share = -(-2 * slots // sum(each.host == lane.host for each in self.lanes))
-        while job.compilable and sum(each is lane for each, _ in self._compiling.values()) < share:
+        while job.compilable and len(self._tasks_of(lane, compiles=True)) < share:
             item = job.compilable.popleft()
+            item.compiling = True
             request = self._request(item) | {"gpu": _fields(self.gpu)}
-            item.future = self._client.submit(
-                worker.compile, self._setup, request, self._limits.compile,
-                workers=[lane.host], resources={"compile": 1}, pure=False,
-            )  # fmt: skip
-            self._compiling[item.future] = lane, item
-            item.future.add_done_callback(self._done.put)
+            self._send(lane, [item], worker.compile, [request], self._limits.compile)
 
     def _measure(self, lane: _Lane) -> None:
-        # After a suspect, one whose worker died, nothing is sent that a second death could be blamed on.
-        while lane.address and len(lane.tasks) < DEPTH and not lane.tests_a_suspect():
+        while lane.address and len(tasks := self._tasks_of(lane, compiles=False)) < DEPTH:
+            # After a suspect, one whose worker died, nothing is sent that a second death could be blamed on.
+            if any(item.losses for task in tasks for item in task.left.values()):
+                return
             # Another problem's trials only where this one's wait for nothing but other tuners: operands are dear.
             job = next((job for job in lane.jobs if job.compilable or job.measurable or _compiles(job)), None)
-            if job is None or not job.measurable:
-                return
-            if job.measurable[0].losses and lane.tasks:
+            if job is None or not job.measurable or (job.measurable[0].losses and tasks):
                 return
             most = max(1, min(AHEAD // 2, int(TASK_SECONDS / lane.seconds)))
             items = [job.measurable.popleft()]
@@ -272,51 +289,69 @@ class Engine:
                 items.append(job.measurable.popleft())
             seconds = self._limits.run + (0 if self._compilers[lane.host] else self._limits.compile)
             requests = [self._request(item) | {"regime": item.regime} for item in items]
-            future = self._to(lane, worker.measure, self._setup, requests, seconds)
-            lane.tasks[future] = items
-            future.add_done_callback(self._done.put)
+            self._send(lane, items, worker.measure, requests, seconds)
+
+    def _tasks_of(self, lane: _Lane, compiles: bool) -> list[_Task]:
+        return [task for task in self._tasks.values() if task.lane is lane and task.compiles == compiles]
+
+    def _send(self, lane: _Lane, items: list[_Item], function, requests: list[dict], seconds: float) -> None:
+        compiles = function is worker.compile
+        key = f"{function.__name__}-{uuid.uuid4().hex}"
+        future = self._client.submit(
+            function, self._setup, requests, seconds, self._topic, key, key=key,
+            workers=[lane.host if compiles else lane.address], resources={"compile" if compiles else "gpu": 1},
+        )  # fmt: skip
+        self._tasks[key] = _Task(lane, compiles, dict(enumerate(items)), future)
+        future.add_done_callback(lambda future: self._inbox.put((future.key, None, None)))
 
     def _request(self, item: _Item) -> dict:
         return {"problem": problem_json(item.job.hunt.problem), "config": item.config.to_json()}
 
-    def _to(self, lane: _Lane, function, *arguments) -> Future:
-        return self._client.submit(function, *arguments, workers=[lane.address], resources={"gpu": 1}, pure=False)
-
     def _collect(self) -> Iterator[tuple[Trial, bool]]:
         """What has come, after a moment where that is nothing."""
         try:
-            future = self._done.get(timeout=0.2)
+            key, place, answer = self._inbox.get(timeout=0.2)
         except queue.Empty:
             return
-        answer = _answer(future)
-        if future in self._compiling:
-            _, item = self._compiling.pop(future)
-            item.future = None
-            if answer is None:
-                yield from self._lose(item, item.job.compilable)
-            elif "status" in answer:
+        task = self._tasks.get(key)
+        if task is None:
+            return  # it was given up
+        if place is not None:
+            if (item := task.left.pop(place, None)) is not None:
+                yield from self._answered(task, item, answer)
+        elif task.future.status == "finished":
+            task.ended = time.monotonic()
+        else:
+            yield from self._give_up(key)
+        if not task.left and task.ended < math.inf:
+            del self._tasks[key]
+
+    def _answered(self, task: _Task, item: _Item, answer: dict) -> Iterator[tuple[Trial, bool]]:
+        if task.compiles:
+            item.compiling = False
+            if "status" in answer:
                 yield self._end(item, answer["status"], f"compiling: {answer['message']}")
             else:
                 item.job.measurable.append(item)
             return
-        lane = next((lane for lane in self.lanes if future in lane.tasks), None)
-        if lane is None:
-            return  # its worker was gone before
-        items = lane.tasks.pop(future)
-        if answer is None:
-            lane.address, lane.gone = None, time.monotonic()
-            for item in reversed(items):
-                yield from self._lose(item, item.job.measurable)
-            return
-        lane.seconds = sum(each["seconds"] for each in answer) / len(answer)
-        for item, each in zip(items, answer, strict=True):
-            if "trial" in each:
-                yield self._keep(item, Trial.from_json(each["trial"]))
-            else:
-                yield self._end(item, each.get("status", "failed"), each.get("message") or each["error"])
+        task.lane.seconds = (task.lane.seconds + answer["seconds"]) / 2
+        if "trial" in answer:
+            yield self._keep(item, Trial.from_json(answer["trial"]))
+        else:
+            yield self._end(item, answer.get("status", "failed"), answer.get("message") or answer["error"])
+
+    def _give_up(self, key: str) -> Iterator[tuple[Trial, bool]]:
+        """The task's worker died, or its answers are lost."""
+        task = self._tasks.pop(key)
+        task.future.cancel()
+        if not task.compiles:
+            task.lane.address, task.lane.gone = None, time.monotonic()
+        for item in reversed(task.left.values()):
+            yield from self._lose(item, item.job.compilable if task.compiles else item.job.measurable)
 
     def _lose(self, item: _Item, again: deque[_Item]) -> Iterator[tuple[Trial, bool]]:
         """The item's worker died, whoever killed it: once more, at once and alone, unless that was the second time."""
+        item.compiling = False
         item.losses += 1
         if item.losses >= KILLS:
             yield self._end(item, "crashed", f"{KILLS} workers died while they ran it")
@@ -345,7 +380,7 @@ class Engine:
         self._claims.release(self._released)
         self._released = []
 
-    def _tend(self) -> None:
+    def _tend(self) -> Iterator[tuple[Trial, bool]]:
         """Once a second: claims that would run out, those of other tuners, and workers that come and go."""
         now = time.monotonic()
         if now - self._tended < 1:
@@ -359,9 +394,11 @@ class Engine:
             others, job.elsewhere = job.elsewhere, []
             job.open.difference_update(others)
             job.asked.extendleft(item.config for item in reversed(others))
-        self._meet_workers(now)
+        for key in [key for key, task in self._tasks.items() if now - task.ended > LOST_SECONDS]:
+            yield from self._give_up(key)
+        yield from self._meet_workers(now)
 
-    def _meet_workers(self, now: float) -> None:
+    def _meet_workers(self, now: float) -> Iterator[tuple[Trial, bool]]:
         workers = self._client.scheduler_info(n_workers=-1)["workers"]
         known = {lane.address for lane in self.lanes}
         new = [a for a, found in workers.items() if found["resources"].get("gpu") and a not in known]
@@ -369,13 +406,13 @@ class Engine:
             if lane.address and lane.address not in workers:
                 lane.address, lane.gone = None, now
             if not lane.address:
-                for future in lane.tasks:
-                    future.cancel()  # which is how they come back, as lost
-            if not lane.address and not lane.tasks and new:
-                named = [a for a in new if str(workers[a]["name"]) == lane.name] or new
-                lane.address, lane.host = named[0], workers[named[0]]["host"]
-                new.remove(named[0])
-        gone = [lane for lane in self.lanes if not lane.address and now - lane.gone > GONE_SECONDS and not lane.tasks]
+                for key in [key for key, task in self._tasks.items() if task.lane is lane and not task.compiles]:
+                    yield from self._give_up(key)
+                if new:
+                    named = [a for a in new if str(workers[a]["name"]) == lane.name] or new
+                    lane.address, lane.host = named[0], workers[named[0]]["host"]
+                    new.remove(named[0])
+        gone = [lane for lane in self.lanes if not lane.address and now - lane.gone > GONE_SECONDS]
         left = [lane for lane in self.lanes if lane.address]
         if gone and not left:
             raise EngineError(f"worker {gone[0].name} is gone, and there is no other")
@@ -385,16 +422,8 @@ class Engine:
 
 
 def _compiles(job: _Job) -> bool:
-    return any(item.future is not None for item in job.open)
+    return any(item.compiling for item in job.open)
 
 
 def _fields(gpu: Gpu) -> dict:
     return {name: getattr(gpu, name) for name in Gpu.__slots__}
-
-
-def _answer(future: Future):
-    """What the task returned, or None where its worker died."""
-    try:
-        return future.result(timeout=30)
-    except Exception:  # KilledWorker, CancelledError, a connection that broke: whatever Dask makes of a death
-        return None

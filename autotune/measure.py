@@ -41,7 +41,7 @@ REGIMES = {
     "burst": Regime("burst", rest=0.08, replay=GRAPH_SECONDS, fewest=7, most=13, warm=0.0),
     "sustained": Regime("sustained", rest=0.0, replay=0.02, fewest=7, most=25, warm=0.5),
     "quick": Regime("quick", rest=0.005, replay=GRAPH_SECONDS, fewest=3, most=3, warm=0.0),
-    "short": Regime("short", rest=0.02, replay=GRAPH_SECONDS, fewest=7, most=7, warm=0.0),
+    "short": Regime("short", rest=0.01, replay=GRAPH_SECONDS, fewest=7, most=7, warm=0.0),
 }
 """burst: a rested card, at its highest clock; sustained: back to back, at its power limit.
 

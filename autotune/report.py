@@ -132,7 +132,8 @@ class Tuning:
         return self
 
     def __exit__(self, *_) -> None:
-        self._bar.stop()
+        if self._bar.console.is_terminal:
+            self._bar.stop()
 
     def advance(self, trial: Trial, new: bool) -> None:
         """Count a trial. Those from the store take no time, and make no rate."""

@@ -4,10 +4,15 @@ A worker is a Dask process that owns one child for each of its threads, see `dis
 child, and the worker answers with the reason. Everything that a child is told or tells is JSON.
 """
 
+import contextlib
+import fcntl
 import importlib
+import os
+import re
+import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from tritonmm.autotune.disposable import CrashedError, Disposable, HungError
@@ -24,6 +29,9 @@ class Setup:
     compiler: str = "tritonmm.autotune.precompile:precompile"
 
 
+LIFETIME = 2000
+"""Requests after which a child is replaced: Triton keeps each kernel that it has compiled or loaded, a MB of text."""
+
 _CHILDREN: dict[tuple[int, str, str], Disposable] = {}
 
 
@@ -32,27 +40,36 @@ def about(setup: Setup, seconds: float) -> dict:
     return _ask("Measuring", setup.source, {}, seconds)
 
 
-def measure(setup: Setup, requests: Sequence[dict], seconds: float) -> list[dict]:
-    """Runs trials in this thread's child, each for at most `seconds`.
+def measure(setup: Setup, requests: Sequence[dict], seconds: float, topic: str, key: str) -> None:
+    """Runs trials in this thread's child, each for at most `seconds`, and tells each answer, see `_tell`.
 
-    request: problem and config as JSON, and a regime. Each answer has the `seconds` it took, and the `trial`, as JSON,
-    or the `status` and `message` of one that the child did not survive.
+    request: problem and config as JSON, and a regime. An answer has the `seconds` it took, and the `trial`, as JSON, or
+    the `status` and `message` of one that the child did not survive.
     """
-    answers = []
-    for request in requests:
+    for place, request in enumerate(requests):
         begun = time.monotonic()
-        answer = _ask("Measuring", setup.source, request, seconds)
-        answers.append(answer | {"seconds": time.monotonic() - begun})
-    return answers
+        with _alone():
+            answer = _ask("Measuring", setup.source, request, seconds)
+        _tell(topic, key, place, answer | {"seconds": time.monotonic() - begun})
 
 
-def compile(setup: Setup, request: dict, seconds: float) -> dict:
-    """Compiles in this thread's child. The answer has a `status` and a `message` where that failed.
+def compile(setup: Setup, requests: Sequence[dict], seconds: float, topic: str, key: str) -> None:
+    """Compiles in this thread's child. An answer has a `status` and a `message` where that failed.
 
     request: problem and config as JSON, and the fields of a `Gpu`.
     """
-    answer = _ask("Compiling", setup.compiler, request, seconds)
-    return {"status": "failed", "message": answer["error"]} if "error" in answer else answer
+    for place, request in enumerate(requests):
+        answer = _ask("Compiling", setup.compiler, request, seconds)
+        if "error" in answer:
+            answer = {"status": "failed", "message": answer["error"]}
+        _tell(topic, key, place, answer)
+
+
+def _tell(topic: str, key: str, place: int, answer: dict) -> None:
+    """Sends the coordinator the answer to one request of the task `key`, at once."""
+    from distributed import get_worker  # children need none of it
+
+    get_worker().log_event(topic, (key, place, answer))
 
 
 def _ask(target: str, named: str, request: dict, seconds: float) -> dict:
@@ -74,11 +91,29 @@ def dismiss() -> None:
         _CHILDREN.popitem()[1].close()
 
 
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Meanwhile no other tuner of this machine measures on the GPU that this worker sees."""
+    named = re.sub(r"\W", "-", os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
+    path = os.path.join(tempfile.gettempdir(), f"tritonmm-gpu-{named}.lock")
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    except OSError:  # another user's, who does not share it
+        yield
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
 class Measuring:
     """In the child: trials from one source, and what it says about itself."""
 
     def __init__(self, named: str):
         self.source = _load(named)()
+        self.asked = 0
 
     def __call__(self, request: dict) -> dict:
         from tritonmm.autotune.sweep import run
@@ -89,8 +124,9 @@ class Measuring:
         if self.source.regime != "none":  # as the model's is
             self.source.regime = request["regime"]
         trial = run(problem, config, self.source)
+        self.asked += 1
         # What is left of the memory after running out of it is not worth knowing.
-        retire = trial.status == "failed" and trial.message.startswith("OutOfMemoryError")
+        retire = self.asked >= LIFETIME or (trial.status == "failed" and trial.message.startswith("OutOfMemoryError"))
         if trial.status == "failed" and not self.source.alive():
             trial, retire = replace(trial, status="crashed"), True
         return {"trial": trial.to_json(), "retire": retire}
@@ -106,12 +142,14 @@ class Compiling:
 
     def __init__(self, named: str):
         self.compile = _load(named)
+        self.asked = 0
 
     def __call__(self, request: dict) -> dict:
         from tritonmm.gpu import Gpu
 
         self.compile(*_asked(request), Gpu(**request["gpu"]))
-        return {}
+        self.asked += 1
+        return {"retire": self.asked >= LIFETIME}
 
 
 def _asked(request: dict):

@@ -95,6 +95,29 @@ def unlike():
     return source
 
 
+class FaultyGpu:
+    """The GPU, and trials that go wrong on it in earnest."""
+
+    def __new__(cls):
+        import torch
+
+        from tritonmm.autotune.sources import GpuSource
+
+        class Source(GpuSource):
+            def error_ratio(self, problem, config):
+                match config.num_stages:
+                    case stages if stages == HANGS:
+                        torch.cuda._sleep(1 << 50)
+                    case stages if stages == LOSES_GPU:
+                        torch.zeros(1, device="cuda")[torch.full((1,), 1 << 40, device="cuda")] += 1
+                        torch.cuda.synchronize()
+                    case stages if stages == RAISES:
+                        torch.empty(1 << 50, device="cuda")
+                return super().error_ratio(problem, replace(config, num_stages=3))
+
+        return Source()
+
+
 def compile(problem, config, gpu):
     log(f"{problem.m} {config.order.factors[0]} compile")
     _go_wrong(config)
@@ -120,11 +143,13 @@ def config(number: int, stages: int = 2, slow: bool = False):
 
 
 def main() -> None:
-    """The `tritonmm` command, tuning `Faulty` on two workers with $FAULTS_CONFIGS slow configs a problem."""
+    """The `tritonmm` command, tuning `Faulty` on one worker with $FAULTS_CONFIGS slow configs a problem."""
     import tritonmm
     from tritonmm import cli
     from tritonmm.autotune import cluster, space
     from tritonmm.autotune.worker import Setup
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may ignore it
 
     def publish(winners, gpu):
         with open(os.environ["FAULTS_LOG"] + ".table", "w") as file:
@@ -133,7 +158,7 @@ def main() -> None:
 
     count = int(os.environ["FAULTS_CONFIGS"])
     space.candidates = lambda problem, gpu: [config(number, slow=True) for number in range(count, 0, -1)]
-    cli.tune._workers = lambda *_: (cluster.local(["0", "1"], 0), Setup("faults:Faulty", ""))
+    cli.tune._workers = lambda *_: (cluster.local(["0"], 0), Setup("faults:Faulty", ""))
     tritonmm.tuned = types.SimpleNamespace(publish=publish)
     cli.main()
 

@@ -5,13 +5,16 @@ import signal
 import sqlite3
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import faults
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("distributed")
 
+from tritonmm import gpu
 from tritonmm.autotune import cluster, space
 from tritonmm.autotune import store as stores
 from tritonmm.autotune.claims import Claims
@@ -19,6 +22,8 @@ from tritonmm.autotune.engine import Engine, EngineError, Limits
 from tritonmm.autotune.search import Hunt, Rung
 from tritonmm.autotune.store import Store, StoreError
 from tritonmm.autotune.worker import Setup
+from tritonmm.cli import main
+from tritonmm.config import Config
 
 PROBLEMS = [space.problem(m, 256, 128) for m in (100, 200, 300, 400)]
 FAULTY = Setup("faults:Faulty", "")
@@ -68,6 +73,12 @@ def statuses(found):
 
 
 GOOD = [faults.config(number) for number in range(1, 6)]
+
+
+def test_everything_listens_on_the_loopback_only(client):
+    info = client.scheduler_info(n_workers=-1)
+    addresses = [info["address"], *info["workers"], *(found["nanny"] for found in info["workers"].values())]
+    assert all(address.startswith("tcp://127.0.0.1:") for address in addresses), addresses
 
 
 def test_every_trial_runs_once_and_a_problem_stays_with_a_worker(client, path, log):
@@ -199,6 +210,13 @@ def test_a_source_that_cannot_be_made_says_why(client, path):
         run(client, path, [], Setup("faults:unimportable", ""))
 
 
+def test_the_users_cluster_is_asked(client, path):
+    result = CliRunner().invoke(main, ["tune", "--scheduler", client.scheduler.address, "--store", str(path)])
+    assert result.exit_code == 2
+    assert "tritonmm: worker gpu-0 does not measure: exited with 1: RuntimeError: " in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
 def test_a_full_disk_is_said_and_damages_nothing(client, path, monkeypatch):
     class Full(sqlite3.Connection):
         def __init__(self, *args, **options):
@@ -221,3 +239,34 @@ def test_ten_thousand_trials_in_two_minutes(client, path):
     found = run(client, path, searched, deadline=time.monotonic() + 120)
     assert all(hunt.over for hunt in searched)
     assert statuses(found) == {"ok": 10_000}
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_hangs_lost_contexts_and_spent_memory_are_rows(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    problem = space.problem(500, 512, 512)
+    good = space.candidates(problem, gpu.default())[:6]
+    base = Config("tile", 64, 64, 32, 3, 4)
+    bad = {
+        replace(base, num_stages=faults.HANGS): ("hung", "killed after 20 s"),
+        replace(base, num_stages=faults.LOSES_GPU): ("crashed", ""),
+        replace(base, num_stages=faults.RAISES): ("failed", "OutOfMemoryError"),
+    }
+    searched = hunts(*good[:3], *bad, *good[3:], problems=[problem])
+    with cluster.local(["0"], 2) as client:
+        setup = replace(Setup(), source="faults:FaultyGpu")
+        found = run(client, tmp_path / "s.sqlite", searched, setup, Limits(60, 20))
+    rows = {trial.config: trial for trial, _ in found}
+    for config, (status, says) in bad.items():
+        assert (rows[config].status, says in rows[config].message) == (status, True), rows[config]
+    assert all(rows[config].status == "ok" and rows[config].torch_us > 0 for config in good)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_what_is_compiled_ahead_is_measured(tmp_path):
+    problem = space.problem(1000, 1024, 1024)
+    searched = [Hunt(problem, space.candidates(problem, gpu.default())[:16], (Rung("quick", 16), Rung("burst", 2)))]
+    with cluster.local(["0"], 4) as client:
+        found = run(client, tmp_path / "s.sqlite", searched, Setup())
+    assert statuses(found) == {"ok": 18}
+    assert searched[0].best.torch_us > 0
