@@ -14,7 +14,7 @@ import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from distributed import Client, Future
 
@@ -271,7 +271,7 @@ class Engine:
         while job.compilable and len(self._tasks_of(lane, compiles=True)) < share:
             item = job.compilable.popleft()
             item.compiling = True
-            request = self._request(item) | {"gpu": _fields(self.gpu)}
+            request = self._request(item) | {"gpu": asdict(self.gpu)}
             self._send(lane, [item], worker.compile, [request], self._limits.compile)
 
     def _measure(self, lane: _Lane) -> None:
@@ -423,7 +423,3 @@ class Engine:
 
 def _compiles(job: _Job) -> bool:
     return any(item.compiling for item in job.open)
-
-
-def _fields(gpu: Gpu) -> dict:
-    return {name: getattr(gpu, name) for name in Gpu.__slots__}

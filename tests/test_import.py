@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 HEAVY = {
-    "triton", "rich", "click", "dask", "numba", "matplotlib", "pandas", "sqlite3", "torch._dynamo", "torch._inductor",
-    "torch.distributed.tensor", "torch.utils.flop_counter",
+    "triton", "rich", "click", "dask", "distributed", "pyarrow", "numba", "matplotlib", "pandas", "sqlite3",
+    "torch._dynamo", "torch._inductor", "torch.distributed.tensor", "torch.utils.flop_counter",
 }  # fmt: skip
 
 
