@@ -21,14 +21,20 @@ _QUIET = {
 
 @contextlib.contextmanager
 def local(gpus: Sequence[str], compilers: int) -> Iterator[Client]:
-    """A cluster of this machine, on its loopback: a measuring worker for each of `gpus`, and so many compilers."""
+    """A cluster of this machine, on its loopback: a measuring worker for each of `gpus`, and so many compilers.
+
+    Raises OSError where they cannot be started.
+    """
     options = {"host": "127.0.0.1", "port": 0, "dashboard": False, "dashboard_address": "127.0.0.1:0"}
     scheduler = {"cls": Scheduler, "options": options}
     workers = {f"gpu-{name}": _worker(f"gpu-{name}", 1, {"gpu": 1}, name) for name in gpus}
     if compilers:
         workers["compile"] = _worker("compile", compilers, {"compile": compilers}, "")
     with dask.config.set(_QUIET), _uninterrupted():
-        cluster = SpecCluster(workers=workers, scheduler=scheduler, silence_logs="CRITICAL")
+        try:
+            cluster = SpecCluster(workers=workers, scheduler=scheduler, silence_logs="CRITICAL")
+        except RuntimeError as error:
+            raise OSError(f"no workers could be started: {error}") from error
     with cluster, Client(cluster) as client:
         yield client
 

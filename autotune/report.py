@@ -194,6 +194,7 @@ def show_tuned(outcome: dict) -> None:
     console.print(table)
     statuses = ", ".join(f"{outcome[status]} {status}" for status in STATUSES if outcome[status])
     lines = [f"{outcome['trials']} trials: {statuses or 'none'}"]
+    lines.append(f"{outcome['measured']} measured now, {outcome['measured_a_minute']:.0f} a minute")
     lines += [f"{name}: {outcome[name]}" for name in ("store", "csv", "parquet", "table") if outcome[name]]
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)

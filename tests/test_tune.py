@@ -131,6 +131,8 @@ def test_winners_are_published_and_trials_exported(tuner, tmp_path):
     code, out, err = tuner.finish(tuner.start("--csv", tmp_path / "t.csv"))
     assert code == 0, err
     outcome = json.loads(out)
+    assert outcome["measured"] == ALL
+    assert outcome["measured_a_minute"] == pytest.approx(ALL / outcome["minutes"])
     # The lower its number, the faster a config: 10 us and its number, beside 25.
     assert json.loads(tuner.table.read_text()) == [[m, 1, 11.0] for m in SIZES]
     assert outcome["table"] == str(tuner.table)

@@ -54,18 +54,22 @@ def tune(
 
     store_path = store_path or needs.default_store()
     trials = []
+    measured = 0
     workers, setup = _workers(gpus, scheduler)
     try:
         # The store is opened first: that it cannot be written is known before anything is started.
         with Store(store_path) as store, Claims(store) as claims, workers as client:
             engine = Engine(client, store, claims, setup)
-            deadline = time.monotonic() + budget * 60 if budget else float("inf")
+            begun = time.monotonic()
+            deadline = begun + budget * 60 if budget else float("inf")
             hunts = _hunts(problems, engine.gpu, search, budget, len(engine.lanes))
             click.echo(f"tuning on {len(engine.lanes)} x {engine.environment.gpu}, into {store_path}", err=True)
             with report.Tuning(sum(sum(hunt.counts()) for hunt in hunts)) as progress:
                 for trial, new in engine.run(hunts, deadline):
                     trials.append(trial)
+                    measured += new
                     progress.advance(trial, new)
+            minutes = (time.monotonic() - begun) / 60
         if csv_path:
             write_csv(csv_path, trials, engine.environment, (*COLUMNS, "regime"))
         if parquet_path:
@@ -81,6 +85,7 @@ def tune(
 
     files = {"store": store_path, "csv": csv_path, "parquet": parquet_path, "table": table}
     outcome = {"gpu": engine.environment.gpu, "search": search} | report.tuned(hunts, trials)
+    outcome |= {"minutes": minutes, "measured": measured, "measured_a_minute": measured / minutes}
     outcome |= {name: str(path) if path else None for name, path in files.items()}
     if as_json:
         click.echo(json.dumps(outcome, indent=2))
