@@ -39,7 +39,7 @@ Tensor = torch.Tensor
 
 def mm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None, config: Config | None = None) -> Tensor:
     """The product of two matrices, (m, k) and (k, n), as torch.mm."""
-    if out is None and config is None and (found := _again(input, mat2, 2)) is not None:
+    if config is None and (found := _again(input, mat2, 2, out)) is not None:
         return found
     input, mat2 = _cast(out, input, mat2)
     check_operands("mm", input, mat2)
@@ -50,7 +50,7 @@ def mm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None, config: Config
 
 def bmm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None, config: Config | None = None) -> Tensor:
     """The products of two stacks of matrices, (batch, m, k) and (batch, k, n), as torch.bmm."""
-    if out is None and config is None and (found := _again(input, mat2, 3)) is not None:
+    if config is None and (found := _again(input, mat2, 3, out)) is not None:
         return found
     input, mat2 = _cast(out, input, mat2)
     check_operands("bmm", input, mat2)
@@ -64,7 +64,7 @@ def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None, config: C
     1-D operands are row and column vectors and lose their dimension in the result; dimensions before
     the last two are a batch and broadcast.
     """
-    if out is None and config is None and (found := _again(input, other, 0)) is not None:
+    if config is None and (found := _again(input, other, 0, out)) is not None:
         return found
     input, other = _cast(out, input, other)
     check_operands("matmul", input, other)
@@ -181,15 +181,17 @@ def matrices(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     return *_folded(left, right, batch), (*batch, *rows, *cols)
 
 
-def _again(a: Tensor, b: Tensor, dims: int) -> Tensor | None:
+def _again(a: Tensor, b: Tensor, dims: int, out: Tensor | None) -> Tensor | None:
     """The product at once, if one of such operands was computed before, of `dims` dimensions (0: any)."""
     if is_plain(a, b) and not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
         try:
             call = recall(a, b)
-        except RuntimeError:  # they have no memory: sparse ones, which the long way refuses
+            known = call is not None and (not dims or dims == len(call.shape))
+            fits = known and (out is None or call.takes(out, a, b))
+        except RuntimeError:  # something has no memory: a sparse tensor, say, which the long way refuses
             return None
-        if call is not None and (not dims or dims == len(call.shape)):
-            return call.plan(a, b, empty(call.shape, call.strides, a))
+        if fits:
+            return call.plan(a, b, empty(call.shape, call.strides, a) if out is None else out)
     return None
 
 
