@@ -7,6 +7,8 @@ card.py         the GPU's clock, temperature and power meanwhile, and who else u
 sources.py      where a trial's numbers come from: a GPU, or the model and the interpreter
 sweep.py        one trial after the other, into the store
 store.py        SQLite in, CSV out
+counters.py     what the hardware counts of a trial, by NVIDIA's profiler
+once.py         the process that it profiles
 suite.py        which products a bench measures; suites/ ships some
 bench.py        tritonmm's choice beside torch, product by product, into CSV
 """
