@@ -92,7 +92,12 @@ and those of less than 4 bytes are not asynchronous. Estimates, and for tensor c
 
 
 AGREES = 1.05
-"""How much longer than the shortest of all the estimate of a neighbour's config may be: estimates err by 2 to 7%."""
+"""How much longer than the shortest of all the estimate of a neighbour's config may be.
+
+Of 123 pairs of neighbours in autotune/results (h200-skinny, h200-hopper-strips, h200-hopper-tiles) it lets 9 winners of
+one replace the estimates' choice for the other: skinny ones gain 1.3% in the mean, hopper ones, to which the estimates
+were fitted, lose 0.1%, none more than 4%. With 1.15 hopper ones lose 2% in the mean and 13% at worst.
+"""
 
 
 class Choice(NamedTuple):

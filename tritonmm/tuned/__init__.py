@@ -53,8 +53,8 @@ class Tables:
     def near(self, problem: Problem) -> list[Row]:
         """The `NEAREST` rows of other problems of the same kind, each size at most `NEAR` times larger or smaller.
 
-        The nearest comes first. Of the same kind are those of the same dtypes, precision, layout and epilogue, aligned or not in the same
-        places, and of a batch of the same number of bits.
+        The nearest comes first. Of the same kind are those of the same dtypes, precision, layout and epilogue, aligned
+        or not in the same places, and of a batch of the same number of bits.
         """
         if not problem.flops:
             return []
