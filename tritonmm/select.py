@@ -135,11 +135,12 @@ def best(problem: Problem, gpu: Gpu, kernel: str = "") -> Choice:
     That is the tuned tables' for this problem; where they have none, a neighbour's that the estimates do not speak
     against; and else the one with the shortest estimate. Raises ValueError where no config of that family is legal.
     """
-    return _best(problem, gpu, kernel, tuned.tables(gpu))
+    return best_by(problem, gpu, kernel, tuned.tables(gpu))
 
 
 @functools.lru_cache(maxsize=4096)
-def _best(problem: Problem, gpu: Gpu, kernel: str, tables: tuned.Tables) -> Choice:
+def best_by(problem: Problem, gpu: Gpu, kernel: str, tables: tuned.Tables) -> Choice:
+    """`best` with other tables than this machine's."""
     for row in tables.exact(problem):
         if kernel in ("", row.config.kernel) and row.config.fits(problem, gpu):
             return Choice(row.us, row.config, f"measured to be fastest on {row.date} with Triton {row.triton}", True)
