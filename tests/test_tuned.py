@@ -1,5 +1,6 @@
 """Tuned tables: what is published is selected, and no file, whatever is in it, does more than warn."""
 
+import gc
 import importlib
 import json
 import os
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import threading
 import warnings
+import weakref
 from dataclasses import asdict, replace
 
 import pytest
@@ -312,6 +314,17 @@ def test_a_table_with_anything_in_some_place_is_survived(user, data):
     part, name = data.draw(st.sampled_from(places))
     part[name] = data.draw(JSON)
     survives(user, json.dumps(content).encode())
+
+
+def test_tables_that_were_replaced_are_forgotten(user):
+    """Each has all rows of its file; a process that tunes on first calls publishes again and again."""
+    gone = []
+    for i in range(8):
+        tuned.publish([(replace(PROBLEM, m=64 * (i + 1)), Config(), 1.0)], H200)
+        best()
+        gone.append(weakref.ref(tuned.tables(H200)))
+    gc.collect()
+    assert sum(ref() is not None for ref in gone) <= 4
 
 
 def test_eight_threads_read_it_once(user):

@@ -135,10 +135,15 @@ def best(problem: Problem, gpu: Gpu, kernel: str = "") -> Choice:
     That is the tuned tables' for this problem; where they have none, a neighbour's that the estimates do not speak
     against; and else the one with the shortest estimate. Raises ValueError where no config of that family is legal.
     """
-    return best_by(problem, gpu, kernel, tuned.tables(gpu))
+    return _remembered(tuned.tables(gpu))(problem, gpu, kernel)
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=4)
+def _remembered(tables: tuned.Tables):
+    """`best_by` of those tables, which are forgotten with its answers soon after others have taken their place."""
+    return functools.lru_cache(maxsize=4096)(functools.partial(best_by, tables=tables))
+
+
 def best_by(problem: Problem, gpu: Gpu, kernel: str, tables: tuned.Tables) -> Choice:
     """`best` with other tables than this machine's."""
     for row in tables.exact(problem):

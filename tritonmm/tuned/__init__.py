@@ -51,7 +51,7 @@ class Tables:
         return self._exact.get(problem, [])
 
     def near(self, problem: Problem) -> list[Row]:
-        """The `NEAREST` rows of other problems of the same kind, each size at most `NEAR` times larger or smaller.
+        """The `NEAREST` rows of problems of the same kind, each size at most `NEAR` times larger or smaller.
 
         The nearest comes first. Of the same kind are those of the same dtypes, precision, layout and epilogue, aligned
         or not in the same places, and of a batch of the same number of bits.
@@ -62,7 +62,7 @@ class Tables:
         for bits in itertools.product(*((bit - 1, bit, bit + 1) for bit in _bits(problem))):
             for row in self._near.get((kind, *bits), ()):
                 steps = _steps(problem, row.problem)
-                if max(steps) <= math.log2(NEAR) and row.problem != problem:
+                if max(steps) <= math.log2(NEAR):
                     found.append((sum(steps), row))
         return [row for _, row in heapq.nsmallest(NEAREST, found, key=lambda pair: pair[0])]
 

@@ -27,8 +27,8 @@ from tritonmm.problem import Epilogue, Problem
 SCHEMA = 1
 """The version of the files. A field more in `Problem` or `Config` is a new one; older files are still read."""
 
-MAX_BYTES = 8 * 2**20
-MAX_ROWS = 10_000
+MAX_BYTES = 4 * 2**20
+MAX_ROWS = 4096
 """What a file may have. Beyond that it is not read, and the oldest rows are not written."""
 
 MAX_SIZE = 2**31 - 1
