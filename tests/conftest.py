@@ -30,3 +30,15 @@ def device() -> torch.device:
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def user(tmp_path, monkeypatch):
+    """The file of the user's table for an H200, which is missing; none ships."""
+    from tritonmm import tuned
+
+    monkeypatch.setenv("TRITONMM_TABLES", str(tmp_path / "tables"))
+    monkeypatch.setattr(tuned, "_SHIPPED", tmp_path / "shipped")
+    tuned._TABLES.clear()
+    yield tmp_path / "tables" / "h200.json"
+    tuned._TABLES.clear()

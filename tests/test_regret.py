@@ -19,13 +19,7 @@ H200 = gpus.spec("h200")
 PROBLEMS = (Problem.dense(4096, 4096, 4096, layout="nt"), Problem.dense(777, 1001, 3001), Problem.dense(64, 64, 64))
 
 
-@pytest.fixture(autouse=True)
-def no_tables(tmp_path, monkeypatch):
-    monkeypatch.setenv("TRITONMM_TABLES", str(tmp_path / "tables"))
-    monkeypatch.setattr(tuned, "_SHIPPED", tmp_path / "shipped")
-    tuned._TABLES.clear()
-    yield
-    tuned._TABLES.clear()
+pytestmark = pytest.mark.usefixtures("user")
 
 
 def trial(problem, config, us, status="ok"):
