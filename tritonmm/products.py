@@ -13,6 +13,9 @@ from tritonmm.rules import spanned
 CACHED_CALLS = 4096
 """Calls that are remembered, 0.9 kB each, and 2.3 kB with a plan of its own."""
 
+BARE = (False, False, False)
+"""The epilogue of a product that is scaled by nothing and to which nothing is added."""
+
 
 class Call(NamedTuple):
     """What a product needs once its operands are known to be like those of an earlier one.
@@ -94,19 +97,30 @@ def key(a: torch.Tensor, b: torch.Tensor) -> tuple:
 
 def recall(a: torch.Tensor, b: torch.Tensor) -> Call | None:
     """The call of a bare product into a new output, if it is remembered."""
-    return _CALLS.get((key(a, b), _BARE))
+    return _CALLS.get((key(a, b), BARE))
 
 
 def find(a: torch.Tensor, b: torch.Tensor, epilogue: tuple[bool, bool, bool], out: torch.Tensor | None = None) -> Call:
     """The call of a product with the epilogue (scaled, bias, c), remembered or made."""
-    about = key(a, b), epilogue
-    if out is not None:
-        about += out.stride(), out.dtype, out.data_ptr() & 15
-    call = _CALLS.get(about)
+    asked = about(a, b, out, epilogue)
+    call = _CALLS.get(asked)
     if call is None:
         call = _bind(a, b, epilogue, out, None)
-        remember(_CALLS, about, call)
+        remember(_CALLS, asked, call)
     return call
+
+
+def adopt(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, config: Config) -> None:
+    """From here on, bare products of such operands, into a new output or one such as `out`, are done by `config`."""
+    remember(_CALLS, about(a, b, out), _bind(a, b, BARE, out, config))
+
+
+def about(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, epilogue: tuple[bool, bool, bool] = BARE
+) -> tuple:
+    """All that the call of a product is remembered by."""
+    known = key(a, b), epilogue
+    return known if out is None else (*known, out.stride(), out.dtype, out.data_ptr() & 15)
 
 
 def remember(calls: dict, about: tuple, call: Call | None) -> None:
@@ -184,6 +198,5 @@ def _addends(a, b, out, c, bias, beta) -> torch.Tensor:
     return out.copy_(total if bias is None else total + bias)
 
 
-_BARE = (False, False, False)
 _CALLS: dict[tuple, Call] = {}
 _LOCK = threading.Lock()
