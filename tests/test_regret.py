@@ -13,7 +13,7 @@ from tritonmm.autotune.trial import COLUMNS, Trial
 from tritonmm.config import Config
 from tritonmm.orders import SwizzleMerge
 from tritonmm.problem import Problem
-from tritonmm.select import estimated, ranked
+from tritonmm.select import estimated, timed
 
 H200 = gpus.spec("h200")
 PROBLEMS = (Problem.dense(4096, 4096, 4096, layout="nt"), Problem.dense(777, 1001, 3001), Problem.dense(64, 64, 64))
@@ -41,7 +41,7 @@ def judged(path, way="model"):
 
 
 def test_a_config_comes_out_of_a_results_file_as_it_went_in(tmp_path):
-    trials = [trial(p, config, us=1.0 + i) for p in PROBLEMS for i, config in enumerate(ranked(p, H200))]
+    trials = [trial(p, config, us=1.0 + i) for p in PROBLEMS for i, config in enumerate(timed(p, H200))]
     trials.append(trial(PROBLEMS[0], Config("hopper", 256, 256, 64, 3, 8, persistent=True, cluster="m"), 9.0))
     measured, about = regret.read(results(tmp_path / "x.csv", trials))
     assert about["gpu"] == "NVIDIA H200"
@@ -74,8 +74,8 @@ def test_columns_that_older_files_lack_are_what_they_were(tmp_path):
 
 def test_the_tables_are_what_this_machine_has(tmp_path):
     problem = PROBLEMS[0]
-    winner = ranked(problem, H200)[3]
-    path = results(tmp_path / "x.csv", [trial(problem, c, 9.0 - i) for i, c in enumerate(ranked(problem, H200)[:4])])
+    winner = list(timed(problem, H200))[3]
+    path = results(tmp_path / "x.csv", [trial(problem, c, 9.0 - i) for i, c in enumerate(list(timed(problem, H200))[:4])])
     assert judged(path, "table")[problem].reached == 6 / 9
     tuned.publish([(problem, winner, 6.0)], H200)
     assert judged(path, "table")[problem].reached == 1.0
@@ -84,7 +84,7 @@ def test_the_tables_are_what_this_machine_has(tmp_path):
 
 def test_neighbours_are_the_other_problems_of_the_file(tmp_path):
     one, other = PROBLEMS[0], replace(PROBLEMS[0], m=4000)
-    first, second = ranked(one, H200)[:2]
+    first, second = list(timed(one, H200))[:2]
     trials = [trial(p, c, us) for p, times in ((one, (9.0, 8.0)), (other, (8.0, 9.0))) for c, us in
               zip((first, second), times, strict=True)]  # fmt: skip
     found = judged(results(tmp_path / "x.csv", trials), "neighbours")

@@ -10,7 +10,7 @@ import torch
 from tritonmm import products, tuned
 from tritonmm.dispatch import is_plain
 from tritonmm.products import gpu_of
-from tritonmm.select import best, ranked
+from tritonmm.select import best, timed
 
 MEASURED = 8
 """Configs that are measured, those with the shortest estimates."""
@@ -62,7 +62,7 @@ def _tune(a, b, out) -> None:
         if known.is_measured:
             products.adopt(a, b, out, known.config)
             return
-        configs = ranked(problem, gpu, kernel)[:MEASURED]
+        configs = list(timed(problem, gpu, kernel))[:MEASURED]
         times = _times([plan_for(problem, config, a.device) for config in configs], a, b, scratch)
     except torch.OutOfMemoryError:
         return

@@ -83,6 +83,9 @@ SM_BANDWIDTH = 111e9
 SPLIT_US = 3.8
 """What a launch with split tiles costs beside its work: a cooperative grid, and the meeting of the parts."""
 
+SPLITS = (2, 3, 4, 6, 8, 12, 16, 32)
+"""Parts in which a tile may be multiplied."""
+
 PARTIAL_BANDWIDTH = 6e12
 """Bytes/s at which the parts of split tiles write and read their fp32 sums (H200, 2026-11-21)."""
 
@@ -175,13 +178,13 @@ def estimated(problem: Problem, gpu: Gpu, kernel: str = "") -> Choice:
     return Choice(least, found, "the shortest estimate of all legal configs")
 
 
-def ranked(problem: Problem, gpu: Gpu, kernel: str = "") -> list[Config]:
-    """All legal configs that are estimated, the one with the shortest estimate first."""
-    timed = []
+def timed(problem: Problem, gpu: Gpu, kernel: str = "") -> dict[Config, float]:
+    """All legal configs that are estimated and their microseconds, the shortest estimate first."""
+    found = []
     for config, times in _candidates(problem, gpu, kernel):
         if config.fits(problem, gpu):
-            timed += _legal(config, times, problem, gpu)
-    return list(dict.fromkeys(config for _, config in sorted(timed, key=lambda pair: pair[0])))
+            found += _legal(config, times, problem, gpu)
+    return {config: us for us, config in sorted(found, key=lambda pair: pair[0])}
 
 
 def _legal(
@@ -284,8 +287,10 @@ def _estimates(config: Config, tile: _Tile, problem: Problem, gpu: Gpu) -> list[
     us = rounds_us + math.ceil(tail / gpu.sms) * (loop_us + tile.fixed_us)
     times = [(launch_us + math.hypot(us, memory_us), 1)]  # both at once, but not perfectly
     if tail and config.kernel == "hopper" and not config.cluster:
-        for splits in (2, 3, 4, 6, 8):
+        for splits in SPLITS:
             parts = tail * splits
+            if parts > 2 * gpu.sms:
+                break
             us = rounds_us + math.ceil(parts / gpu.sms) * (loop_us / splits + tile.fixed_us)
             split_us = SPLIT_US + 8 * parts * block_m * block_n / PARTIAL_BANDWIDTH * 1e6  # sums, written and read
             times.append((launch_us + math.hypot(us, memory_us) + split_us, splits))
