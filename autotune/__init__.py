@@ -14,6 +14,8 @@ cluster.py      that cluster: one of this machine, or the user's
 worker.py       what its workers do
 disposable.py   the child that does it for them, which may hang or die
 precompile.py   compiles for a GPU without one, into Triton's cache
+counters.py     what the hardware counts of a trial, by NVIDIA's profiler
+once.py         the process that it profiles
 suite.py        which products a bench measures; suites/ ships some
 bench.py        tritonmm's choice beside torch, product by product, into CSV
 """

@@ -80,6 +80,7 @@ def outcome(trials: Sequence[Trial], source: Source, store: Path, csv: Path | No
     where = {"source": source.source, "gpu": source.environment.gpu, "regime": source.regime}
     bad = next((trial for trial in trials if trial.status in ("wrong", "failed")), None)
     first_bad = f"{bad.config} on {bad.problem}: {bad.message}" if bad else None
+    counts["counted"] = sum(trial.counted is not None for trial in trials)
     return where | {"trials": len(trials)} | counts | {"first_bad": first_bad, "best": best} | files
 
 
@@ -101,7 +102,8 @@ def show(outcome: dict) -> None:
         table.add_row(best["problem"], best["config"], f"{best['time_us']:.1f} us", f"{best['tflops']:.0f}", *known)
     console.print(table)
     statuses = ", ".join(f"{outcome[status]} {status}" for status in STATUSES if outcome[status])
-    lines = [f"{outcome['trials']} trials: {statuses}"]
+    counted = f"; counters of {outcome['counted']}" if outcome["counted"] else ""
+    lines = [f"{outcome['trials']} trials: {statuses}{counted}"]
     lines += [f"{name}: {outcome[name]}" for name in ("store", "csv") if outcome[name]]
     if outcome["first_bad"]:
         lines.append(f"first that is wrong or failed: {outcome['first_bad']}")

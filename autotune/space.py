@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from tritonmm import orders, skinny
+from tritonmm import orders
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.problem import DTYPES, Problem
-from tritonmm.select import _FP32, _HALF, _estimate_us, _is_skinny, _with_relayout, _with_tails
+from tritonmm.select import timed
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
@@ -117,28 +117,21 @@ def candidates(asked: Problem, gpu: Gpu) -> list[Config]:
     The tiles that `select` chooses from, with a stage more and less, tails split along K, operands copied into aligned
     rows, and orders around the factor that suits the waves; and the skinny kernel's own candidates.
     """
-    timed = {config: us for us, config in skinny.timed(asked, gpu)} if _is_skinny(asked) else {}
-    for us, config in _tiled(asked, gpu):
-        if config not in timed and config.fits(asked, gpu):
-            timed[config] = us
-    return sorted(timed, key=timed.get)
+    estimates = timed(asked, gpu)
+    found = dict(estimates)
+    for base, us in estimates.items():
+        for config, off in _around(base, asked) if base.kernel != "skinny" else ():
+            if config not in found and config.fits(asked, gpu):
+                found[config] = us * off
+    return sorted(found, key=found.get)
 
 
-def _tiled(asked: Problem, gpu: Gpu) -> Iterator[tuple[float, Config]]:
-    for us, config in _estimated(asked, gpu):
-        factor = config.order.factors[0]
-        tiles_m = max(1, config.tiles(asked)[0])
-        for (more, slower), (times, name, off) in itertools.product(STAGES, ORDERS):
-            scaled = min(tiles_m, max(1, round(factor * times)))
-            # A serpentine of one megarow is that megarow.
-            if config.num_stages + more > 0 and not (name and scaled == tiles_m):
-                order = orders.Serpentine(scaled) if name else orders.SwizzleMerge(scaled)
-                yield us * slower * off, replace(config, num_stages=config.num_stages + more, order=order)
-
-
-def _estimated(asked: Problem, gpu: Gpu) -> Iterator[tuple[float, Config]]:
-    """The configs that `select` estimates, legal or not, each with its microseconds."""
-    for tile in _HALF if asked.element_bytes == 2 else _FP32:
-        for config in _with_relayout(tile.config(asked, gpu), asked):
-            for split in _with_tails(config, asked, gpu):
-                yield _estimate_us(split, tile, asked, gpu), split
+def _around(config: Config, asked: Problem) -> Iterator[tuple[Config, float]]:
+    factor = config.order.factors[0]
+    tiles_m = max(1, config.tiles(asked)[0])
+    for (more, slower), (times, name, off) in itertools.product(STAGES, ORDERS):
+        scaled = min(tiles_m, max(1, round(factor * times)))
+        # A serpentine of one megarow is that megarow.
+        if config.num_stages + more > 0 and not (name and scaled == tiles_m):
+            order = orders.Serpentine(scaled) if name else orders.SwizzleMerge(scaled)
+            yield replace(config, num_stages=config.num_stages + more, order=order), slower * off

@@ -11,17 +11,22 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from tritonmm.autotune.environment import Environment
-from tritonmm.autotune.trial import COLUMNS, Trial, problem_json
+from tritonmm.autotune.trial import COLUMNS, COUNTED, Counted, Trial, problem_json
 from tritonmm.config import Config
 from tritonmm.problem import Problem
 
-SCHEMA = 1
-"""The version of the tables, in the file's user_version. A change of `Trial` is a change of the tables."""
+SCHEMA = 2
+"""The version of the tables, in the file's user_version. A change of `Trial` is a change of the tables.
+
+2 added the table of counters.
+"""
 
 APPLICATION = 0x746D6D31
 """What marks a SQLite file as ours, in its application_id: "tmm1"."""
 
-_RESULTS = tuple(f.name for f in dataclasses.fields(Trial) if f.name not in ("problem", "config", "source", "regime"))
+_NO_RESULTS = ("problem", "config", "source", "regime", "counted")
+
+_RESULTS = tuple(f.name for f in dataclasses.fields(Trial) if f.name not in _NO_RESULTS)
 
 _TABLES = f"""
 BEGIN IMMEDIATE;
@@ -34,6 +39,13 @@ CREATE TABLE IF NOT EXISTS trials (
     regime TEXT NOT NULL,
     {", ".join(_RESULTS)},
     UNIQUE (problem, config, environment, source, regime)
+);
+CREATE TABLE IF NOT EXISTS counters (
+    problem TEXT NOT NULL,
+    config TEXT NOT NULL,
+    environment TEXT NOT NULL REFERENCES environments (fingerprint),
+    {", ".join(f"{name} NOT NULL" for name in COUNTED)},
+    UNIQUE (problem, config, environment)
 );
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {SCHEMA};
@@ -49,17 +61,19 @@ class Store:
     """The trials in the file at `path`, which is made if it is missing. Use it in a `with`, or close it.
 
     Each added trial is committed on its own, so a process may end at any moment; several processes
-    may share a file. Raises StoreError for a file that is not a store, is damaged, or was written
-    by a newer tritonmm.
+    may share a file. What the hardware counted is kept beside the trials, by problem, config and
+    environment: it does not depend on the regime in which a trial was timed.
+    A file of an older tritonmm gets the tables it lacks, in one step. Raises StoreError for a file that
+    is not a store, is damaged, or was written by a newer tritonmm.
     """
 
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            is_store = _is_store(self.path)
+            is_current = _is_current(self.path)
             self._db = sqlite3.connect(self.path, timeout=30, isolation_level=None)
-            if not is_store:
+            if not is_current:
                 try:
                     # Refused at once, without the timeout, while another process makes the same file: it does this too.
                     with suppress(sqlite3.OperationalError):
@@ -89,17 +103,25 @@ class Store:
 
     def add(self, trial: Trial, environment: Environment) -> None:
         """Keep a trial. One that is already there, of the same key, stays as it is."""
-        fingerprint = environment.fingerprint()
-        key = *_key(trial.problem, trial.config), fingerprint, trial.source, trial.regime
-        values = *key, *(getattr(trial, name) for name in _RESULTS)
+        key = *_key(trial.problem, trial.config), environment.fingerprint(), trial.source, trial.regime
+        self._insert("trials", (*key, *(getattr(trial, name) for name in _RESULTS)), environment)
+        if trial.counted is not None:
+            self.add_counted(trial.problem, trial.config, environment, trial.counted)
+
+    def add_counted(self, problem: Problem, config: Config, environment: Environment, counted: Counted) -> None:
+        """Join what was counted to the trials of that problem and config. What is already there stays as it is."""
+        key = *_key(problem, config), environment.fingerprint()
+        self._insert("counters", (*key, *dataclasses.astuple(counted)), environment)
+
+    def _insert(self, table: str, values: Sequence, environment: Environment) -> None:
         try:
             with self._db:
                 self._db.execute("BEGIN IMMEDIATE")
                 self._db.execute(
                     "INSERT OR IGNORE INTO environments VALUES (?, ?)",
-                    (fingerprint, json.dumps(dataclasses.asdict(environment))),
+                    (environment.fingerprint(), json.dumps(dataclasses.asdict(environment))),
                 )
-                self._db.execute(f"INSERT OR IGNORE INTO trials VALUES ({', '.join('?' * len(values))})", values)
+                self._db.execute(f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(values))})", values)
         except sqlite3.Error as error:
             raise StoreError(f"{self.path}: a trial could not be written: {error}") from error
 
@@ -108,15 +130,16 @@ class Store:
     ) -> Trial | None:
         """The trial of that key, or None."""
         row = self._db.execute(
-            f"SELECT {', '.join(_RESULTS)} FROM trials"
+            f"SELECT {', '.join(_RESULTS + COUNTED)}"
+            " FROM trials LEFT JOIN counters USING (problem, config, environment)"
             " WHERE problem = ? AND config = ? AND environment = ? AND source = ? AND regime = ?",
             (*_key(problem, config), environment.fingerprint(), source, regime),
         ).fetchone()
         if row is None:
             return None
-        return Trial(
-            problem=problem, config=config, source=source, regime=regime, **dict(zip(_RESULTS, row, strict=True))
-        )
+        results, counts = dict(zip(_RESULTS, row, strict=False)), row[len(_RESULTS) :]
+        counted = None if counts[0] is None else Counted(*counts)
+        return Trial(problem=problem, config=config, source=source, regime=regime, counted=counted, **results)
 
     def kills(self, environment: Environment) -> dict[Config, int]:
         """How many trials of each config hung or crashed, of those that did."""
@@ -196,8 +219,8 @@ def _key(problem: Problem, config: Config) -> tuple[str, str]:
     return problem_json(problem), config.to_json()
 
 
-def _is_store(path: Path) -> bool:
-    """True for a store, False where one can be made, StoreError for anything else. Only reads."""
+def _is_current(path: Path) -> bool:
+    """True for a store with all tables, False where they can be made, StoreError for anything else. Only reads."""
     if path.is_dir():
         raise StoreError(f"{path}: a folder; a store of trials is a file")
     if not path.exists() or not path.stat().st_size:
@@ -220,4 +243,4 @@ def _is_store(path: Path) -> bool:
         raise StoreError(f"{path}: not a readable SQLite file ({error}); name another file or move it away") from error
     if damage != "ok":
         raise StoreError(f"{path}: the file is damaged ({damage}); name another file or move it away")
-    return True
+    return schema == SCHEMA

@@ -10,9 +10,8 @@ l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum,gpu__time_duration.sum \
 python -m tritonmm.autotune.transpose --once
 """
 
-import csv
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
@@ -20,6 +19,7 @@ import torch
 
 from tritonmm.autotune.environment import Environment
 from tritonmm.autotune.measure import REGIMES, GraphReplay, paired
+from tritonmm.autotune.study import write_csv
 from tritonmm.launch.transpose import LAYOUTS, TransposeTile, launch
 
 SIZE = 8192
@@ -132,16 +132,6 @@ def main(size: int, regime: str, csv_path: Path | None, once: bool) -> None:
         comments = [*environment.comments(), f"# regime: {'none' if once else regime}", f"# shape: {size}x{size} fp32"]
         write_csv(csv_path, rows, comments)
         click.echo(csv_path)
-
-
-def write_csv(path: Path, rows: list[Row], comments: list[str]) -> None:
-    """The rows below the comments, lines that begin with "#"."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        file.writelines(f"{comment}\n" for comment in comments)
-        writer = csv.DictWriter(file, [field.name for field in fields(Row)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(map(asdict, rows))
 
 
 if __name__ == "__main__":

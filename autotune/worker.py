@@ -153,10 +153,10 @@ class Compiling:
 
 
 def _asked(request: dict):
-    from tritonmm.autotune.trial import problem_from_json
+    from tritonmm.autotune.trial import problem_of
     from tritonmm.config import Config
 
-    return problem_from_json(request["problem"]), Config.from_json(request["config"])
+    return problem_of(request["problem"]), Config.from_json(request["config"])
 
 
 def _load(named: str):

@@ -10,6 +10,8 @@ if not HAS_GPU:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 # Triton 3.9 warns unless the default is chosen, and warnings are errors here.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+# What somebody has tuned on this machine is not what is tested.
+os.environ["TRITONMM_TABLES"] = os.path.join(os.path.dirname(__file__), "no-tables")
 
 
 def pytest_collection_modifyitems(items):
@@ -28,3 +30,15 @@ def device() -> torch.device:
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def user(tmp_path, monkeypatch):
+    """The file of the user's table for an H200, which is missing; none ships."""
+    from tritonmm import tuned
+
+    monkeypatch.setenv("TRITONMM_TABLES", str(tmp_path / "tables"))
+    monkeypatch.setattr(tuned, "_SHIPPED", tmp_path / "shipped")
+    tuned._TABLES.clear()
+    yield tmp_path / "tables" / "h200.json"
+    tuned._TABLES.clear()

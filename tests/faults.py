@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import time
-import types
 from dataclasses import replace
 
 HANGS, CRASHES, RAISES, LOSES_GPU, WRONG, KILLS_WORKER = range(11, 17)
@@ -144,8 +143,7 @@ def config(number: int, stages: int = 2, slow: bool = False):
 
 def main() -> None:
     """The `tritonmm` command, tuning `Faulty` on one worker with $FAULTS_CONFIGS slow configs a problem."""
-    import tritonmm
-    from tritonmm import cli
+    from tritonmm import cli, tuned
     from tritonmm.autotune import cluster, space
     from tritonmm.autotune.worker import Setup
 
@@ -159,7 +157,7 @@ def main() -> None:
     count = int(os.environ["FAULTS_CONFIGS"])
     space.candidates = lambda problem, gpu: [config(number, slow=True) for number in range(count, 0, -1)]
     cli.tune._workers = lambda *_: (cluster.local(["0"], 0), Setup("faults:Faulty", ""))
-    tritonmm.tuned = types.SimpleNamespace(publish=publish)
+    tuned.publish = publish
     cli.main()
 
 

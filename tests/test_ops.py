@@ -108,6 +108,25 @@ def test_out_beside_an_operand_in_one_storage_is_written_in_place(device, monkey
     assert_product(tritonmm.mm(a[:4], b, out=out), a[:4], b)
 
 
+def test_out_of_a_call_that_is_remembered(device, monkeypatch):
+    a, b = randn(6, 6, device=device), randn(6, 6, device=device)
+    expected = tritonmm.mm(a, b)
+    with monkeypatch.context() as patch:
+        patch.setattr("tritonmm.ops.check_operands", None)  # the long way is not taken
+        out = torch.full((6, 6), NAN, device=device)
+        assert tritonmm.mm(a, b, out=out) is out
+        assert torch.equal(out, expected)
+    memory = torch.full((200,), NAN, device=device)
+    for start in (0, 1, 33, 35):  # over a, over its end, from its last row; and misaligned
+        x = memory[:36].view(6, 6).copy_(a)
+        out = memory[start : start + 36].view(6, 6)
+        assert torch.equal(tritonmm.mm(x, b, out=out), expected), start
+        y = memory[:36].view(6, 6).copy_(b)
+        assert torch.equal(tritonmm.mm(a, y, out=memory[start : start + 36].view(6, 6)), expected), start
+    transposed = torch.full((6, 6), NAN, device=device).t()
+    assert torch.equal(tritonmm.mm(a, b, out=transposed), expected)
+
+
 def test_transposed_out_keeps_its_strides(device):
     a, b, c = randn(5, 7, device=device), randn(7, 6, device=device), randn(6, device=device)
     for function, args in ((tritonmm.mm, (a, b)), (tritonmm.addmm, (c, a, b))):

@@ -12,20 +12,28 @@ import pytest
 
 from tritonmm import orders
 from tritonmm.autotune import space
+from tritonmm.autotune import store as store_module
 from tritonmm.autotune.environment import Environment
 from tritonmm.autotune.store import APPLICATION, SCHEMA, Store, StoreError, write_csv, write_parquet
-from tritonmm.autotune.trial import COLUMNS, Trial
+from tritonmm.autotune.trial import COLUMNS, Counted, Trial, problem_json, problem_of
 from tritonmm.config import Config
 from tritonmm.problem import Epilogue, Problem
 
 HEADER = (
     "m,n,k,batch,layout,dtype,kernel,block_m,block_n,block_k,num_stages,num_warps,split_k,persistent,order,source,"
     "status,time_us,torch_us,tflops,dram_read_bytes,dram_write_bytes,l2_read_bytes,hit_rate,traffic_source,"
-    "error_ratio,message,split_tail,cluster,relayout"
+    "error_ratio,message,split_tail,cluster,relayout,"
+    "counted_us,counted_kernels,counted_dram_read_bytes,counted_dram_write_bytes,counted_l2_read_bytes,"
+    "counted_fabric_bytes,counted_lookups,counted_hits,counted_misses,counted_hit_rate"
 )
 HERE = Environment("H200", "580.1", "13.0", "2.15", "3.9", "0.1", "abc", "2026-11-20")
 PROBLEM = space.problem(1000, 4096, 4096)
 CONFIG = Config(order=orders.SwizzleMerge(16, 8, along="n"))
+
+COUNTED = Counted(
+    us=51.25, kernels=2, dram_read_bytes=2**40, dram_write_bytes=7, l2_read_bytes=2**41, fabric_bytes=2**39,
+    lookups=2**37, hits=2**36, misses=2**36,
+)  # fmt: skip
 
 
 def trial(**fields) -> Trial:
@@ -63,8 +71,9 @@ def digest(path) -> str:
         trial(source="model", regime="none", torch_us=None),
         Trial(PROBLEM, CONFIG, "gpu", "burst", "illegal", "2026-11-20T10:00:00+00:00", message="too big"),
         trial(status="wrong", time_us=None, torch_us=None, error_ratio=math.inf),
+        trial(counted=COUNTED),
     ],
-    ids=["ok", "model", "illegal", "poison"],
+    ids=["ok", "model", "illegal", "poison", "counted"],
 )
 def test_a_trial_comes_back_as_it_was(tmp_path, kept):
     with Store(tmp_path / "s.sqlite") as store:
@@ -101,6 +110,7 @@ def test_the_date_and_the_commit_are_no_part_of_the_key(tmp_path):
 def test_a_trial_survives_json():
     inexact = trial(error_ratio=math.inf, problem=Problem.dense(7, 8, 9, epilogue=Epilogue(bias=True)))
     assert Trial.from_json(inexact.to_json()) == inexact
+    assert Trial.from_json(trial(counted=COUNTED).to_json()) == trial(counted=COUNTED)
 
 
 def test_the_first_measurement_stays(tmp_path):
@@ -109,6 +119,110 @@ def test_the_first_measurement_stays(tmp_path):
         store.add(trial(time_us=1.0), HERE)
         assert len(store) == 1
         assert found(store, trial()).time_us == 50.0
+
+
+def test_counters_join_a_trial_that_is_there_and_no_other(tmp_path):
+    other = trial(config=Config())
+    with Store(tmp_path / "s.sqlite") as store:
+        for kept in (trial(), trial(regime="sustained"), other):
+            store.add(kept, HERE)
+        store.add_counted(PROBLEM, CONFIG, HERE, COUNTED)
+    with Store(tmp_path / "s.sqlite") as store:
+        assert found(store, trial()) == trial(counted=COUNTED)
+        assert found(store, trial(regime="sustained")).counted == COUNTED, "counters do not depend on the regime"
+        assert found(store, other) == other
+        assert len(store) == 3
+
+
+def test_what_was_counted_first_stays(tmp_path):
+    with Store(tmp_path / "s.sqlite") as store:
+        store.add(trial(), HERE)
+        store.add_counted(PROBLEM, CONFIG, HERE, COUNTED)
+        store.add_counted(PROBLEM, CONFIG, HERE, dataclasses.replace(COUNTED, us=1.0))
+        assert found(store, trial()).counted == COUNTED
+
+
+def test_counters_of_another_environment_are_not_joined(tmp_path):
+    with Store(tmp_path / "s.sqlite") as store:
+        store.add(trial(), HERE)
+        store.add_counted(PROBLEM, CONFIG, dataclasses.replace(HERE, code="def"), COUNTED)
+        assert found(store, trial()).counted is None
+
+
+SCHEMA_1 = """
+CREATE TABLE environments (fingerprint TEXT PRIMARY KEY, description TEXT NOT NULL);
+CREATE TABLE trials (
+    problem TEXT NOT NULL, config TEXT NOT NULL, environment TEXT NOT NULL REFERENCES environments (fingerprint),
+    source TEXT NOT NULL, regime TEXT NOT NULL,
+    status, measured, time_us, torch_us, dram_read_bytes, dram_write_bytes, l2_read_bytes, hit_rate, traffic_source,
+    error_ratio, message,
+    UNIQUE (problem, config, environment, source, regime)
+);
+PRAGMA application_id = 0x746D6D31;
+PRAGMA user_version = 1;
+"""
+"""The tables as the first release made them."""
+
+
+def of_schema_1(path) -> list[Trial]:
+    """A store of the first schema, and the trials in it."""
+    trials = [trial(), trial(regime="sustained", time_us=60.0), trial(status="wrong", time_us=None, torch_us=None)]
+    trials[2] = dataclasses.replace(trials[2], problem=space.problem(7, 8, 9), message="so wrong")
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(SCHEMA_1)
+        description = '{"gpu": "H200"}'
+        db.execute("INSERT INTO environments VALUES (?, ?)", (HERE.fingerprint(), description))
+        for t in trials:
+            key = problem_json(t.problem), t.config.to_json(), HERE.fingerprint(), t.source, t.regime
+            values = (
+                *(t.status, t.measured, t.time_us, t.torch_us, t.dram_read_bytes, t.dram_write_bytes, t.l2_read_bytes),
+                *(t.hit_rate, t.traffic_source, t.error_ratio, t.message),
+            )
+            db.execute(f"INSERT INTO trials VALUES ({', '.join('?' * 16)})", (*key, *values))
+        db.commit()
+    return trials
+
+
+def rows_of(path, table) -> list:
+    with closing(sqlite3.connect(path)) as db:
+        return db.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall()
+
+
+def test_an_older_store_is_migrated_in_place_and_loses_nothing(tmp_path):
+    path = tmp_path / "s.sqlite"
+    trials = of_schema_1(path)
+    before = {table: rows_of(path, table) for table in ("environments", "trials")}
+    with Store(path) as store:
+        assert [found(store, t) for t in trials] == trials
+        store.add_counted(PROBLEM, CONFIG, HERE, COUNTED)
+        store.add(trial(config=Config()), HERE)
+    with Store(path) as store:
+        assert found(store, trials[0]) == dataclasses.replace(trials[0], counted=COUNTED)
+        assert found(store, trial(config=Config())) == trial(config=Config())
+    assert {table: rows_of(path, table)[: len(rows)] for table, rows in before.items()} == before
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
+
+
+def test_two_processes_may_migrate_a_file_at_once(tmp_path, monkeypatch):
+    path = tmp_path / "s.sqlite"
+    trials = of_schema_1(path)
+    looked = store_module._is_current
+
+    def meanwhile(asked):
+        current = looked(asked)
+        monkeypatch.setattr(store_module, "_is_current", looked)
+        Store(asked).close()  # the other process migrates between our look and our migration
+        return current
+
+    monkeypatch.setattr(store_module, "_is_current", meanwhile)
+    with Store(path) as store:
+        assert [found(store, t) for t in trials] == trials
+
+
+def test_a_problem_comes_back_from_its_spelling():
+    asked = dataclasses.replace(space.problem(7, 8, 9, layout="tn", batch=2), epilogue=Epilogue(bias=True))
+    assert problem_of(problem_json(asked)) == asked
 
 
 def test_two_processes_may_share_a_file(tmp_path):
@@ -263,6 +377,16 @@ def test_csv_rows(tmp_path):
     assert (rows[1]["dtype"], rows[1]["layout"], rows[1]["batch"]) == ("tf32", "tn", "2")
     assert (rows[2]["status"], rows[2]["time_us"], rows[2]["hit_rate"], rows[2]["tflops"]) == ("illegal", "", "", "")
     assert rows[2]["message"] == 'so, "no" no. 1'
+
+
+def test_csv_has_model_and_counters_side_by_side(tmp_path):
+    write_csv(tmp_path / "r.csv", [trial(counted=COUNTED), trial()], HERE)
+    _, (counted, uncounted) = lines_of(tmp_path / "r.csv")
+    assert (counted["traffic_source"], counted["dram_read_bytes"], counted["hit_rate"]) == ("model", str(2**40), "0.5")
+    values = {f"counted_{name}": str(value) for name, value in dataclasses.asdict(COUNTED).items()}
+    assert {name: counted[name] for name in values} == values
+    assert counted["counted_hit_rate"] == "0.5"
+    assert {value for name, value in uncounted.items() if name.startswith("counted_")} == {""}
 
 
 def test_csv_of_two_sources_is_refused_and_the_old_one_stays(tmp_path):

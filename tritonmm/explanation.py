@@ -14,14 +14,15 @@ from tritonmm.override import prefers
 from tritonmm.problem import Problem
 from tritonmm.products import gpu_of, problem_of
 from tritonmm.rules import check_operands
-from tritonmm.select import best
+from tritonmm.select import Choice, best, estimated
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """How a product is computed. Printing it says all.
 
-    why: the reason for the config; traffic, us: what the models predict of it;
+    why: where the config comes from, and what speaks for it; traffic: what the model predicts;
+    us: its microseconds, measured if `is_measured` and predicted if not;
     overrides: whether `enable()` gives the product to tritonmm, and reason: why.
     """
 
@@ -31,6 +32,7 @@ class Explanation:
     why: str
     traffic: Traffic
     us: float
+    is_measured: bool
     overrides: bool
     reason: str
 
@@ -41,9 +43,10 @@ class Explanation:
         Raises ValueError where no config is legal.
         """
         gpu = gpu or default_gpu()
-        us, config = best(problem, gpu)
-        overrides, reason = prefers(problem, gpu)
-        return cls(problem, gpu, config, _why(problem, gpu, config), l2.of(problem, config, gpu), us, overrides, reason)
+        choice = best(problem, gpu)
+        traffic = l2.of(problem, choice.config, gpu)
+        why = _why(problem, gpu, choice)
+        return cls(problem, gpu, choice.config, why, traffic, choice.us, choice.is_measured, *prefers(problem, gpu))
 
     @property
     def kernel(self) -> str:
@@ -56,7 +59,7 @@ class Explanation:
             "config": str(self.config),
             "why": self.why,
             "traffic": str(self.traffic),
-            "time": f"{self.us:.1f} us, predicted",
+            "time": f"{self.us:.1f} us, {'measured' if self.is_measured else 'predicted'}",
             "enable()": f"{verdict}: {self.reason}",
         }
         return "\n".join(f"{name:>9}  {value}" for name, value in lines.items())
@@ -73,19 +76,20 @@ def explain(a: torch.Tensor, b: torch.Tensor) -> Explanation:
     return Explanation.of(problem_of(a, b, out, (False, False, False)), gpu_of(a.device))
 
 
-def _why(problem: Problem, gpu: Gpu, config: Config) -> str:
-    """Why this config: what its tiles make of the GPU, and why not another kernel."""
+def _why(problem: Problem, gpu: Gpu, choice: Choice) -> str:
+    """Why this config: where it comes from, what its tiles make of the GPU, and why not another kernel."""
+    config = choice.config
     tiles_m, tiles_n = config.tiles(problem)
     tiles = tiles_m * tiles_n * problem.batch
     waves = tiles * config.ctas * config.split_k / gpu.sms
-    said = [f"the shortest estimate of all legal configs: {tiles} tiles, {waves:.2f} waves on {gpu.sms} SMs"]
+    said = [f"{choice.origin}: {tiles} tiles, {waves:.2f} waves on {gpu.sms} SMs"]
     if config.split_tail > 1:
         said.append(f"the last {config.split_tiles(problem, gpu)[0]} tiles split along K by {config.split_tail}")
     for kernel in KERNELS:
         if kernel != config.kernel:
             try:
-                us = best(problem, gpu, kernel)[0]
-                said.append(f"the {kernel} kernel at best {us:.1f} us")
+                us = estimated(problem, gpu, kernel).us
+                said.append(f"the {kernel} kernel at best {us:.1f} us by its estimate")
             except ValueError as error:
                 said.append(f"no {kernel} kernel: {str(error).partition(': ')[2]}")
     return "; ".join(said)

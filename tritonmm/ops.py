@@ -8,16 +8,19 @@ from run to run. Differentiable any number of times, forwards and backwards, wit
 out: where to put the result; resized, with torch's warning, if its shape is wrong. It may share memory with an
     operand: the product is then computed aside and copied.
 config: how to do it, instead of what `select` chooses.
+tune: "first-call" has the configs that should be fastest measured when operands are the first of their kind, which
+    takes seconds; see `first_call.tune`. What wins is used by all later calls, and by other processes.
 
 Raises RuntimeError, as torch does, for shapes that cannot be multiplied, for dtypes or devices that differ, and for CPU
 tensors unless Triton's interpreter is on; NotImplementedError for dtypes and layouts that tritonmm does not multiply;
-ValueError for a config that cannot do it.
+ValueError for a config that cannot do it, or for another `tune`.
 """
 
 import math
 
 import torch
 
+from tritonmm import first_call
 from tritonmm.config import Config
 from tritonmm.dispatch import compute, is_plain
 from tritonmm.products import empty, product, recall
@@ -37,39 +40,45 @@ from tritonmm.rules import (
 Tensor = torch.Tensor
 
 
-def mm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None, config: Config | None = None) -> Tensor:
+def mm(
+    input: Tensor, mat2: Tensor, *, out: Tensor | None = None, config: Config | None = None, tune: str = ""
+) -> Tensor:
     """The product of two matrices, (m, k) and (k, n), as torch.mm."""
-    if out is None and config is None and (found := _again(input, mat2, 2)) is not None:
+    if config is None and not tune and (found := _again(input, mat2, 2, out)) is not None:
         return found
     input, mat2 = _cast(out, input, mat2)
     check_operands("mm", input, mat2)
     check_dims("mm", input=(input, 2), mat2=(mat2, 2))
     check_inner("mm", input, mat2, input, mat2)
-    return _deliver("mm", input, mat2, (input.shape[0], mat2.shape[1]), out=out, config=config)
+    return _deliver("mm", input, mat2, (input.shape[0], mat2.shape[1]), out=out, config=config, tune=tune)
 
 
-def bmm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None, config: Config | None = None) -> Tensor:
+def bmm(
+    input: Tensor, mat2: Tensor, *, out: Tensor | None = None, config: Config | None = None, tune: str = ""
+) -> Tensor:
     """The products of two stacks of matrices, (batch, m, k) and (batch, k, n), as torch.bmm."""
-    if out is None and config is None and (found := _again(input, mat2, 3)) is not None:
+    if config is None and not tune and (found := _again(input, mat2, 3, out)) is not None:
         return found
     input, mat2 = _cast(out, input, mat2)
     check_operands("bmm", input, mat2)
     shape = _batched("bmm", input, mat2)
-    return _deliver("bmm", input, mat2, shape, out=out, config=config)
+    return _deliver("bmm", input, mat2, shape, out=out, config=config, tune=tune)
 
 
-def matmul(input: Tensor, other: Tensor, *, out: Tensor | None = None, config: Config | None = None) -> Tensor:
+def matmul(
+    input: Tensor, other: Tensor, *, out: Tensor | None = None, config: Config | None = None, tune: str = ""
+) -> Tensor:
     """The product of two tensors of at least one dimension, as torch.matmul.
 
     1-D operands are row and column vectors and lose their dimension in the result; dimensions before
     the last two are a batch and broadcast.
     """
-    if out is None and config is None and (found := _again(input, other, 0)) is not None:
+    if config is None and not tune and (found := _again(input, other, 0, out)) is not None:
         return found
     input, other = _cast(out, input, other)
     check_operands("matmul", input, other)
     left, right, shape = matrices(input, other)
-    return _deliver("matmul", left, right, shape, out=out, config=config)
+    return _deliver("matmul", left, right, shape, out=out, config=config, tune=tune)
 
 
 def addmm(
@@ -181,15 +190,17 @@ def matrices(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     return *_folded(left, right, batch), (*batch, *rows, *cols)
 
 
-def _again(a: Tensor, b: Tensor, dims: int) -> Tensor | None:
+def _again(a: Tensor, b: Tensor, dims: int, out: Tensor | None) -> Tensor | None:
     """The product at once, if one of such operands was computed before, of `dims` dimensions (0: any)."""
     if is_plain(a, b) and not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
         try:
             call = recall(a, b)
-        except RuntimeError:  # they have no memory: sparse ones, which the long way refuses
+            known = call is not None and (not dims or dims == len(call.shape))
+            fits = known and (out is None or call.takes(out, a, b))
+        except RuntimeError:  # something has no memory: a sparse tensor, say, which the long way refuses
             return None
-        if call is not None and (not dims or dims == len(call.shape)):
-            return call.plan(a, b, empty(call.shape, call.strides, a))
+        if fits:
+            return call.plan(a, b, empty(call.shape, call.strides, a) if out is None else out)
     return None
 
 
@@ -204,6 +215,7 @@ def _deliver(
     beta: float = 1,
     out: Tensor | None = None,
     config: Config | None = None,
+    tune: str = "",
     operands: tuple[Tensor, ...] = (),
 ) -> Tensor:
     """alpha * a @ b + beta * added, in `shape`, of operands that were checked; `operands` if a, b are not them."""
@@ -211,16 +223,29 @@ def _deliver(
     folded = *a.shape[:-1], b.shape[-1]
     addends = {} if added is None else addend(name, added, beta, folded)
     options = {"alpha": alpha, "beta": beta, "config": config, **addends}
+    if tune:
+        _check_tune(name, tune, config)
     if out is None:
+        if tune:
+            first_call.tune(a, b)
         found = compute(a, b, **options)
         return found if found.shape == shape else found.reshape(shape)
     given = [*(operands or (a, b)), *(() if added is None else (added,))]
     prepare_out(name, out, shape, *given)
     target = _target(out, folded, a, b, **addends)
+    if tune:
+        first_call.tune(a, b, target)
     if target is None:
         return out.copy_(compute(a, b, **options).reshape(shape))
     product(a, b, target, **options)
     return out
+
+
+def _check_tune(name: str, tune: str, config: Config | None) -> None:
+    if tune != "first-call":
+        raise ValueError(f'{name}: tune is {tune!r}; it must be "first-call", or "" for no tuning')
+    if config is not None:
+        raise ValueError(f"{name}: both config and tune are given; what is to be tuned has no config yet")
 
 
 def _target(

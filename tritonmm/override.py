@@ -27,10 +27,12 @@ from tritonmm.select import FIRST_US, best
 
 
 def prefers(problem: Problem, gpu: Gpu) -> tuple[bool, str]:
-    """Whether policy "faster" gives a problem to tritonmm, and why: `select`'s estimate against torch's."""
-    ours, torchs = best(problem, gpu)[0], torch_us(problem, gpu)
-    faster = ours <= torchs * TOLERANCE
-    return faster, f"ours is predicted to take {ours:.1f} us and torch's {torchs:.1f} us"
+    """Whether policy "faster" gives a problem to tritonmm, and why: `select`'s time against the estimate of torch's."""
+    ours, torchs = best(problem, gpu), torch_us(problem, gpu)
+    faster = ours.us <= torchs * TOLERANCE
+    if ours.is_measured:
+        return faster, f"ours was measured to take {ours.us:.1f} us, torch's is predicted to take {torchs:.1f} us"
+    return faster, f"ours is predicted to take {ours.us:.1f} us and torch's {torchs:.1f} us"
 
 
 TOLERANCE = 1.03

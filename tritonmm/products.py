@@ -8,20 +8,41 @@ import torch
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
 from tritonmm.problem import Epilogue, Problem
+from tritonmm.rules import spanned
 
 CACHED_CALLS = 4096
 """Calls that are remembered, 0.9 kB each, and 2.3 kB with a plan of its own."""
+
+BARE = (False, False, False)
+"""The epilogue of a product that is scaled by nothing and to which nothing is added."""
 
 
 class Call(NamedTuple):
     """What a product needs once its operands are known to be like those of an earlier one.
 
-    shape, strides: of a new output.
+    shape, strides: of a new output; spans: bytes between the first element of a, b and it and behind the last.
     """
 
     plan: "Plan"  # noqa: F821, its module imports Triton, which takes longer than all of tritonmm
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    spans: tuple[int, int, int]
+
+    def takes(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> bool:
+        """Whether the plan of such a and b may write its output to `out`, a tensor of any kind."""
+        if (
+            type(out) is not torch.Tensor
+            or out.shape != self.shape
+            or out.stride() != self.strides
+            or out.dtype is not a.dtype
+            or out.get_device() != a.get_device()
+            or out.is_neg()
+            or (out.requires_grad and torch.is_grad_enabled())
+        ):
+            return False
+        at, (a_span, b_span, span) = out.data_ptr(), self.spans
+        a_at, b_at = a.data_ptr(), b.data_ptr()
+        return not at & 15 and (at >= a_at + a_span or a_at >= at + span) and (at >= b_at + b_span or b_at >= at + span)
 
 
 def product(
@@ -76,19 +97,30 @@ def key(a: torch.Tensor, b: torch.Tensor) -> tuple:
 
 def recall(a: torch.Tensor, b: torch.Tensor) -> Call | None:
     """The call of a bare product into a new output, if it is remembered."""
-    return _CALLS.get((key(a, b), _BARE))
+    return _CALLS.get((key(a, b), BARE))
 
 
 def find(a: torch.Tensor, b: torch.Tensor, epilogue: tuple[bool, bool, bool], out: torch.Tensor | None = None) -> Call:
     """The call of a product with the epilogue (scaled, bias, c), remembered or made."""
-    about = key(a, b), epilogue
-    if out is not None:
-        about += out.stride(), out.dtype, out.data_ptr() & 15
-    call = _CALLS.get(about)
+    asked = about(a, b, out, epilogue)
+    call = _CALLS.get(asked)
     if call is None:
         call = _bind(a, b, epilogue, out, None)
-        remember(_CALLS, about, call)
+        remember(_CALLS, asked, call)
     return call
+
+
+def adopt(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, config: Config) -> None:
+    """From here on, bare products of such operands, into a new output or one such as `out`, are done by `config`."""
+    remember(_CALLS, about(a, b, out), _bind(a, b, BARE, out, config))
+
+
+def about(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, epilogue: tuple[bool, bool, bool] = BARE
+) -> tuple:
+    """All that the call of a product is remembered by."""
+    known = key(a, b), epilogue
+    return known if out is None else (*known, out.stride(), out.dtype, out.data_ptr() & 15)
 
 
 def remember(calls: dict, about: tuple, call: Call | None) -> None:
@@ -142,7 +174,8 @@ def _bind(a, b, epilogue, out, config) -> Call:
     problem = problem_of(a, b, out, epilogue)
     if config is None:
         config = choose(problem, gpu_of(a.device), "tile" if INTERPRETED else "")  # the others need a GPU
-    return Call(plan_for(problem, config, a.device), tuple(out.shape), out.stride())
+    spans = spanned(a), spanned(b), spanned(out)
+    return Call(plan_for(problem, config, a.device), tuple(out.shape), out.stride(), spans)
 
 
 def _check_device(device: torch.device, interpreted: bool) -> None:
@@ -165,6 +198,5 @@ def _addends(a, b, out, c, bias, beta) -> torch.Tensor:
     return out.copy_(total if bias is None else total + bias)
 
 
-_BARE = (False, False, False)
 _CALLS: dict[tuple, Call] = {}
 _LOCK = threading.Lock()

@@ -1,10 +1,12 @@
-"""Problem -> Config: the legal config with the shortest estimated time, in the order that suits its waves."""
+"""Problem -> Config: what was measured to be fastest, or else the legal config with the shortest estimated time."""
 
 import functools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from tritonmm import cost, skinny
+from tritonmm import cost, skinny, tuned
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
@@ -29,19 +31,6 @@ class _Tile:
     num_warps: int
     share: float
     fixed_us: float
-
-    def config(self, problem: Problem, gpu: Gpu) -> Config:
-        block_m, block_n, block_k = self.blocks
-        return Config(
-            kernel=self.kernel,
-            block_m=block_m,
-            block_n=block_n,
-            block_k=block_k,
-            num_stages=self.num_stages,
-            num_warps=self.num_warps,
-            persistent=self.kernel != "tile",
-            order=SwizzleMerge(_factor(problem, gpu, block_m, block_n)),
-        )
 
 
 _HALF = (
@@ -94,6 +83,9 @@ SM_BANDWIDTH = 111e9
 SPLIT_US = 3.8
 """What a launch with split tiles costs beside its work: a cooperative grid, and the meeting of the parts."""
 
+SPLITS = (2, 3, 4, 6, 8, 12, 16, 32)
+"""Parts in which a tile may be multiplied."""
+
 PARTIAL_BANDWIDTH = 6e12
 """Bytes/s at which the parts of split tiles write and read their fp32 sums (H200, 2026-11-21)."""
 
@@ -102,11 +94,32 @@ NARROW_SHARE = {1: 0.25, 2: 0.25, 4: 0.5, 8: 0.8, 16: 1.0}
 and those of less than 4 bytes are not asynchronous. Estimates, and for tensor cores: fp32 products are slow anyway."""
 
 
+AGREES = 1.05
+"""How much longer than the shortest of all the estimate of a neighbour's config may be.
+
+Of 123 pairs of neighbours in autotune/results (h200-skinny, h200-hopper-strips, h200-hopper-tiles) it lets 9 winners of
+one replace the estimates' choice for the other: skinny ones gain 1.3% in the mean, hopper ones, to which the estimates
+were fitted, lose 0.1%, none more than 4%. With 1.15 hopper ones lose 2% in the mean and 13% at worst.
+"""
+
+
+class Choice(NamedTuple):
+    """A config for a problem.
+
+    us: the microseconds it takes, measured if `is_measured` and estimated if not; origin: why it is this one.
+    """
+
+    us: float
+    config: Config
+    origin: str
+    is_measured: bool = False
+
+
 def select(m: int, n: int, k: int, *, dtype: str = "bf16", layout: str = "nn", gpu: Gpu | str | None = None) -> Config:
     """The config that `tritonmm.matmul` would use for an m x k by k x n product.
 
     dtype: a name such as "bf16"; layout: "nn", "nt", "tn" or "tt"; gpu: a `Gpu`, a name that
-    `gpu.spec` knows, or None for this machine's (the H200 where there is none). Deterministic.
+    `gpu.spec` knows, or None for this machine's (the H200 where there is none). Deterministic, given the tuned tables.
     Raises ValueError for unknown names or negative sizes.
     """
     if not isinstance(gpu, Gpu):
@@ -115,33 +128,136 @@ def select(m: int, n: int, k: int, *, dtype: str = "bf16", layout: str = "nn", g
 
 
 def choose(problem: Problem, gpu: Gpu, kernel: str = "") -> Config:
-    """The legal config with the shortest estimated time, of any kernel family or of the one that is named.
+    """The config of `best`."""
+    return best(problem, gpu, kernel).config
 
-    Raises ValueError where no config of that family is legal.
+
+def best(problem: Problem, gpu: Gpu, kernel: str = "") -> Choice:
+    """The legal config, of any kernel family or of the one that is named, that should be fastest.
+
+    That is the tuned tables' for this problem; where they have none, a neighbour's that the estimates do not speak
+    against; and else the one with the shortest estimate. Raises ValueError where no config of that family is legal.
     """
-    return best(problem, gpu, kernel)[1]
+    return _remembered(tuned.tables(gpu))(problem, gpu, kernel)
 
 
-@functools.lru_cache(maxsize=4096)
-def best(problem: Problem, gpu: Gpu, kernel: str = "") -> tuple[float, Config]:
-    """The estimated time in microseconds of what `choose` chooses, and that config."""
-    timed = skinny.timed(problem, gpu) if kernel == "skinny" or (not kernel and _is_skinny(problem)) else []
-    reason = f"no tile of kernel {kernel!r}"
-    for tile in _HALF if problem.element_bytes == 2 else _FP32:
-        if kernel in ("", tile.kernel):
-            for config in _with_relayout(tile.config(problem, gpu), problem):
-                fit = config.fits(problem, gpu)
-                reason = fit.reason or reason
-                if fit:
-                    timed += [(_estimate_us(c, tile, problem, gpu), c) for c in _with_tails(config, problem, gpu)]
-    if not timed:
+@functools.lru_cache(maxsize=4)
+def _remembered(tables: tuned.Tables):
+    """`best_by` of those tables, which are forgotten with its answers soon after others have taken their place."""
+    return functools.lru_cache(maxsize=4096)(functools.partial(best_by, tables=tables))
+
+
+def best_by(problem: Problem, gpu: Gpu, kernel: str, tables: tuned.Tables) -> Choice:
+    """`best` with other tables than this machine's."""
+    for row in tables.exact(problem):
+        if kernel in ("", row.config.kernel) and row.config.fits(problem, gpu):
+            return Choice(row.us, row.config, f"measured to be fastest on {row.date} with Triton {row.triton}", True)
+    shortest = estimated(problem, gpu, kernel)
+    for row in tables.near(problem):
+        if kernel in ("", row.config.kernel):
+            us, config = min(_moved(row, problem, gpu), key=lambda pair: pair[0], default=(math.inf, None))
+            if us <= shortest.us * AGREES:
+                above = f"its estimate is {us / shortest.us - 1:.1%} above the shortest"
+                return Choice(us, config, f"measured to be fastest for {row.problem} nearby, and {above}")
+    return shortest
+
+
+def estimated(problem: Problem, gpu: Gpu, kernel: str = "") -> Choice:
+    """`best` without tables: the config with the shortest estimate."""
+    least, found, reason = math.inf, None, f"no tile of kernel {kernel!r}"
+    for config, times in _candidates(problem, gpu, kernel):
+        shorter = [pair for pair in times if pair[0] < least]  # first, since to see what is legal takes longer
+        if shorter:
+            fit = config.fits(problem, gpu)
+            reason = fit.reason or reason
+            for us, split in _legal(config, shorter, problem, gpu) if fit else ():
+                if us < least:
+                    least, found = us, split
+    if found is None:
         raise ValueError(f"no config for {problem} on {gpu.name}: {reason}")
-    return min(timed, key=lambda pair: pair[0])
+    return Choice(least, found, "the shortest estimate of all legal configs")
+
+
+def timed(problem: Problem, gpu: Gpu, kernel: str = "") -> dict[Config, float]:
+    """All legal configs that are estimated and their microseconds, the shortest estimate first."""
+    found = []
+    for config, times in _candidates(problem, gpu, kernel):
+        if config.fits(problem, gpu):
+            found += _legal(config, times, problem, gpu)
+    return {config: us for us, config in sorted(found, key=lambda pair: pair[0])}
+
+
+def _legal(
+    config: Config, times: list[tuple[float, int]], problem: Problem, gpu: Gpu
+) -> Iterator[tuple[float, Config]]:
+    """Those of `times` whose split_tail is legal, where the config without one is."""
+    for us, splits in times:
+        split = replace(config, split_tail=splits) if splits > 1 else config
+        if splits == 1 or split.fits(problem, gpu):
+            yield us, split
+
+
+def _candidates(problem: Problem, gpu: Gpu, kernel: str) -> Iterator[tuple[Config, list[tuple[float, int]]]]:
+    """Configs that are worth it, be they legal or not, each with its estimated microseconds by its split_tail."""
+    if kernel == "skinny" or (not kernel and _is_skinny(problem)):
+        for us, config in skinny.timed(problem, gpu):
+            yield config, [(us, 1)]
+    for tile in _tiles(problem):
+        if kernel in ("", tile.kernel):
+            factor = _factor(problem, gpu, *tile.blocks[:2])
+            for relayout in ("", problem.unaligned) if problem.unaligned else ("",):
+                config = _config(tile, factor, relayout)
+                yield config, _estimates(config, tile, problem, gpu)
+
+
+def _tiles(problem: Problem) -> tuple[_Tile, ...]:
+    return _HALF if problem.element_bytes == 2 else _FP32
+
+
+def _moved(row: tuned.Row, problem: Problem, gpu: Gpu) -> Iterator[tuple[float, Config]]:
+    """What was tuned for one problem as it is for another nearby, where it is legal and has an estimate, and that.
+
+    The order's factor and what splits K follow the number of tiles.
+    """
+    config = row.config
+    tiles_m, tiles_n = config.tiles(problem)
+    if config.kernel == "skinny":
+        then_m, then_n = config.tiles(row.problem)
+        programs = then_m * then_n * row.problem.batch * config.split_k
+        steps = -(-problem.k // config.block_k)
+        splits = max(1, min(round(programs / (tiles_m * tiles_n * problem.batch)), steps))
+        config = replace(config, split_k=splits)
+        if config.fits(problem, gpu):
+            yield skinny.estimate_us(config, problem, gpu), config
+        return
+    blocks = *config.cta_tile, config.block_k
+    tile = next((t for t in _tiles(problem) if (t.kernel, t.blocks) == (config.kernel, blocks)), None)
+    if isinstance(config.order, SwizzleMerge):
+        config = replace(config, order=SwizzleMerge(_factor(problem, gpu, config.block_m, config.block_n)))
+    config = replace(config, split_tail=1)
+    if tile and config.split_k == 1 and config.fits(problem, gpu):
+        yield from _legal(config, _estimates(config, tile, problem, gpu), problem, gpu)
 
 
 def _is_skinny(problem: Problem) -> bool:
     """Whether the skinny kernel is worth an estimate: the output has few rows, or few columns, and is long."""
     return problem.k > 0 and min(problem.m, problem.n) <= 64 and max(problem.m, problem.n) >= 512
+
+
+@functools.lru_cache(maxsize=4096)
+def _config(tile: _Tile, factor: int, relayout: str) -> Config:
+    block_m, block_n, block_k = tile.blocks
+    return Config(
+        kernel=tile.kernel,
+        block_m=block_m,
+        block_n=block_n,
+        block_k=block_k,
+        num_stages=tile.num_stages,
+        num_warps=tile.num_warps,
+        persistent=tile.kernel != "tile",
+        order=SwizzleMerge(factor),
+        relayout=relayout,
+    )
 
 
 def _factor(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> int:
@@ -151,42 +267,31 @@ def _factor(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> int:
     return min(factor, max(1, -(-problem.m // block_m)))
 
 
-def _with_relayout(config: Config, problem: Problem):
-    yield config
-    if problem.unaligned:
-        yield replace(config, relayout=problem.unaligned)
-
-
-def _with_tails(config: Config, problem: Problem, gpu: Gpu):
-    yield config
-    if config.kernel == "hopper":
-        for splits in (2, 3, 4, 6, 8):
-            split = replace(config, split_tail=splits)
-            if split.split_tiles(problem, gpu)[0] and split.fits(problem, gpu):
-                yield split
-
-
-def _estimate_us(config: Config, tile: _Tile, problem: Problem, gpu: Gpu) -> float:
-    steps = max(1, -(-problem.k // config.block_k))
-    flops = 2 * config.block_m * config.block_n * config.block_k * gpu.sms
+def _estimates(config: Config, tile: _Tile, problem: Problem, gpu: Gpu) -> list[tuple[float, int]]:
+    """Estimated microseconds of a config that splits no tiles, and 1; and of the same with other values of split_tail,
+    where there is a tail that may be split."""
+    block_m, block_n = config.cta_tile
+    element_bytes = problem.element_bytes
+    flops = 2 * block_m * block_n * config.block_k * gpu.sms
     share = tile.share
-    if config.kernel == "tile" and (problem.element_bytes == 2 or problem.precision == "tf32"):
+    if config.kernel == "tile" and (element_bytes == 2 or problem.precision == "tf32"):
         share *= NARROW_SHARE[problem.relaid(config.relayout).alignment]
-    received = (config.block_m + config.block_n) * config.block_k * problem.element_bytes
+    received = (block_m + block_n) * config.block_k * element_bytes
     step_us = max(flops / (gpu.rate(problem.dtype, problem.precision) * share), received / SM_BANDWIDTH) * 1e6
-    loop_us = steps * step_us
+    loop_us = max(1, -(-problem.k // config.block_k)) * step_us
     tiles_m, tiles_n = config.tiles(problem)
-    tiles = tiles_m * tiles_n * problem.batch
-    rounds, tail = divmod(tiles, gpu.sms)
-    us = rounds * (loop_us + tile.fixed_us)
-    split_us = 0.0
-    if config.split_tail > 1:
-        parts = tail * config.split_tail
-        sums = 8 * parts * config.block_m * config.block_n  # written and read
-        us += math.ceil(parts / gpu.sms) * (loop_us / config.split_tail + tile.fixed_us)
-        split_us = SPLIT_US + sums / PARTIAL_BANDWIDTH * 1e6
-    else:
-        us += math.ceil(tail / gpu.sms) * (loop_us + tile.fixed_us)
+    rounds, tail = divmod(tiles_m * tiles_n * problem.batch * config.ctas, gpu.sms)
+    rounds_us = rounds * (loop_us + tile.fixed_us)
     memory_us = FIRST_US + problem.compulsory_bytes / (gpu.bandwidth * STREAM_SHARE[config.kernel]) * 1e6
-    copies_us = cost.relayout_seconds(problem, config, gpu) * 1e6
-    return LAUNCH_US + copies_us + math.hypot(us, memory_us) + split_us  # both at once, but not perfectly
+    launch_us = LAUNCH_US + cost.relayout_seconds(problem, config, gpu) * 1e6
+    us = rounds_us + math.ceil(tail / gpu.sms) * (loop_us + tile.fixed_us)
+    times = [(launch_us + math.hypot(us, memory_us), 1)]  # both at once, but not perfectly
+    if tail and config.kernel == "hopper" and not config.cluster:
+        for splits in SPLITS:
+            parts = tail * splits
+            if parts > 2 * gpu.sms:
+                break
+            us = rounds_us + math.ceil(parts / gpu.sms) * (loop_us / splits + tile.fixed_us)
+            split_us = SPLIT_US + 8 * parts * block_m * block_n / PARTIAL_BANDWIDTH * 1e6  # sums, written and read
+            times.append((launch_us + math.hypot(us, memory_us) + split_us, splits))
+    return times

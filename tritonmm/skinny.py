@@ -60,7 +60,7 @@ def timed(problem: Problem, gpu: Gpu) -> list[tuple[float, Config]]:
         for share in per_sm:
             split = replace(config, split_k=max(1, min(share * gpu.sms // max(tiles, 1), steps)))
             if split.fits(problem, gpu):
-                found[split] = _estimate_us(split, problem, gpu)
+                found[split] = estimate_us(split, problem, gpu)
     return sorted(((us, config) for config, us in found.items()), key=lambda pair: pair[0])
 
 
@@ -111,7 +111,7 @@ def _narrow(problem: Problem) -> tuple[int, ...]:
     return {256: (128, 256)}.get(size, (min(size, 128),))
 
 
-def _estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
+def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     """What a launch costs and its start, reading from device memory or through L2, and the gathering of the parts.
 
     Constants are fits to an H200 (burst, 2026-11-21): autotune/results/h200-skinny.csv, most within 10%.

@@ -30,6 +30,7 @@ from tritonmm.cli.values import Parsed
 @click.option(
     "--regime", type=click.Choice(["burst", "sustained"]), default="burst", help="A rested GPU or a busy one."
 )
+@click.option("--counters", is_flag=True, help="Count DRAM and L2 traffic too, with NVIDIA's profiler ncu.")
 @click.option("--gpu", type=Parsed("name", values.gpu), help="Model this GPU instead of measuring one.")
 @click.option(
     "--store", "store_path", type=click.Path(path_type=Path), help="SQLite file; sweeping again continues it."
@@ -37,15 +38,17 @@ from tritonmm.cli.values import Parsed
 @click.option("--csv", "csv_path", type=click.Path(path_type=Path), help="Export this sweep's trials.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
 def sweep(
-    ms, n, k, dtype, layout, kernel, blocks, stages, warps, tile_orders, factors, persistent, regime, gpu, store_path,
-    csv_path, as_json,
+    ms, n, k, dtype, layout, kernel, blocks, stages, warps, tile_orders, factors, persistent, regime, counters, gpu,
+    store_path, csv_path, as_json,
 ):  # fmt: skip
     """Check and time every config on every problem, into a store and a CSV file.
 
     Without a GPU, times come from the model, and each config is checked in Triton's interpreter on
-    a smaller problem. Exits with 1 if a trial was wrong or failed.
+    a smaller problem. Exits with 1 if a trial was wrong or failed, or if nothing could be counted.
     """
     source = needs.source(gpu, regime)
+    if counters and source.source == "model":
+        raise click.UsageError("--counters: only what runs on a GPU is counted, and these times come from the model")
     from tritonmm.autotune import report, space
     from tritonmm.autotune import sweep as sweeping
     from tritonmm.autotune.store import Store, StoreError, write_csv
@@ -70,6 +73,9 @@ def sweep(
                 for trial, new in sweeping.sweep(problems, configs, store, source):
                     trials.append(trial)
                     progress.advance(trial, new)
+            uncounted = ""
+            if counters:
+                trials, uncounted = _counted(trials, store, source.environment)
         if csv_path:
             write_csv(csv_path, trials, source.environment)
     except (StoreError, OSError) as error:
@@ -87,4 +93,19 @@ def sweep(
         click.echo(json.dumps(outcome, indent=2))
     else:
         report.show(outcome)
-    sys.exit(1 if outcome["wrong"] or outcome["failed"] else 0)
+    sys.exit(1 if outcome["wrong"] or outcome["failed"] or uncounted else 0)
+
+
+def _counted(trials, store, environment):
+    """The trials with their counters, and why nothing could be counted, "" if something was."""
+    from tritonmm.autotune import counters
+
+    def warn(message: str) -> None:
+        click.echo(f"tritonmm: {message}", err=True)
+
+    click.echo("Counting with ncu.", err=True)
+    try:
+        return counters.join(trials, store, environment, warn=warn), ""
+    except counters.CountersError as error:
+        warn(f"no counters: {error}; the times are kept, and the same command counts what is missing")
+        return trials, str(error)

@@ -51,6 +51,7 @@ def tune(
     from tritonmm.autotune.engine import Engine, EngineError
     from tritonmm.autotune.store import Store, StoreError, write_csv, write_parquet
     from tritonmm.autotune.trial import COLUMNS
+    from tritonmm.tuned.table import TableError
 
     store_path = store_path or needs.default_store()
     trials = []
@@ -75,7 +76,7 @@ def tune(
         if parquet_path:
             write_parquet(parquet_path, trials, engine.environment)
         table = _publish(hunts, engine)
-    except (StoreError, EngineError, OSError) as error:
+    except (StoreError, EngineError, TableError, OSError) as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         command = shlex.join(["tritonmm", *sys.argv[1:]])

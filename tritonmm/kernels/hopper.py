@@ -268,7 +268,7 @@ def write(accs, batch, row, col, output, addends, WHO: gl.constexpr, TILING: gl.
 
 @gluon.jit
 def write_strip(x, batch, row, col, output, addends, WHO: gl.constexpr, TILING: gl.constexpr):
-    """Finishes a strip and writes it piece by piece through shared buffers: by TMA, or by masked stores."""
+    """Finishes a strip and writes it piece by piece, as `Tiling.store` says."""
     out_desc, out, stride_ob, stride_om, stride_on, m, n, out_bufs = output
     OUT_DTYPE: gl.constexpr = TILING.out_dtype
     OUT_POLICY: gl.constexpr = TILING.out_policy
@@ -280,16 +280,19 @@ def write_strip(x, batch, row, col, output, addends, WHO: gl.constexpr, TILING: 
     for i in gl.static_range(COUNT):
         at = col + i * TILING.cta_piece_cols
         piece = finish(pieces[i], batch, row, at, m, n, addends, TILING).to(OUT_DTYPE)
-        buf = out_bufs.index(WHO * BUFFERS + i % BUFFERS)
-        flat = buf.reshape(SHAPE)
-        if TILING.tma_store:
-            tma.store_wait(BUFFERS - 1)  # TMA has read what this buffer held
-            flat.store(piece)
-            fence_async_shared()
-            tma_store(out_desc, [batch, row, at], buf, OUT_POLICY)
+        if TILING.store == "direct":
+            store_masked(piece, batch, row, at, output)
         else:
-            flat.store(piece)
-            store_masked(flat.load(ROW_LAYOUT), batch, row, at, output)
+            buf = out_bufs.index(WHO * BUFFERS + i % BUFFERS)
+            flat = buf.reshape(SHAPE)
+            if TILING.tma_store:
+                tma.store_wait(BUFFERS - 1)  # TMA has read what this buffer held
+                flat.store(piece)
+                fence_async_shared()
+                tma_store(out_desc, [batch, row, at], buf, OUT_POLICY)
+            else:
+                flat.store(piece)
+                store_masked(flat.load(ROW_LAYOUT), batch, row, at, output)
 
 
 @gluon.jit

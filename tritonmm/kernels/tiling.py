@@ -26,7 +26,8 @@ class Tiling:
     a_transposed, b_transposed: whether the operand's first dimension is the contiguous one in memory.
     piece_cols: columns of the pieces in which a consumer writes its part of the tile, in both CTAs together.
     out_buffers: shared buffers of one piece that a consumer cycles through.
-    tma_store: write by TMA; needs an output whose address and row length are multiples of 16 bytes.
+    store: how finished pieces are written: "tma", through shared memory and by TMA, for an output whose address and row
+        length are multiples of 16 bytes; "staged", through shared memory and then along rows; "direct", from registers.
     scaled, bias, add_c: whether the epilogue multiplies by alpha, adds bias[n], adds beta * c.
     batched: whether there is more than one product.
     split: whether there are split tiles.
@@ -48,7 +49,7 @@ class Tiling:
     b_transposed: bool = False
     piece_cols: int = 64
     out_buffers: int = 2
-    tma_store: bool = True
+    store: str = "tma"
     scaled: bool = False
     bias: bool = False
     add_c: bool = False
@@ -60,6 +61,10 @@ class Tiling:
     a_hint: str = ""
     b_hint: str = ""
     out_hint: str = ""
+
+    @property
+    def tma_store(self):
+        return self.store == "tma"
 
     @property
     def consumers(self):

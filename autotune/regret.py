@@ -1,0 +1,165 @@
+"""How much of the best measured config's speed `select` reaches, on the problems of a results file.
+
+    python -m tritonmm.autotune.regret sweep.csv
+
+For each problem of an exhaustive sweep: its best config, and what three ways of selecting choose, each judged by the
+time that the sweep measured of it:
+
+* model: the estimates alone;
+* table: the tuned tables of this machine, the user's and those that ship, before the estimates;
+* neighbours: a table of the best configs of all the other problems of the file, before the estimates.
+"""
+
+import csv
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import click
+
+from tritonmm import gpu as gpus
+from tritonmm import orders, tuned
+from tritonmm.autotune import space
+from tritonmm.config import TRITON, Config
+from tritonmm.gpu import Gpu
+from tritonmm.problem import Problem
+from tritonmm.select import best_by, estimated
+
+Measured = dict[Problem, dict[Config, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Regret:
+    """What a way of selecting chose for a problem.
+
+    us: what it took, None if the sweep has not measured it; best, best_us: the fastest that it has measured.
+    """
+
+    way: str
+    problem: Problem
+    config: Config
+    us: float | None
+    best: Config
+    best_us: float
+
+    @property
+    def reached(self) -> float | None:
+        """The share of the best one's speed, at most 1."""
+        return None if self.us is None else self.best_us / self.us
+
+
+def read(path: str | Path) -> tuple[Measured, dict[str, str]]:
+    """Microseconds of every config of every problem in a results file, and the file's comments by key.
+
+    Rows of another status than ok are left out; of several rows of the same it is the median. Raises ValueError for a
+    file without such rows, or with rows that are not a sweep's.
+    """
+    with open(path, newline="", encoding="utf-8") as file:
+        lines = file.readlines()
+    comments = [line for line in lines if line.startswith("#")]
+    about = {key.strip("# "): value.strip() for key, _, value in (line.partition(":") for line in comments)}
+    times: dict[Problem, dict[Config, list[float]]] = {}
+    for i, row in enumerate(csv.DictReader(line for line in lines if not line.startswith("#")), 1):
+        try:
+            if row["status"] == "ok" and row["time_us"]:
+                of_problem = times.setdefault(_problem(row), {})
+                of_problem.setdefault(_config(row), []).append(float(row["time_us"]))
+        except (KeyError, ValueError, TypeError) as error:
+            raise ValueError(f"{path}: row {i} is not a trial's: {error}") from None
+    if not times:
+        raise ValueError(f"{path} has no row of status ok with a time")
+    measured = {problem: {c: statistics.median(us) for c, us in found.items()} for problem, found in times.items()}
+    return measured, about
+
+
+def regrets(measured: Measured, gpu: Gpu) -> list[Regret]:
+    """What each way chooses for each problem. Raises ValueError where no config is legal."""
+    best = {problem: min(times.items(), key=lambda pair: pair[1]) for problem, times in measured.items()}
+    triton = ".".join(TRITON.split(".")[:2])
+    rows = [tuned.Row(problem, *winner, "none", triton, "2000-01-01") for problem, winner in best.items()]
+    ways: dict[str, Callable[[Problem], Config]] = {
+        "model": lambda problem: estimated(problem, gpu).config,
+        "table": lambda problem: best_by(problem, gpu, "", tuned.tables(gpu)).config,
+        "neighbours": lambda problem: (
+            best_by(problem, gpu, "", tuned.Tables([row for row in rows if row.problem != problem])).config
+        ),
+    }
+    found = []
+    for problem, times in measured.items():
+        for way, choose in ways.items():
+            config = choose(problem)
+            found.append(Regret(way, problem, config, times.get(config), *best[problem]))
+    return found
+
+
+def lines(found: Iterable[Regret]) -> Iterable[str]:
+    """For each problem the best config, and each way's with the share that it reaches; then a line for each way."""
+    by_problem: dict[Problem, list[Regret]] = {}
+    by_way: dict[str, list[Regret]] = {}
+    for regret in found:
+        by_problem.setdefault(regret.problem, []).append(regret)
+        by_way.setdefault(regret.way, []).append(regret)
+    for problem, of_problem in by_problem.items():
+        yield f"{problem!s:<28} best {of_problem[0].best_us:>9.2f} us  {of_problem[0].best}"
+        for regret in of_problem:
+            reached = "not measured" if regret.reached is None else f"{regret.reached:12.3f}"
+            same = "the same" if regret.config == regret.best else str(regret.config)
+            yield f"{regret.way:>28} {reached}     {same}"
+    yield ""
+    for way, of_way in by_way.items():
+        known = [regret for regret in of_way if regret.reached is not None]
+        said = f"{way:<10} {len(known)} of {len(of_way)} problems"
+        if known:
+            mean = math.exp(statistics.fmean(math.log(regret.reached) for regret in known))
+            worst = min(known, key=lambda regret: regret.reached)
+            said += f": geometric mean {mean:.4f}, worst {worst.reached:.3f} on {worst.problem}"
+        yield said + ("" if len(known) == len(of_way) else "; the others' configs were not measured")
+
+
+def _problem(row: dict[str, str]) -> Problem:
+    m, n, k, batch = (int(row[name]) for name in ("m", "n", "k", "batch"))
+    return space.problem(m, n, k, batch=batch, dtype=row["dtype"], layout=row["layout"])
+
+
+def _config(row: dict[str, str]) -> Config:
+    given = {}
+    for field in fields(Config):
+        if row.get(field.name):  # later fields are missing in older files, and empty where they are ""
+            text = row[field.name]
+            if field.name == "order":
+                given["order"] = orders.parse(text)
+            elif field.type is str:
+                given[field.name] = text
+            else:  # as JSON has numbers and truth
+                given[field.name] = json.loads(text.lower())
+    return Config(**given)
+
+
+def _gpu(name: str | None, about: dict[str, str]) -> Gpu:
+    if name:
+        return gpus.spec(name)
+    model = about.get("gpu", "").lower().replace(" ", "")
+    found = next((known for known in gpus.names() if known in model), None)
+    if found is None:
+        raise ValueError(f"the results are of GPU {about.get('gpu')!r}; name the one to select for with --gpu")
+    return gpus.spec(found)
+
+
+@click.command()
+@click.argument("results", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--gpu", help="Select for this GPU.  [default: the one of the results]")
+def main(results: Path, gpu: str | None) -> None:
+    """Judge what is selected by the measurements in RESULTS, a sweep's CSV file."""
+    try:
+        measured, about = read(results)
+        for line in lines(regrets(measured, _gpu(gpu, about))):
+            click.echo(line)
+    except (ValueError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""What stages, the depth of a step and the epilogue are worth, from `python -m tritonmm.autotune.pipeline --csv`."""
+
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from tritonmm.plots import style
+
+_COLOURS = {32: "#ee7733", 64: "#0077bb", 128: "#009988"}  # Paul Tol's vibrant
+_COLUMNS = ("study", "m", "n", "k", "block_k", "num_stages", "store", "torch_us", "tflops")
+_TITLES = {
+    "tile": "cp.async, 128 x 128 tile",
+    "hopper": "TMA ring, 128 x 256 tile",
+    "epilogue": "how the tile is written",
+}
+
+
+def draw(frame: pd.DataFrame, about: dict[str, str], path: str | Path) -> list[Path]:
+    """Draw the study; returns the paths of PNG and SVG. frame, about: the file as `rows.read_csv` returns it."""
+    return style.save(figure(frame, about), path)
+
+
+@style.styled
+def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
+    """A row of panels a shape: throughput against stages, a line for each block_k, and bars of the epilogues.
+
+    Raises ValueError for rows of another kind of file, or where nothing was measured.
+    """
+    missing = [
+        name for name in ("study", "m", "n", "k", "block_k", "num_stages", "store", "tflops") if name not in frame
+    ]
+    if missing or frame.tflops.isna().all():
+        raise ValueError(
+            f"the results are no study of pipelines: {'no ' + ', '.join(missing) if missing else 'no times'}"
+        )
+    known = [
+        f"{name} {about[name]}" for name in ("driver", "torch", "triton", "commit") if about.get(name, "none") != "none"
+    ]
+    shapes = list(frame.groupby(["m", "n", "k"], sort=False))
+    sheet = style.sheet(
+        2.3 * len(shapes) + 0.6,
+        f"Pipelines and epilogues, bf16: {about.get('gpu', 'unknown GPU')}, measured",
+        "; ".join([about.get("regime", ""), *known, about.get("date", "")]).strip("; "),
+        "Dotted: torch in the same process. A gap: more stages than shared memory holds.",
+    )
+    panels = sheet.subplots(len(shapes), 3, squeeze=False)
+    for (shape, rows), axes in zip(shapes, panels, strict=True):
+        top = 1.12 * max(rows.tflops.max(), _torch(rows))
+        for study, at in zip(_TITLES, axes, strict=True):
+            of_study = rows[rows.study == study]
+            at.axhline(_torch(of_study if len(of_study) else rows), color=style.MUTED, lw=1, ls=":")
+            (_bars if study == "epilogue" else _lines)(at, of_study)
+            at.set_ylim(0, top)
+            at.set_title(_TITLES[study], size=9, loc="left")
+        axes[0].set_ylabel(f"{' x '.join(map(str, shape))}\nTFLOP/s")
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    panels[0][0].legend(handles, labels, loc="lower right", fontsize=8)
+    return sheet
+
+
+def _torch(rows: pd.DataFrame) -> float:
+    """torch's median throughput beside these rows, in 10^12 FLOP/s."""
+    return (2e-6 * rows.m * rows.n * rows.k / rows.torch_us).median()
+
+
+def _lines(axes, rows: pd.DataFrame) -> None:
+    for block_k, line in rows.groupby("block_k"):
+        axes.plot(line.num_stages, line.tflops, marker="o", color=_COLOURS[block_k], label=f"block_k {block_k}")
+    axes.set_xlabel("stages")
+    axes.set_xticks(range(1, 7))
+
+
+def _bars(axes, rows: pd.DataFrame) -> None:
+    axes.bar(range(len(rows)), rows.tflops, width=0.6, color=_COLOURS[64])
+    axes.set_xticks(range(len(rows)), labels=rows.store)
+    axes.grid(axis="x", visible=False)
+    for i, tflops in enumerate(rows.tflops):
+        axes.annotate(
+            f"{tflops:.0f}", (i, tflops), (0, -11), textcoords="offset points", ha="center", color="white", size=8
+        )

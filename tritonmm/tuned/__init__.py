@@ -1,0 +1,171 @@
+"""Tuned tables: for each GPU the fastest configs that were measured, the user's own and those that ship.
+
+The user's are in the folder that TRITONMM_TABLES names, or else in the user's data folder; `h200.json` in this folder
+and its like ship. A file that cannot be read is a warning, once, and has no rows.
+"""
+
+import datetime
+import heapq
+import itertools
+import math
+import os
+import threading
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tritonmm import gpu as gpus
+from tritonmm.config import TRITON, Config
+from tritonmm.gpu import Gpu
+from tritonmm.problem import Problem
+from tritonmm.tuned import table
+from tritonmm.tuned.table import DamagedError, Row, TableError
+from tritonmm.version import __version__
+
+__all__ = ["Row", "TableError", "Tables", "publish", "tables", "user_path"]
+
+NEAR = 2.0
+"""How much larger or smaller each of m, n and k of a neighbour may be."""
+
+NEAREST = 8
+"""Neighbours that are looked at."""
+
+_SHIPPED = Path(__file__).parent
+_TRITON = ".".join(TRITON.split(".")[:2])
+
+
+class Tables:
+    """The rows of several tables, those of the first before those of the others. Immutable, compared by identity."""
+
+    def __init__(self, *layers: Iterable[Row]):
+        self._exact: dict[Problem, list[Row]] = {}
+        self._near: dict[tuple, list[Row]] = {}
+        for rows in layers:
+            # Of one table, what was measured with this Triton first, and then the newest.
+            for row in sorted(sorted(rows, key=lambda row: row.date, reverse=True), key=lambda r: r.triton != _TRITON):
+                self._exact.setdefault(row.problem, []).append(row)
+                self._near.setdefault((_kind(row.problem), *_bits(row.problem)), []).append(row)
+
+    def exact(self, problem: Problem) -> list[Row]:
+        """The rows of a problem, the one to be preferred first."""
+        return self._exact.get(problem, [])
+
+    def near(self, problem: Problem) -> list[Row]:
+        """The `NEAREST` rows of problems of the same kind, each size at most `NEAR` times larger or smaller.
+
+        The nearest comes first. Of the same kind are those of the same dtypes, precision, layout and epilogue, aligned
+        or not in the same places, and of a batch of the same number of bits.
+        """
+        if not problem.flops:
+            return []
+        kind, found = _kind(problem), []
+        for bits in itertools.product(*((bit - 1, bit, bit + 1) for bit in _bits(problem))):
+            for row in self._near.get((kind, *bits), ()):
+                steps = _steps(problem, row.problem)
+                if max(steps) <= math.log2(NEAR):
+                    found.append((sum(steps), row))
+        return [row for _, row in heapq.nsmallest(NEAREST, found, key=lambda pair: pair[0])]
+
+
+def tables(gpu: Gpu) -> Tables:
+    """What is known of a GPU: the user's table before the one that ships. Read once a process, and after `publish`."""
+    found = _TABLES.get(gpu)
+    if found is None:
+        with _LOCK:
+            found = _TABLES.get(gpu)
+            if found is None:
+                while len(_TABLES) >= 64:
+                    del _TABLES[next(iter(_TABLES))]
+                found = _TABLES[gpu] = Tables(_rows(user_path(gpu), gpu), _rows(_SHIPPED / _file(gpu), gpu))
+    return found
+
+
+def user_path(gpu: Gpu) -> Path:
+    """The file of the user's table of a GPU."""
+    folder = os.environ.get("TRITONMM_TABLES")
+    if not folder:
+        import platformdirs
+
+        folder = platformdirs.user_data_dir("tritonmm")
+    return Path(folder) / _file(gpu)
+
+
+def publish(winners: Iterable[tuple[Problem, Config, float]], gpu: Gpu, path: str | os.PathLike | None = None) -> Path:
+    """Adds the fastest config of each problem, and its microseconds, to the user's table or the file at `path`.
+
+    A winner replaces what the table has of its problem and of the same Triton; all else stays, in any number of
+    processes that publish at once. Returns the file. This process selects by it from here on; products that it has
+    computed before keep their plans.
+
+    Raises ValueError, and writes nothing, for a config that does not fit its problem; TableError for a file that is
+    another GPU's or a newer tritonmm's; OSError where it cannot be written. A damaged file is renamed, with a warning.
+    """
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    rows = [Row(problem, config, float(us), __version__, _TRITON, today) for problem, config, us in winners]
+    for row in rows:
+        row.to_json()  # raises for an order without a spelling
+        if not (fit := row.config.fits(row.problem, gpu)):
+            raise ValueError(f"{row.config} does not fit {row.problem} on {gpu.name}: {fit.reason}")
+    path = Path(os.path.realpath(path or user_path(gpu)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with table.locked(path):
+        kept = {_key(row): row for row in _kept(path, gpu)}
+        for row in rows:
+            kept.pop(_key(row), None)
+            kept[_key(row)] = row
+        newest = sorted(kept.values(), key=lambda row: row.date)[-table.MAX_ROWS :]
+        table.write(path, newest, gpu)
+    with _LOCK:
+        _TABLES.pop(gpu, None)
+    return path
+
+
+def _rows(path: Path, gpu: Gpu) -> list[Row]:
+    try:
+        rows, wrong = table.read(path, gpu)
+    except TableError as error:
+        warnings.warn(f"tritonmm: tuned table not used: {error}", stacklevel=2)
+        return []
+    if wrong:
+        warnings.warn(f"tritonmm: tuned table {path}: {len(wrong)} rows not used, {wrong[0]}", stacklevel=2)
+    return rows
+
+
+def _kept(path: Path, gpu: Gpu) -> list[Row]:
+    try:
+        return table.read(path, gpu)[0]
+    except DamagedError as error:
+        aside = path.with_name(path.name + ".damaged")
+        os.replace(path, aside)
+        warnings.warn(f"tritonmm: {error}; renamed to {aside.name}", stacklevel=3)
+        return []
+
+
+def _file(gpu: Gpu) -> str:
+    """A part of a GPU, or a model of fewer SMs, has a table of its own."""
+    known = gpu.name in gpus.names() and gpus.spec(gpu.name).sms == gpu.sms
+    name = "".join(x if x.isascii() and (x.isalnum() or x in "_-") else "-" for x in gpu.name)
+    return f"{name}.json" if known else f"{name}-{gpu.sms}sms.json"
+
+
+def _key(row: Row) -> tuple[Problem, str]:
+    return row.problem, row.triton
+
+
+def _kind(problem: Problem) -> tuple:
+    p = problem
+    aligned = tuple(x == 16 for x in (p.a_alignment, p.b_alignment, p.out_alignment))
+    return p.dtype, p.out_dtype, p.precision, p.layout, p.epilogue, aligned, p.batch.bit_length()
+
+
+def _bits(problem: Problem) -> Iterator[int]:
+    return (size.bit_length() for size in (problem.m, problem.n, problem.k))
+
+
+def _steps(one: Problem, other: Problem) -> list[float]:
+    """How far apart the sizes are, in powers of two."""
+    return [abs(math.log2(x / y)) for x, y in ((one.m, other.m), (one.n, other.n), (one.k, other.k))]
+
+
+_TABLES: dict[Gpu, Tables] = {}
+_LOCK = threading.Lock()

@@ -1,0 +1,221 @@
+"""A table of tuned products: a JSON file a GPU, written whole, and read as content that nobody vouches for.
+
+    {"schema": 1, "gpu": {"name": "h200", "arch": "sm_90", "sms": 132}, "rows": [
+    {"problem": {"m": 4096, ...}, "config": {"kernel": "hopper", ...}, "us": 193.1,
+     "tritonmm": "0.1.0", "triton": "3.6", "date": "2026-11-21"},
+    ...]}
+
+A row is a product, the config that was fastest for it, the microseconds it took, and when and with what that was seen.
+"""
+
+import contextlib
+import datetime
+import json
+import math
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from tritonmm.config import Config
+from tritonmm.gpu import Gpu
+from tritonmm.problem import Epilogue, Problem
+
+SCHEMA = 1
+"""The version of the files. A field more in `Problem` or `Config` is a new one; older files are still read."""
+
+MAX_BYTES = 4 * 2**20
+MAX_ROWS = 4096
+"""What a file may have. Beyond that it is not read, and the oldest rows are not written."""
+
+MAX_SIZE = 2**31 - 1
+MAX_PARAMETER = 2**20
+MAX_TEXT = 64
+
+
+class TableError(ValueError):
+    """A file that cannot serve as this GPU's table; the message names it and says why."""
+
+
+class DamagedError(TableError):
+    """A file of a table's name whose content is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The fastest config seen for a problem. Raises ValueError, naming the field, for values that no row can have.
+
+    us: microseconds of one product; tritonmm, triton: versions, Triton's as "3.6"; date: ISO 8601, in UTC.
+    """
+
+    problem: Problem
+    config: Config
+    us: float
+    tritonmm: str
+    triton: str
+    date: str
+
+    def __post_init__(self):
+        for name in ("m", "n", "k", "batch"):
+            if not 1 <= getattr(self.problem, name) <= MAX_SIZE:
+                raise ValueError(f"problem: {name} must be from 1 to {MAX_SIZE}")
+        if type(self.us) not in (int, float) or not 0 < self.us < 1e12 or not math.isfinite(self.us):
+            raise ValueError("us must be a finite number above 0")
+        if not re.fullmatch(r"[\w.+-]{1,64}", self.tritonmm, re.ASCII):
+            raise ValueError("tritonmm must be a version")
+        if not re.fullmatch(r"\d{1,4}\.\d{1,4}", self.triton, re.ASCII):
+            raise ValueError('triton must be a version such as "3.6"')
+        datetime.date.fromisoformat(self.date)
+
+    def to_json(self) -> str:
+        """One line. Raises ValueError for a `Table` order, which has no spelling."""
+        values = {name: getattr(self, name) for name in ("us", "tritonmm", "triton", "date")}
+        return json.dumps({"problem": asdict(self.problem), "config": json.loads(self.config.to_json()), **values})
+
+    @classmethod
+    def of(cls, found: object) -> "Row":
+        """The row of a parsed JSON object. Raises ValueError, naming the field, for anything else."""
+        found = _object("row", found, cls)
+        for name in ("tritonmm", "triton", "date"):
+            _text(name, found.get(name))
+        return cls(**found | {"problem": _problem(found.get("problem")), "config": _config(found.get("config"))})
+
+
+def read(path: Path, gpu: Gpu) -> tuple[list[Row], list[str]]:
+    """The rows of a file, and what is wrong with those that are left out. No file has no rows.
+
+    Raises TableError for a file that is none of this GPU's, too large, of a newer schema or not readable, and
+    DamagedError where it is not a table's content.
+    """
+    try:
+        content = _content(path)
+    except FileNotFoundError:
+        return [], []
+    except OSError as error:
+        raise TableError(f"{path}: cannot be read: {error}") from error
+    try:
+        found = json.loads(content.decode(), object_pairs_hook=_once, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path}: not a table: {_line(error)}") from None
+    if not isinstance(found, dict) or type(found.get("schema")) is not int or not isinstance(found.get("rows"), list):
+        raise DamagedError(f"{path}: not a table: it must be an object with a schema and a list of rows")
+    if found["schema"] > SCHEMA:
+        raise TableError(f"{path}: written by a newer tritonmm; this one knows schema {SCHEMA}")
+    if found.get("gpu") != _named(gpu):
+        raise TableError(f"{path}: not measured on {json.dumps(_named(gpu))}")
+    if len(found["rows"]) > MAX_ROWS:
+        raise TableError(f"{path}: {len(found['rows'])} rows; at most {MAX_ROWS} are read")
+    rows, wrong = [], []
+    for i, row in enumerate(found["rows"], 1):
+        try:
+            rows.append(Row.of(row))
+        except (ValueError, TypeError, OverflowError) as error:
+            wrong.append(f"row {i}: {_line(error)}")
+    return rows, wrong
+
+
+def write(path: Path, rows: Iterable[Row], gpu: Gpu) -> None:
+    """Replaces the file in one step: a reader, or a crash, sees the old rows or these. Raises OSError."""
+    lines = ",\n".join(row.to_json() for row in rows)
+    head = json.dumps({"schema": SCHEMA, "gpu": _named(gpu), "rows": []}).removesuffix("]}")
+    descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(f"{head}\n{lines}\n]}}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(unfinished, 0o644)
+        os.replace(unfinished, path)
+    except BaseException:
+        os.unlink(unfinished)
+        raise
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Only one writer of the file at a time, of all threads and processes. The file itself may be replaced meanwhile,
+    so what is locked is another one beside it. Raises OSError."""
+    import fcntl  # here, since reading needs none
+
+    with open(path.with_name(path.name + ".lock"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _content(path: Path) -> bytes:
+    # Not blocking: opening a pipe would wait for its writer.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError("not a file")
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise OSError(f"more than {MAX_BYTES} bytes")
+    return content
+
+
+def _named(gpu: Gpu) -> dict[str, object]:
+    return {"name": gpu.name, "arch": gpu.arch, "sms": gpu.sms}
+
+
+def _problem(found: object) -> Problem:
+    found = _object("problem", found, Problem)
+    for field in fields(Problem):
+        if field.name in found:
+            value = found[field.name]
+            if field.type is int:
+                _integer(field.name, value, MAX_SIZE)
+            elif field.type is str:
+                _text(field.name, value)
+    epilogue = _object("epilogue", found.get("epilogue", {}), Epilogue)
+    for name, value in epilogue.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} must be true or false")
+    return Problem(**found | {"epilogue": Epilogue(**epilogue)})
+
+
+def _config(found: object) -> Config:
+    found = _object("config", found, Config)
+    for field in fields(Config):
+        if field.name in found:
+            value = found[field.name]
+            if field.type is int:
+                _integer(field.name, value, MAX_PARAMETER)
+            elif field.type is not bool:
+                _text(field.name, value)
+    return Config.from_json(json.dumps(found))
+
+
+def _object(name: str, found: object, cls: type) -> dict[str, object]:
+    if not isinstance(found, dict) or set(found) - {field.name for field in fields(cls)}:
+        raise ValueError(f"{name} must be an object with {', '.join(field.name for field in fields(cls))}")
+    return found
+
+
+def _integer(name: str, value: object, most: int) -> None:
+    if type(value) is not int or not 0 < value <= most:
+        raise ValueError(f"{name} must be an integer from 1 to {most}")
+
+
+def _text(name: str, value: object) -> None:
+    if not isinstance(value, str) or len(value) > MAX_TEXT:
+        raise ValueError(f"{name} must be a text of at most {MAX_TEXT} characters")
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name occurs twice in an object")
+    return found
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _line(error: BaseException) -> str:
+    """What an error says, short enough for a warning, whatever the file had in it."""
+    return ascii(str(error))[1:-1][:200]
