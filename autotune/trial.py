@@ -58,7 +58,7 @@ class Trial:
         known = {name: getattr(config, name, None) for name in COLUMNS}
         known |= {name: getattr(problem, name) for name in ("m", "n", "k", "batch", "layout")}
         known |= {name: getattr(self, name) for name in COLUMNS if hasattr(self, name)}
-        known |= {"dtype": "tf32" if problem.precision == "tf32" else problem.dtype, "order": str(config.order)}
+        known |= {"dtype": problem.kind, "order": str(config.order)}
         return known
 
 

@@ -67,7 +67,10 @@ def compile_for(gpu: gpus.Gpu, problem: Problem, config: Config) -> Compiled:
     plan = bind(problem, config, gpu, torch.device("meta"))
     c = out if problem.epilogue.c else None
     bias = out[0, 0] if problem.epilogue.bias else None
-    return compile_kernel(gpu, plan.kernel, *plan.arguments(a, b, out, c=c, bias=bias))
+    scales = None
+    if problem.scales:
+        scales = tuple(shape and torch.empty(shape, device="meta") for shape in problem.scale_shapes)
+    return compile_kernel(gpu, plan.kernel, *plan.arguments(a, b, out, c=c, bias=bias, scales=scales))
 
 
 def compile_kernel(gpu: gpus.Gpu, jitted, arguments: tuple, options: dict) -> Compiled:
@@ -90,7 +93,7 @@ def operands(problem: Problem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
         return x.mT if letter == "t" else x
 
     a = empty(problem.m, problem.k, problem.layout[0], problem.dtype)
-    b = empty(problem.k, problem.n, problem.layout[1], problem.dtype)
+    b = empty(problem.k, problem.n, problem.layout[1], problem.b_dtype)
     return a, b, empty(problem.m, problem.n, "n", problem.out_dtype)
 
 
@@ -110,7 +113,7 @@ def read_amd(kernel) -> Compiled:
 def cases():
     """(gpu, problem, config): what `select` chooses for typical problems, for each target."""
     for gpu in map(gpus.spec, ("a100", "h200", "b200", "mi300x")):
-        for dtype in DTYPES:
+        for dtype in ("bf16", "fp16", "fp32"):
             for m, n, k, layout in (
                 (4096, 4096, 4096, "nn"),
                 (1000, 4096, 1000, "nt"),

@@ -12,7 +12,7 @@ from tritonmm import config as legality
 from tritonmm import gpu as gpus
 from tritonmm import l2, orders
 from tritonmm.config import Config, shared_bytes
-from tritonmm.problem import DTYPES, Epilogue, Problem
+from tritonmm.problem import INPUTS, Epilogue, Problem
 from tritonmm.select import choose, select
 
 H200 = gpus.spec("h200")
@@ -35,7 +35,7 @@ problems = st.builds(
     n=st.integers(0, 20_000),
     k=st.integers(0, 20_000),
     batch=st.integers(0, 40),
-    dtype=st.sampled_from(list(DTYPES)),
+    dtype=st.sampled_from(INPUTS),
     layout=st.sampled_from(["nn", "nt", "tn", "tt", "ns"]),
     a_alignment=st.sampled_from([1, 2, 4, 8, 16]),
     b_alignment=st.sampled_from([1, 2, 4, 8, 16]),

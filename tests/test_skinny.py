@@ -13,7 +13,7 @@ from tritonmm.config import Config
 from tritonmm.launch import skinny as launch
 from tritonmm.ops import matmul
 from tritonmm.plan import bind, plan_for
-from tritonmm.problem import DTYPES, Epilogue, Problem
+from tritonmm.problem import Epilogue, Problem
 from tritonmm.select import choose
 
 TILES = [(16, 32, 64), (32, 16, 32), (64, 32, 32), (1, 8, 512), (8, 1, 512), (1, 64, 32)]
@@ -52,7 +52,7 @@ def test_few_columns(n, layout, device):
         assert_right(space.problem(40, n, 600, layout=layout), config(blocks, split_k), device)
 
 
-@pytest.mark.parametrize("dtype", [*DTYPES, "tf32"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "tf32"])
 @pytest.mark.parametrize("blocks", TILES, ids=str)
 def test_every_dtype_at_block_edges(blocks, dtype, device):
     block_m, block_n, block_k = blocks
@@ -184,7 +184,7 @@ def test_infinities_and_nans_stay_in_their_rows_and_columns(blocks, device):
 @pytest.mark.parametrize("layout", ["nn", "nt", "ts"])
 def test_every_problem_has_configs(layout, gpu):
     for m, n, k in itertools.product((0, 1, 17, 300, 5000), (0, 1, 4096), (0, 1, 4096)):
-        for dtype in DTYPES:
+        for dtype in ("bf16", "fp16", "fp32"):
             problem = Problem(m, n, k, batch=3, dtype=dtype, layout=layout, a_alignment=2, b_alignment=2)
             found = skinny.configs(problem, gpus.spec(gpu))
             assert 1 <= len(found) <= skinny.MOST

@@ -71,6 +71,14 @@ def _tile_orders(text: str):
     return space.tile_orders(text)
 
 
+def _dtype(text: str) -> str:
+    from tritonmm.problem import KINDS
+
+    if text not in KINDS:
+        raise ValueError(f"{text!r} is not one of {', '.join(KINDS)}")
+    return text
+
+
 def _blocks(text: str):
     from tritonmm.autotune import space
 
@@ -116,7 +124,7 @@ def main() -> None:
 @click.option("--m", "ms", type=_Parsed("sizes", _sizes), default="1000,2048,2049,4096", help="Rows of A, a list.")
 @click.option("--n", type=_Parsed("size", _size), default="4096", help="Columns of B.")
 @click.option("--k", type=_Parsed("size", _size), default="4096", help="Columns of A, rows of B.")
-@click.option("--dtype", type=click.Choice(["bf16", "fp16", "fp32", "tf32"]), default="bf16")
+@click.option("--dtype", type=_Parsed("dtype", _dtype), default="bf16")
 @click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nt")
 @click.option("--kernel", default="tile", help="Kernel family.")
 @click.option("--blocks", type=_Parsed("blocks", _blocks), help="Tiles, as in 128x256x64,64x128x64.")
@@ -198,7 +206,7 @@ def sweep(
 )
 @click.option("--shape", type=_Parsed("shape", _shape), help="One product instead of a suite, as in 4096x4096x4096.")
 @click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nt", help="Of --shape.")
-@click.option("--dtype", type=click.Choice(["bf16", "fp16", "fp32", "tf32"]), default="bf16", help="Of --shape.")
+@click.option("--dtype", type=_Parsed("dtype", _dtype), default="bf16", help="Of --shape.")
 @click.option("--batch", type=_Parsed("size", _size), default="1", help="Of --shape.")
 @click.option("--config", type=_Parsed("config", _config), help="Use this config, as JSON, instead of choosing one.")
 @click.option(
@@ -269,17 +277,16 @@ def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path
 @click.argument("m", type=_Parsed("m", _size))
 @click.argument("n", type=_Parsed("n", _size))
 @click.argument("k", type=_Parsed("k", _size))
-@click.option("--dtype", type=click.Choice(["bf16", "fp16", "fp32", "tf32"]), default="bf16")
+@click.option("--dtype", type=_Parsed("dtype", _dtype), default="bf16")
 @click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nt")
 @click.option("--batch", type=_Parsed("size", _size), default="1")
 @click.option("--gpu", type=_Parsed("name", _gpu), help="A GPU by name.  [default: this machine's, or the h200]")
 def explain(m, n, k, dtype, layout, batch, gpu) -> None:
     """Print how a product of m x k by k x n is computed, and why: explain 2049 8192 3584 --layout nt."""
     from tritonmm.explanation import Explanation
-    from tritonmm.problem import Problem
+    from tritonmm.problem import KINDS, Problem
 
-    name, precision = ("fp32", "tf32") if dtype == "tf32" else (dtype, "ieee")
-    problem = Problem.dense(m, n, k, batch=batch, dtype=name, layout=layout, precision=precision)
+    problem = Problem.dense(m, n, k, batch=batch, layout=layout, **KINDS[dtype])
     try:
         click.echo(str(Explanation.of(problem, gpu)))
     except ValueError as error:

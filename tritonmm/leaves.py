@@ -10,11 +10,14 @@ import torch
 
 from tritonmm.dispatch import PLAIN
 from tritonmm.gpu import Gpu
-from tritonmm.problem import DTYPES, Problem
+from tritonmm.problem import Problem
 from tritonmm.products import Call, empty, find, gpu_of, key, problem_of, remember
 from tritonmm.rules import repeats, spanned
 
 Tensor = torch.Tensor
+
+_MULTIPLIED = (torch.bfloat16, torch.float16, torch.float32)
+"""The rest is torch's: of float64 its own kernels are at least as fast, complex and integers tritonmm has not."""
 
 Wanted = Callable[[Problem, Gpu], bool]
 
@@ -164,7 +167,7 @@ def _route(leaf: Leaf, wanted: Wanted, device: str, a, b, c=None, beta=1, alpha=
     for x in (a, b, c, out):
         if x is not None and (x.dtype != a.dtype or x.device != a.device or x.layout != torch.strided):
             return None
-    if a.dtype not in DTYPES.values() or a.device.type != device or not a.numel() or not b.numel():
+    if a.dtype not in _MULTIPLIED or a.device.type != device or not a.numel() or not b.numel():
         return None
     try:
         left, right = leaf.operands(a, b) if leaf.operands else (a, b)
