@@ -309,7 +309,8 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
         return relayout_fault(compiled, config, problem, gpu)
     if config.kernel == "skinny":
         return skinny_fault(compiled, config, problem, gpu)
-    uses_wgmma = gpu.capability == 90 and problem.dtype != "fp32" and config.block_m >= 64 and config.num_warps >= 4
+    on_wgmma = problem.dtype not in ("fp32", "fp64") or problem.precision != "ieee"
+    uses_wgmma = gpu.capability == 90 and on_wgmma and config.block_m >= 64 and config.num_warps >= 4
     if uses_wgmma and "wgmma.mma_async" not in compiled.assembly:
         return "does not use wgmma"
     if config.kernel == "persistent" and gpu.capability == 100:

@@ -175,12 +175,12 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     if reason := _shared_reason(config, problem, gpu):
         return reason
     registers = config.block_m * config.block_n // (config.num_warps * (32 if gpu.is_nvidia else 64))
-    if registers > _accumulator_limit(problem, gpu):
+    if registers > _accumulator_limit(config, problem, gpu):
         return (
             f"{registers} accumulator registers a thread leave no room for the operands; more warps or a smaller tile"
         )
     loaded = (config.block_m + config.block_n) * config.block_k // (config.num_warps * (32 if gpu.is_nvidia else 64))
-    if problem.element_bytes == 1 and problem.alignment < 4 and loaded > 64:
+    if 1 in (problem.element_bytes, problem.b_element_bytes) and problem.alignment < 4 and loaded > 40:
         return f"{loaded} bytes a thread, loaded one by one, and their addresses leave no room for others"
     return ""
 
@@ -213,15 +213,18 @@ def _scales_reason(problem: Problem) -> str:
     return f"batch is {problem.batch}; scales are those of one product" if problem.scales and problem.batch > 1 else ""
 
 
-def _accumulator_limit(problem: Problem, gpu: Gpu) -> int:
+def _accumulator_limit(config: Config, problem: Problem, gpu: Gpu) -> int:
     """Sums a thread may hold before others spill, seen by compiling for each target."""
     on_cuda_cores = ("ieee", "tf32") if gpu.capability >= 100 else ("ieee",)
     if problem.dtype == "fp32" and problem.precision in on_cuda_cores:
         return 32  # FMA on operands in registers
     if problem.precision.endswith("x3") and gpu.capability < 90:
         return 32  # the parts of operands are in registers
-    if problem.dtype == "fp64" or (problem.dtype == "int8" and problem.layout != "nt" and gpu.capability != 90):
-        return 32  # two registers each; or bytes are put in order, in registers
+    if problem.dtype == "fp64":
+        roomy = problem.alignment == 16 and config.num_warps <= 8 and gpu.capability < 100
+        return 32 if roomy else 16  # two registers each
+    if problem.b_dtype == "int8" and gpu.is_nvidia and gpu.capability != 90:
+        return 32  # bytes are put in order, or converted, in registers
     wgmma = problem.element_bytes == problem.b_element_bytes <= 2 and not problem.promotes
     return 128 if gpu.capability == 90 and wgmma else 64  # wgmma reads shared memory
 
@@ -346,7 +349,7 @@ def _skinny_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
                 " or all at least 16, as tensor cores need it"
             )
         registers = narrow * wide // threads
-        limit = _accumulator_limit(problem, gpu)
+        limit = _accumulator_limit(config, problem, gpu)
         if config.split_k > 1:  # the sums of other parts; operands that are loaded element by element need addresses
             limit = min(limit, 64 if problem.alignment >= 4 else 32)
         if registers > limit:

@@ -74,7 +74,8 @@ def accumulate(
     """The sums, in SUM, of the tile whose first row of A is at `a` and first column of B at `b`.
 
     If PROMOTES, each step's sums are added to the others outside of the tensor cores, which keep few bits of sums of
-    fp8; if there are scales for each GROUP of K (0: there are none), multiplied by them. B of another dtype than A is converted to it.
+    fp8; if there are scales for each GROUP of K (0: there are none), multiplied by them. B of another dtype than A is
+    converted to it.
     """
     rows = block_offsets(BLOCK_M, WIDE)
     cols = block_offsets(BLOCK_N, WIDE)
