@@ -372,5 +372,7 @@ def test_tensor_cores_that_take_k_contiguous_alone():
             config = choose(problem, H200)
             assert (config.kernel, config.relayout) == ("hopper", relayout)
             if relayout:
-                assert "relayout makes it so" in replace(config, relayout="").fits(problem, H200).reason or "s" in layout
+                assert (
+                    "relayout makes it so" in replace(config, relayout="").fits(problem, H200).reason or "s" in layout
+                )
     assert not Problem(4096, 4096, 4096, dtype="fp32", layout="tn").unaligned

@@ -218,8 +218,8 @@ def _accumulator_limit(config: Config, problem: Problem, gpu: Gpu) -> int:
     on_cuda_cores = ("ieee", "tf32") if gpu.capability >= 100 else ("ieee",)
     if problem.dtype == "fp32" and problem.precision in on_cuda_cores:
         return 32  # FMA on operands in registers
-    if problem.precision.endswith("x3") and gpu.capability < 90:
-        return 32  # the parts of operands are in registers
+    if problem.precision.endswith("x3"):
+        return (64 if gpu.capability >= 90 else 32) // (1 if problem.alignment == 16 else 2)  # parts are in registers
     if problem.dtype == "fp64":
         roomy = problem.alignment == 16 and config.num_warps <= 8 and gpu.capability < 100
         return 32 if roomy else 16  # two registers each
@@ -330,7 +330,11 @@ def _skinny_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
                 f"{name} is {getattr(config, name)}; the skinny kernel has programs of one tile, and splits all or none"
             )
     if problem.sum_dtype != "fp32" or problem.element_bytes == 1:
-        return f"dtype is {problem.dtype}; the skinny kernel multiplies bf16, fp16 and fp32"
+        return f"dtype is {problem.dtype}; the skinny kernel multiplies bf16, fp16 and fp32, and B of 1 byte"
+    if problem.scales and (problem.scales not in ("row", "1x1") or streams_a(config)):
+        return f"scales are {problem.scales}; the skinny kernel takes those of each row of the weights, if B is those"
+    if problem.grouped and min(config.block_m, config.block_n) == 1:
+        return "a narrow block of 1 multiplies on CUDA cores, where scales of groups would be loaded for each weight"
     if reason := _dot_reason(config, problem, gpu):
         return reason
     steps = max(1, -(-problem.k // config.block_k))

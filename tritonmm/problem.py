@@ -320,6 +320,11 @@ def _kinds() -> dict[tuple[str, ...], str]:
     return {Problem(1, 1, 1, **fields)._terms: name for name, fields in KINDS.items()}
 
 
+def output_dtype(dtype: torch.dtype) -> torch.dtype:
+    """`default_output` of torch's dtypes."""
+    return DTYPES[default_output(_any_name(dtype))]
+
+
 def _any_name(dtype: torch.dtype) -> str:
     try:
         return _NAMES[dtype]

@@ -54,9 +54,9 @@ class Plan:
 
         a: (batch, m, k) or (m, k); b: (batch, k, n) or (k, n); out: (batch, m, n) or (m, n);
         c: what expands to out's shape; bias: (n,), contiguous; scales: those of a and of b, fp32, in as many rows and
-        columns as `Problem.scales` says, None for an a of 2 bytes, and of b contiguous along the columns where each
-        group of K has its own. Shapes, dtypes, layouts, alignments and the operands of the epilogue must be the
-        problem's, and all memory on the plan's device.
+        columns as `Problem.scales` says, None for an a of 2 bytes; the hopper kernel takes b's contiguous along the
+        columns where each group of K has its own. Shapes, dtypes, layouts, alignments and the operands of the epilogue
+        must be the problem's, and all memory on the plan's device.
 
         That is checked, with ValueError, only the first time that tensors have these strides and alignments: later
         calls look at strides and addresses alone, and cost 2 us more than Triton's C launcher (an EPYC, Triton 3.6.0
@@ -135,7 +135,7 @@ class Plan:
                 found = "missing" if x is None else f"{x.dtype} {list(x.shape)}"
                 wanted = "none" if shape is None else f"torch.float32 {list(shape)}"
                 raise ValueError(f"{name} is {found}; a plan of {p} takes {wanted}")
-        if p.grouped and p.scales != "1x128" and scales[1].stride(1) != 1:
+        if self.config.kernel == "hopper" and p.grouped and p.scales != "1x128" and scales[1].stride(1) != 1:
             raise ValueError(f"scale_b has strides {scales[1].stride()}; those of a group must be contiguous")
 
 

@@ -156,7 +156,7 @@ def fill(copies: list[Copy], wave: int) -> None:
 
 
 def _alike(copies: list[Copy]) -> bool:
-    return len({(copy.tile_words, copy.strided, copy.divisor) for copy in copies}) == 1
+    return len({(copy.source.dtype, copy.tile_words, copy.strided, copy.divisor) for copy in copies}) == 1
 
 
 def launch(copies: list[Copy], wave: int) -> tuple[int, tuple, dict]:
