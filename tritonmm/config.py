@@ -219,10 +219,12 @@ def _accumulator_limit(config: Config, problem: Problem, gpu: Gpu) -> int:
     if problem.dtype == "fp32" and problem.precision in on_cuda_cores:
         return 32  # FMA on operands in registers
     if problem.precision.endswith("x3"):
-        return (64 if gpu.capability >= 90 else 32) // (1 if problem.alignment == 16 else 2)  # parts are in registers
+        most = 64 if problem.precision == "bf16x3" and gpu.capability >= 90 else 32
+        return most if problem.alignment == 16 else most // 2  # the parts of operands are in registers
     if problem.dtype == "fp64":
-        roomy = problem.alignment == 16 and config.num_warps <= 8 and gpu.capability < 100
-        return 32 if roomy else 16  # two registers each
+        if gpu.capability >= 100:
+            return 8  # FMA, of two registers each
+        return 32 if problem.alignment == 16 and config.num_warps <= 8 else 16
     if problem.b_dtype == "int8" and gpu.is_nvidia and gpu.capability != 90:
         return 32  # bytes are put in order, or converted, in registers
     wgmma = problem.element_bytes == problem.b_element_bytes <= 2 and not problem.promotes
