@@ -30,6 +30,8 @@ from tritonmm.select import FIRST_US, best
 
 def prefers(problem: Problem, gpu: Gpu) -> tuple[bool, str]:
     """Whether policy "faster" gives a problem to tritonmm, and why: `select`'s estimate against torch's."""
+    if problem.dtype == "fp64":
+        return False, "fp64 stays torch's, whose kernels are at least as fast"
     ours, torchs = best(problem, gpu)[0], torch_us(problem, gpu)
     faster = ours <= torchs * TOLERANCE
     return faster, f"ours is predicted to take {ours:.1f} us and torch's {torchs:.1f} us"

@@ -34,9 +34,7 @@ class HopperPlan(Plan):
         """Sums and flags of one launch on the current stream, for a plan that splits tiles."""
         config = self.config
         return (
-            workspace.sums(self.split * self.splits * config.block_m * config.block_n, self.device).view(
-                DTYPES[self.problem.sum_dtype]
-            ),
+            workspace.sums(self.split * self.splits * config.block_m * config.block_n, self.device),
             workspace.flags(self.split * self.tiling.consumers, self.device),
         )
 
@@ -45,6 +43,7 @@ class HopperPlan(Plan):
         a, b, out = (x.unsqueeze(0) if x.dim() == 2 else x for x in (a, b, out))
         tiles_m, tiles_n = config.tiles(p)
         sums, flags = self.workspace() if self.split else (None, None)
+        sums = sums if sums is None else sums.view(DTYPES[p.sum_dtype])
         b_stored = b.mT if tiling.b_transposed else b
         b_descs = [_describe(b_stored, *block) for block in zip(tiling.b_boxes, tiling.b_shared, strict=True)]
         arguments = (
