@@ -9,6 +9,8 @@ Both answer the same questions, so that a sweep does not know which one it has:
 """
 
 import contextlib
+import functools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -23,7 +25,7 @@ from tritonmm.autotune.measure import REGIMES, GraphReplay, Paired, Regime, Time
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.plan import INTERPRETED, plan_for
-from tritonmm.problem import Problem
+from tritonmm.problem import DTYPES, FP8, Problem
 
 
 class Source(Protocol):
@@ -107,7 +109,8 @@ class GpuSource:
         self._turn_to(problem)
         if self._torch is None:
             with _torch_precision(problem):
-                self._torch = GraphReplay(_torch_product, self._sets)
+                sets = [(a, _weights(b, a.dtype), out) for a, b, out in self._sets]
+                self._torch = GraphReplay(_torch_product(problem, self._check.scales), sets)
         return measure.paired(self._graph_of(config), self._torch, regime, clock=self.card.mhz)
 
     def alive(self) -> bool:
@@ -121,7 +124,10 @@ class GpuSource:
     def _graph_of(self, config: Config) -> GraphReplay:
         if self._ours is None or self._ours[0] != config:
             self._free_ours()
-            self._ours = config, GraphReplay(plan_for(self._problem, config, self.device), self._sets)
+            ours = plan_for(self._problem, config, self.device)
+            if self._check.scales:
+                ours = functools.partial(ours, scales=self._check.scales)
+            self._ours = config, GraphReplay(ours, self._sets)
         return self._ours[1]
 
     def _free_ours(self) -> None:
@@ -141,13 +147,34 @@ class GpuSource:
         self._sets = [space.operands(problem, self.device) for _ in range(measure.set_count(problem, self.gpu))]
         for a, b, _ in self._sets:
             # Normal numbers: the power that a product draws, and so its time, depends on the bits.
-            a.normal_()
-            b.normal_()
+            space.fill(a)
+            space.fill(b)
         self._problem = problem
 
 
-def _torch_product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-    (torch.mm if a.dim() == 2 else torch.bmm)(a, b, out=out)
+def _torch_product(problem: Problem, scales: tuple[torch.Tensor | None, torch.Tensor] | None) -> Callable:
+    """torch's own way to the problem's result, from a, b and out: of int8 and fp8 it is private, but the fastest.
+
+    Weights of another dtype than A's have been converted to A's: what their scales cost is not asked of torch.
+    """
+    p = problem
+    if p.dtype == "int8":
+        return lambda a, b, out: torch._int_mm(a, b, out=out)
+    if p.dtype in FP8:
+        scale_a, scale_b = scales
+        options = {"out_dtype": DTYPES[p.out_dtype], "use_fast_accum": p.precision == "fast"}
+        if p.scales == "1x128":  # contiguous along K, as torch asks for it
+            scale_b = scale_b.t().contiguous().t()
+        return lambda a, b, out: torch._scaled_mm(a, b, scale_a, scale_b, out=out, **options)
+    multiply = torch.mm if p.batch == 1 else torch.bmm
+    if p.out_dtype != p.dtype:
+        return lambda a, b, out: multiply(a, b, DTYPES[p.out_dtype], out=out)
+    return lambda a, b, out: multiply(a, b, out=out)
+
+
+def _weights(b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """B as torch multiplies it: weights of 1 byte in A's dtype where that has 2."""
+    return b if b.itemsize == dtype.itemsize else b.to(dtype)
 
 
 @contextlib.contextmanager
@@ -158,7 +185,7 @@ def _torch_precision(problem: Problem):
         yield
         return
     before = matmul.fp32_precision
-    matmul.fp32_precision = problem.precision
+    matmul.fp32_precision = "tf32" if problem.precision == "tf32" else "ieee"
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ import torch
 from tritonmm import orders
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
-from tritonmm.problem import DTYPES, Problem
+from tritonmm.problem import DTYPES, KINDS, Problem
 from tritonmm.select import timed
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
@@ -71,17 +71,16 @@ def tile_orders(text: str) -> tuple[orders.Order, ...]:
 def problem(m: int, n: int, k: int, *, batch: int = 1, dtype: str = "bf16", layout: str = "nt") -> Problem:
     """The problem of densely stored operands, as `operands` makes them.
 
-    dtype: a name of `DTYPES`, or "tf32" for fp32 operands multiplied as tf32. Raises ValueError.
+    dtype: a name of `KINDS`. Raises ValueError.
     """
-    if dtype not in (*DTYPES, "tf32"):
-        raise ValueError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}, tf32")
+    if dtype not in KINDS:
+        raise ValueError(f"dtype is {dtype!r}; it must be one of {', '.join(KINDS)}")
     if layout not in LAYOUTS:
         raise ValueError(f"layout is {layout!r}; it must be one of {', '.join(LAYOUTS)}")
-    stored, precision = ("fp32", "tf32") if dtype == "tf32" else (dtype, "ieee")
-    asked = Problem(m=m, n=n, k=k, batch=batch, dtype=stored, precision=precision, layout=layout)
+    asked = Problem(m=m, n=n, k=k, batch=batch, layout=layout, **KINDS[dtype])
     a, b, out = operands(asked, torch.device("meta"))
     # The alignment is what `Problem.of` finds; where a dimension is 1 it may also see another layout.
-    return Problem.of(a, b, out, precision)
+    return Problem.of(a, b, out, asked.precision, scales=asked.scales)
 
 
 def operands(asked: Problem, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -92,16 +91,38 @@ def operands(asked: Problem, device: torch.device) -> tuple[torch.Tensor, torch.
     if asked.layout not in LAYOUTS:
         raise ValueError(f"layout is {asked.layout!r}; operands are made for {', '.join(LAYOUTS)}")
 
-    def stored(letter: str, rows: int, cols: int) -> torch.Tensor:
+    def stored(letter: str, rows: int, cols: int, dtype: str) -> torch.Tensor:
         batch = (asked.batch,) if asked.batch != 1 else ()
         dims = (rows, cols) if letter == "n" else (cols, rows)
-        x = torch.empty(*batch, *dims, dtype=DTYPES[asked.dtype], device=device)
+        x = torch.empty(*batch, *dims, dtype=DTYPES[dtype], device=device)
         return x if letter == "n" else x.mT
 
-    a = stored(asked.layout[0], asked.m, asked.k)
-    b = stored(asked.layout[1], asked.k, asked.n)
+    a = stored(asked.layout[0], asked.m, asked.k, asked.dtype)
+    b = stored(asked.layout[1], asked.k, asked.n, asked.b_dtype)
     out = torch.empty(*a.shape[:-1], asked.n, dtype=DTYPES[asked.out_dtype], device=device)
     return a, b, out
+
+
+def fill(x: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+    """x with random values in place: standard normal numbers in its dtype, or all of int8 with equal chance."""
+    if x.dtype == torch.int8:
+        return x.random_(-128, 128, generator=generator)
+    if x.itemsize > 1:
+        return x.normal_(generator=generator)
+    return x.copy_(torch.empty(x.shape, device=x.device).normal_(generator=generator))
+
+
+def scales(asked: Problem, device: torch.device) -> tuple[torch.Tensor | None, torch.Tensor] | None:
+    """Random scales between 1/2 and 2 for the problem's operands, those of a group contiguous as torch has them."""
+    if not asked.scales:
+        return None
+    generator = torch.Generator(device).manual_seed(0)
+
+    def random(shape):
+        return torch.empty(shape, device=device).uniform_(-1, 1, generator=generator).exp2_()
+
+    of_a, of_b = asked.scale_shapes
+    return None if of_a is None else random(of_a[::-1]).t(), random(of_b)
 
 
 STAGES = ((0, 1.0), (-1, 1.01), (1, 1.01))

@@ -95,7 +95,7 @@ class Trial:
         known |= {name: getattr(self, name) for name in COLUMNS if hasattr(self, name)}
         if self.counted is not None:
             known |= dict(zip(COUNTED, astuple(self.counted), strict=True), counted_hit_rate=self.counted.hit_rate)
-        known |= {"dtype": "tf32" if problem.precision == "tf32" else problem.dtype, "order": str(config.order)}
+        known |= {"dtype": problem.kind, "order": str(config.order)}
         return known
 
     def to_json(self) -> str:

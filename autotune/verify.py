@@ -10,7 +10,7 @@ from tritonmm import gpu as gpus
 from tritonmm.autotune import space
 from tritonmm.config import Config
 from tritonmm.plan import bind
-from tritonmm.problem import DTYPES, Problem
+from tritonmm.problem import DTYPES, FP8, Problem
 
 Launch = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
 """out = a @ b, called as launch(a, b, out)."""
@@ -31,39 +31,43 @@ TWO_SMS = replace(gpus.spec("h200"), sms=2)
 class Check:
     """The operands of one problem and the reference for it, to compare any number of launches with.
 
-    Inputs are standard normal numbers, rounded to the problem's dtype. Before a launch the output and
-    GUARD elements on both sides of it are NaN. After it, no element of the whole output may be NaN
-    and every element of the guards must be. Values are compared with a float64 product of the
+    Inputs are standard normal numbers, rounded to the problem's dtypes, or random int8. Before a launch the
+    output and GUARD elements on both sides of it are NaN, or -2^31. After it, no element of the whole output
+    may be that and every element of the guards must be. Values are compared with a float64 product of the
     rounded inputs: all of them where that costs at most `budget` multiply-adds, else whole rows and
     whole columns, EDGE at each end and as many others at random as the budget allows.
 
     An element passes within `u |C| + s + g (|A| |B|)`: half a unit in the last place of the output
     (u, and s among subnormals), and for the sums g = 2 sqrt(K) 2^-24, the growth of K fp32
-    roundings. tf32 adds 2^-9 to g, since hardware may cut each input to 10 bits after the leading 1.
+    roundings; twice that of 2^-53 for fp64, since the reference is no better. Sums of int8 are exact.
+    `_cut` adds what tensor cores drop of inputs and sums, scales some roundings.
     """
 
     def __init__(self, problem: Problem, device: torch.device, budget: int = BUDGET, seed: int = 0):
         generator = torch.Generator(device).manual_seed(seed)
         self.problem = problem
         self.a, self.b, out = space.operands(problem, device)
-        self.a.normal_(generator=generator)
-        self.b.normal_(generator=generator)
+        space.fill(self.a, generator)
+        space.fill(self.b, generator)
+        self.scales = space.scales(problem, device)
+        self.poison = math.nan if out.is_floating_point() else -(2**31)
         self.buffer = torch.empty(GUARD + out.numel() + GUARD, dtype=out.dtype, device=device)
         self.out = self.buffer[GUARD : GUARD + out.numel()].view(out.shape)
         rows, cols = self._sample(budget, torch.Generator().manual_seed(seed))
         # Each part: the compared rows or columns of C, their reference, their bound.
         rows = rows.to(device)
-        self.parts = [(-2, rows, *self._reference(self.a.index_select(-2, rows), self.b))]
+        a, b = self._scaled()
+        self.parts = [(-2, rows, *self._reference(a.index_select(-2, rows), b))]
         if cols is not None:
             cols = cols.to(device)
-            self.parts.append((-1, cols, *self._reference(self.a, self.b.index_select(-1, cols))))
+            self.parts.append((-1, cols, *self._reference(a, b.index_select(-1, cols))))
 
     def error_ratio(self, launch: Launch) -> float:
         """The largest error of `launch` relative to its bound: at most 1 passes, NaN counts as infinite."""
-        self.buffer.fill_(math.nan)
-        launch(self.a, self.b, self.out)
-        guards = self.buffer[:GUARD].isnan().all() & self.buffer[-GUARD:].isnan().all()
-        if not guards or self.out.isnan().any():
+        self.buffer.fill_(self.poison)
+        launch(self.a, self.b, self.out, **({"scales": self.scales} if self.scales else {}))
+        guards = self._poisoned(self.buffer[:GUARD]).all() & self._poisoned(self.buffer[-GUARD:]).all()
+        if not guards or self._poisoned(self.out).any():
             return math.inf
         worst = 0.0
         for dim, index, reference, bound in self.parts:
@@ -73,16 +77,33 @@ class Check:
                 worst = max(worst, float(ratio.nan_to_num(nan=math.inf)))
         return worst
 
+    def _poisoned(self, x: torch.Tensor) -> torch.Tensor:
+        return x.isnan() if x.is_floating_point() else x == self.poison
+
+    def _scaled(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The operands times their scales, in float64."""
+        a, b = self.a.double(), self.b.double()
+        if self.scales:
+            scale_a, scale_b = self.scales
+            group = self.problem.group if self.problem.grouped else self.problem.k
+            if scale_a is not None:
+                a.mul_(_spread(scale_a, a.shape, -(-a.shape[0] // scale_a.shape[0]), group))
+            shared = {"tensor": b.shape[1], "1x128": 128}.get(self.problem.scales, 1)
+            b.mul_(_spread(scale_b, b.shape, group, shared))
+        return a, b
+
     def _reference(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        a, b = a.double(), b.double()
+        p = self.problem
         reference = a @ b
-        out = torch.finfo(DTYPES[self.problem.out_dtype])
+        magnitude = a.abs() @ b.abs()
+        if p.out_dtype == "int32":
+            return reference, magnitude.zero_()
+        out = torch.finfo(DTYPES[p.out_dtype])
         unit = out.eps / 2
-        growth = 2 * math.sqrt(self.problem.k) * 2**-24
-        if self.problem.precision == "tf32":
-            growth += 2**-9
-        bound = (a.abs_() @ b.abs_()).mul_(growth)
-        return reference, bound.add_(reference.abs(), alpha=unit).add_(out.smallest_normal * unit)
+        growth = 2 * math.sqrt(p.k) * (2**-52 if p.dtype == "fp64" else 2**-24) + _cut(p)
+        unit_and_scales = unit + (2**-22 if p.scales else 0)
+        bound = magnitude.mul_(growth)
+        return reference, bound.add_(reference.abs(), alpha=unit_and_scales).add_(out.smallest_normal * unit)
 
     def _sample(self, budget: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The rows of C to compare, and the columns where those are not all of it."""
@@ -94,6 +115,26 @@ class Check:
         rows = budget // (2 * cost * p.n)
         cols = budget // (2 * cost * p.m)
         return _edges_and_some(p.m, rows, generator), _edges_and_some(p.n, cols, generator)
+
+
+def _cut(problem: Problem) -> float:
+    """What tensor cores drop of inputs and of sums, relative to |A| |B|.
+
+    Of tf32 each input may be cut to 10 bits after the leading 1, and of "x3" the product of what was cut off twice is
+    dropped. Of fp8, terms are cut to 13 bits after the leading 1 of the largest of them and the sum so far, which is
+    carried from 32 terms to the next, to the end of K or of 128 terms.
+    """
+    p = problem
+    if p.dtype in FP8:
+        carried = min(p.k, 128) if p.promotes else p.k
+        return 2**-10 + 2 * math.sqrt(carried / 32) * 2**-13
+    return {"tf32": 2**-9, "tf32x3": 2**-19, "bf16x3": 2**-14}.get(p.precision, 0.0)
+
+
+def _spread(scales: torch.Tensor, shape: torch.Size, rows: int, cols: int) -> torch.Tensor:
+    """Scales that each stand for so many rows and columns, one for each element of `shape`."""
+    wide = scales.double().repeat_interleave(max(rows, 1), 0).repeat_interleave(max(cols, 1), 1)
+    return wide[: shape[0], : shape[1]]
 
 
 def _edges_and_some(size: int, count: int, generator: torch.Generator) -> torch.Tensor:
@@ -119,7 +160,7 @@ def reduced(problem: Problem, config: Config) -> Problem:
         shrunk(problem.n, config.block_n, 2),
         shrunk(problem.k, config.block_k, 2),
         batch=min(problem.batch, 2),
-        dtype="tf32" if problem.precision == "tf32" else problem.dtype,
+        dtype=problem.kind,
         layout=problem.layout,
     )
 

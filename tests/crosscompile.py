@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -26,7 +26,7 @@ from tritonmm.config import HAS_CLUSTERS, Config, consumer_grid, shared_bytes
 from tritonmm.launch import transpose as transposes
 from tritonmm.launch.relayout import RESIDENT
 from tritonmm.plan import bind
-from tritonmm.problem import DTYPES, Epilogue, Problem
+from tritonmm.problem import DTYPES, KINDS, Epilogue, Problem
 from tritonmm.select import choose
 
 LOGS: dict[str, str] = {}
@@ -49,7 +49,10 @@ def compile_for(gpu: gpus.Gpu, problem: Problem, config: Config) -> Compiled:
     plan = bind(problem, config, gpu, torch.device("meta"))
     c = out if problem.epilogue.c else None
     bias = out[0, 0] if problem.epilogue.bias else None
-    return compile_kernel(gpu, plan.kernel, *plan.arguments(a, b, out, c=c, bias=bias))
+    scales = None
+    if problem.scales:
+        scales = tuple(shape and torch.empty(shape, device="meta") for shape in problem.scale_shapes)
+    return compile_kernel(gpu, plan.kernel, *plan.arguments(a, b, out, c=c, bias=bias, scales=scales))
 
 
 def compile_kernel(gpu: gpus.Gpu, jitted, arguments: tuple, options: dict) -> Compiled:
@@ -72,7 +75,7 @@ def operands(problem: Problem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
         return x.mT if letter == "t" else x
 
     a = empty(problem.m, problem.k, problem.layout[0], problem.dtype)
-    b = empty(problem.k, problem.n, problem.layout[1], problem.dtype)
+    b = empty(problem.k, problem.n, problem.layout[1], problem.b_dtype)
     return a, b, empty(problem.m, problem.n, "n", problem.out_dtype)
 
 
@@ -92,7 +95,7 @@ def read_amd(kernel) -> Compiled:
 def cases():
     """(gpu, problem, config): what `select` chooses for typical problems, for each target."""
     for gpu in map(gpus.spec, ("a100", "h200", "b200", "mi300x")):
-        for dtype in DTYPES:
+        for dtype in ("bf16", "fp16", "fp32"):
             for m, n, k, layout in (
                 (4096, 4096, 4096, "nn"),
                 (1000, 4096, 1000, "nt"),
@@ -117,6 +120,18 @@ HOPPER = {
 }  # fmt: skip
 
 
+HOPPER_KINDS = {
+    # what of other dtypes than bf16 and fp16 is multiplied: (block_m, block_n, bytes of K, num_stages, num_warps)
+    "int8": {(128, 256, 128, 4, 8), (192, 256, 128, 3, 12), (256, 192, 128, 3, 8), (64, 64, 128, 8, 4)},
+    "tf32": {(128, 256, 128, 4, 8), (192, 256, 128, 3, 12), (64, 128, 128, 8, 8)},
+    "fp8": {(128, 256, 128, 4, 8), (256, 192, 128, 3, 8), (64, 64, 128, 8, 4)},
+    "fp8-row": {(128, 256, 128, 4, 8), (192, 256, 128, 3, 12)},
+    "fp8-e5m2": {(128, 256, 128, 4, 8)},
+    "fp8-row-ieee": {(128, 128, 128, 6, 8), (192, 128, 128, 5, 12), (64, 64, 128, 8, 4)},
+    "fp8-block": {(128, 128, 128, 6, 8), (192, 128, 128, 5, 12), (64, 128, 128, 8, 8), (64, 64, 128, 8, 4)},
+}
+
+
 CLUSTERS = {
     # (block_m, block_n, block_k, num_stages, num_warps, cluster), the blocks of both CTAs together
     (256, 256, 64, 4, 8, "m"), (256, 256, 64, 4, 8, "n"), (256, 128, 64, 6, 8, "m"), (128, 256, 64, 5, 8, "m"),
@@ -129,7 +144,7 @@ def hopper_case(
     blocks=(128, 256, 64, 4, 8), cluster="", n=4096, order="swizzle-merge:8", split_k=1, split_tail=1, **fields
 ):
     """(gpu, problem, config) of a typical product by the Hopper kernel."""
-    out_alignment = 16 if n % 8 == 0 else 2
+    out_alignment = 16 if n % 8 == 0 else 4 if fields.get("dtype") == "int8" else 2
     problem = Problem(m=4000, n=n, k=4096, out_alignment=out_alignment, **fields)
     config = Config("hopper", *blocks, split_k, split_tail, True, orders.parse(order), cluster)
     return gpus.spec("h200"), problem, config
@@ -166,6 +181,39 @@ def hopper_cases():
     yield case(batch=3)
     for order in ("row-major", "column-major", "split-merge:8", "swizzle-merge:16,8@n", "serpentine:8", "hilbert"):
         yield case(order=order)
+
+
+def kind_cases():
+    """The Hopper kernel's tiles for operands of 1 and 4 bytes, with their scales; the tile kernel's on every target."""
+    case = hopper_case
+    for kind, tiles in HOPPER_KINDS.items():
+        fields = {"layout": "nt"} | KINDS[kind]
+        size = DTYPES[fields["dtype"]].itemsize
+        for block_m, block_n, k_bytes, *rest in sorted(tiles):
+            yield case((block_m, block_n, k_bytes // size, *rest), **fields)
+    int8, fp8 = {"layout": "nt", "dtype": "int8"}, {"layout": "nt", "dtype": "fp8e4m3"}
+    everything = Epilogue(scaled=True, bias=True, c=True)
+    yield case((128, 256, 128, 4, 8), n=1023, **int8)
+    yield case((128, 128, 128, 6, 8), split_k=4, **int8)
+    yield case((128, 256, 128, 4, 8), scales="row", out_dtype="bf16", epilogue=Epilogue(bias=True), **int8)
+    yield case((128, 256, 128, 4, 8), scales="row", precision="fast", out_dtype="fp32", epilogue=everything, **fp8)
+    yield case((128, 256, 128, 4, 8), scales="tensor", precision="fast", n=1023, **fp8)
+    for scales in ("128x1", "1x1"):
+        yield case((128, 128, 128, 6, 8), scales=scales, epilogue=Epilogue(bias=True), **fp8)
+    yield case((128, 128, 128, 6, 8), scales="1x128", n=1023, split_k=4, **fp8)
+    yield case((128, 256, 32, 4, 8), layout="nt", dtype="fp32", precision="tf32", epilogue=everything)
+    for gpu in map(gpus.spec, ("a100", "h200", "b200", "mi300x")):
+        for kind in ("fp64", "tf32x3", "bf16x3", "int8", "fp8", "fp8-block", "bf16-int8"):
+            for m, n, k, layout in ((4096, 4096, 4096, "nt"), (1001, 4095, 1001, "nn")):
+                problem = Problem.dense(m, n, k, layout=layout, **KINDS[kind])
+                with contextlib.suppress(ValueError):  # no fp8e4m3 on the oldest, no tf32x3 on AMD
+                    yield gpu, problem, unrelaid(choose(problem, gpu, "tile"), problem, gpu)
+
+
+def unrelaid(config: Config, problem: Problem, gpu: gpus.Gpu) -> Config:
+    """The config that reads operands where they lie, if it can."""
+    there = replace(config, relayout="")
+    return there if there.fits(problem, gpu) else config
 
 
 def cluster_cases():
@@ -231,6 +279,7 @@ def relayout_cases():
             (4095, "a", {"layout": "tt"}),
             (65, "a", {"dtype": "fp32"}),
             (4095, "b", {"layout": "ns"}),
+            (4095, "b", {"dtype": "int8"}),
         ):
             problem = Problem(m=4095, n=4095, k=k, a_alignment=2, b_alignment=2, **fields)
             yield (
@@ -256,6 +305,10 @@ def skinny_cases():
         ):  # fmt: skip
             problem = Problem.dense(m, 4096, 4096, **{"layout": "nt"} | fields)
             yield h200, problem, choose(problem, h200, "skinny")
+        for kind in ("bf16-int8", "bf16-fp8"):
+            for scales in ("row", "1x1"):
+                problem = Problem.dense(m, 4096, 4096, layout="nt", **KINDS[kind] | {"scales": scales})
+                yield h200, problem, choose(problem, h200, "skinny")
         problem = Problem.dense(m, 4097, 4095, layout="nt", epilogue=everything)
         yield h200, problem, choose(problem, h200, "skinny")
 
@@ -288,7 +341,8 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
         return relayout_fault(compiled, config, problem, gpu)
     if config.kernel == "skinny":
         return skinny_fault(compiled, config, problem, gpu)
-    uses_wgmma = gpu.capability == 90 and problem.dtype != "fp32" and config.block_m >= 64 and config.num_warps >= 4
+    on_wgmma = problem.dtype not in ("fp32", "fp64") or problem.precision != "ieee"
+    uses_wgmma = gpu.capability == 90 and on_wgmma and config.block_m >= 64 and config.num_warps >= 4
     if uses_wgmma and "wgmma.mma_async" not in compiled.assembly:
         return "does not use wgmma"
     if config.kernel == "persistent" and gpu.capability == 100:
@@ -314,6 +368,9 @@ def relayout_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gp
     """What is wrong with the kernel of a copy, or ""."""
     if not gpu.is_nvidia:
         return ""
+    first = "ab".index(config.relayout[0])
+    if problem.relaid(config.relayout).layout[first] != problem.layout[first]:  # transposed
+        return "" if re.search(r"st\.global\S*\.v4\.b32", compiled.assembly) else "no st.global of 16 bytes"
     if problem.k > 1024 and compiled.registers * 32 * RESIDENT > 65_536:  # short lines, many to a tile, may take more
         return f"an SM does not hold {RESIDENT} programs of {compiled.registers} registers a thread"
     gathered = "s" in problem.layout
@@ -376,7 +433,7 @@ def main() -> int:
     os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()  # nothing an earlier compiler made is looked at
     faults = 0
     clusters = cluster_cases() if HAS_CLUSTERS else ()
-    hopper = *hopper_cases(), *clusters
+    hopper = *hopper_cases(), *kind_cases(), *clusters
     for gpu, problem, config in (*cases(), *relayout_cases(), *hopper, *persistent_cases(), *skinny_cases()):
         compiled = compile_for(gpu, problem, config)
         why = fault(compiled, config, problem, gpu)

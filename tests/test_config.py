@@ -5,14 +5,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tritonmm import config as legality
 from tritonmm import gpu as gpus
 from tritonmm import l2, orders
+from tritonmm.autotune.trial import problem_json
 from tritonmm.config import Config, shared_bytes
-from tritonmm.problem import DTYPES, Epilogue, Problem
+from tritonmm.problem import KINDS, Epilogue, Problem
 from tritonmm.select import choose, select
 
 H200 = gpus.spec("h200")
@@ -30,12 +31,12 @@ configs = st.builds(
     order=st.sampled_from(["row-major", "hilbert", "swizzle-merge:16,8@n", "split-merge:3"]).map(orders.parse),
 )
 problems = st.builds(
-    Problem,
+    lambda kind, batch, **fields: Problem(**kind | fields, batch=min(batch, 1) if "scales" in kind else batch),
+    kind=st.sampled_from([*KINDS.values(), {"dtype": "fp8e5m2"}]),
     m=st.integers(0, 20_000),
     n=st.integers(0, 20_000),
     k=st.integers(0, 20_000),
     batch=st.integers(0, 40),
-    dtype=st.sampled_from(list(DTYPES)),
     layout=st.sampled_from(["nn", "nt", "tn", "tt", "ns"]),
     a_alignment=st.sampled_from([1, 2, 4, 8, 16]),
     b_alignment=st.sampled_from([1, 2, 4, 8, 16]),
@@ -127,6 +128,46 @@ def test_what_does_not_fit_says_why(config, problem, says):
     assert says in fit.reason
 
 
+BYTES = Config("hopper", 128, 256, 128, 4, 8, persistent=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "fields", "says"),
+    [
+        (BYTES, {"dtype": "int8", "layout": "nn"}, "layout is nn; tensor cores take int8 as nt, and relayout"),
+        (BYTES, {"dtype": "fp32", "precision": "tf32", "layout": "tt"}, "take fp32 as nt"),
+        (BYTES, {"dtype": "fp64", "layout": "nt"}, "dtype is fp64 ieee"),
+        (BYTES, {"dtype": "fp32", "precision": "tf32x3"}, "dtype is fp32 tf32x3"),
+        (BYTES, {"dtype": "bf16", "b_dtype": "int8"}, "operands of one size"),
+        (BYTES, {"dtype": "fp8e4m3", "layout": "nt"}, "at most 64 a thread"),
+        (replace(BYTES, block_k=64), {"dtype": "int8", "layout": "nt"}, "block_k is 64; 128 or 256"),
+        (replace(BYTES, cluster="m"), {"dtype": "int8", "layout": "nt"}, "of bf16 or fp16"),
+        (BYTES, {"dtype": "int8", "layout": "nt", "scales": "row", "batch": 2}, "batch is 2; scales"),
+        (Config(block_k=16), {"dtype": "int8"}, "at least 32 of int8"),
+        (Config(), {"dtype": "bf16", "b_dtype": "int8", "scales": "1x1", "group": 32}, "divide the 32 elements"),
+        (Config(block_m=32, block_n=32, block_k=256, num_stages=1), {"dtype": "fp8e4m3"}, "every 128 elements"),
+        (Config(), {"dtype": "int8", "a_alignment": 1}, "loaded one by one"),
+        (Config("persistent", persistent=True), {"dtype": "int8"}, "multiplies bf16 and fp16"),
+    ],
+    ids=str,
+)
+def test_what_other_dtypes_do_not_fit_says_why(config, fields, says):
+    fit = config.fits(Problem(64, 64, 256, **fields), H200)
+    assert not fit
+    assert says in fit.reason
+
+
+def test_dtypes_that_a_gpu_lacks():
+    small = Config(block_m=32, block_n=32, block_k=32, num_stages=2, num_warps=4)
+    e4m3, e5m2 = (Problem(64, 64, 64, dtype=dtype) for dtype in ("fp8e4m3", "fp8e5m2"))
+    assert "needs sm_89" in small.fits(e4m3, gpus.spec("a100")).reason
+    assert small.fits(e5m2, gpus.spec("a100"))
+    assert small.fits(e4m3, gpus.spec("rtx4090"))
+    split = Problem(64, 64, 64, dtype="fp32", precision="tf32x3")
+    assert "mi300x has none" in small.fits(split, gpus.spec("mi300x")).reason
+    assert small.fits(split, H200)
+
+
 def cluster(axis, block_m=256, block_n=256, **fields):
     return Config("hopper", block_m, block_n, **{"num_stages": 3, "persistent": True, "cluster": axis} | fields)
 
@@ -176,6 +217,8 @@ def test_what_fits_is_true():
 @given(problems, st.sampled_from(gpus.names()), st.sampled_from(["", "tile"]))
 def test_select_is_legal_for_every_problem_on_every_gpu(problem, name, kernel):
     gpu = gpus.spec(name)
+    assume(not ("fp8e4m3" in (problem.dtype, problem.b_dtype) and name == "a100"))  # it has no instruction for it
+    assume(not (problem.precision == "tf32x3" and name == "mi300x"))
     config = choose(problem, gpu, kernel)
     assert config.fits(problem, gpu)
     assert kernel in ("", config.kernel)
@@ -213,6 +256,13 @@ def test_select_orders_waves_to_be_as_tall_as_wide_in_bytes():
         ({"precision": "high"}, "'high'"),
         ({"layout": "row"}, "'row'"),
         ({"a_alignment": 3}, "a_alignment is 3"),
+        ({"dtype": "int32"}, "outputs only"),
+        ({"dtype": "bf16", "b_dtype": "fp16"}, "dtypes are bf16 and fp16"),
+        ({"dtype": "int8", "b_dtype": "fp8e4m3"}, "dtypes are int8 and fp8e4m3"),
+        ({"dtype": "fp64", "out_dtype": "fp32"}, "a product of fp64 has fp64"),
+        ({"dtype": "bf16", "precision": "tf32"}, "for bf16 it must be one of ieee"),
+        ({"dtype": "int8", "scales": "column"}, "'column'"),
+        ({"group": 48}, "group is 48"),
     ],
 )
 def test_bad_problem_names_the_field(arguments, says):
@@ -246,3 +296,18 @@ def test_problem_counts_its_work():
     assert problem.flops == 2 * 2 * 3 * 5 * 7
     assert problem.compulsory_bytes == 2 * 2 * (3 * 7 + 7 * 5 + 3 * 5)
     assert json.loads(Config().to_json())["order"] == "swizzle-merge:8"
+
+
+def test_kinds_and_problems_name_each_other():
+    for name, fields in KINDS.items():
+        problem = Problem(64, 64, 64, **fields)
+        assert problem.kind == name
+        assert Problem(**json.loads(problem_json(problem)) | {"epilogue": Epilogue()}) == problem
+    assert Problem(1, 1, 1, dtype="fp8e5m2").kind == "fp8e5m2-fp8e5m2-bf16-ieee"
+
+
+def test_operands_of_different_sizes_are_counted_each():
+    problem = Problem(3, 5, 256, dtype="bf16", b_dtype="int8", scales="1x1")
+    assert (problem.operand_bytes("a"), problem.operand_bytes("b")) == (3 * 256 * 2, 5 * 256)
+    assert problem.scale_shapes == (None, (2, 5))
+    assert Problem(130, 5, 200, dtype="fp8e4m3", scales="128x1").scale_shapes == ((2, 2), (2, 5))

@@ -159,7 +159,7 @@ def test_operands_that_are_no_tensors(device):
         tritonmm.matmul(torch.zeros(1, 1, device=device), torch.zeros(1, 1, device=device), out=3)
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.complex64, torch.bool, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.complex64, torch.bool, torch.int8, torch.float8_e4m3fn], ids=str)
 def test_other_dtypes_are_not_implemented(dtype, device):
     x = torch.zeros(4, 4, dtype=dtype, device=device)
     with pytest.raises(NotImplementedError, match=str(dtype)):

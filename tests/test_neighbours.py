@@ -67,7 +67,7 @@ def test_a_skinny_neighbour_keeps_its_programs(user, monkeypatch):
         {"m": PROBLEM.m * 2 + 1},
         {"k": PROBLEM.k // 2 - 8},
         {"layout": "nn"},
-        {"dtype": "fp16", "out_dtype": "fp16"},
+        {"dtype": "fp16", "b_dtype": "fp16", "out_dtype": "fp16"},
         {"out_dtype": "fp32"},
         {"batch": 2},
         {"epilogue": Epilogue(bias=True)},

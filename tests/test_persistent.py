@@ -66,7 +66,7 @@ def test_a_users_table_gives_the_same_bits(device):
     assert torch.equal(matmul(a, b, config=table), matmul(a, b, config=config()))
 
 
-@pytest.mark.parametrize("out_dtype", DTYPES)
+@pytest.mark.parametrize("out_dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("n", [72, 73], ids=["tma", "masked"])
 @pytest.mark.parametrize("c_shape", [(2, 150, None), (1, None), (150, 1)], ids=str)
 def test_epilogue_adds_before_it_rounds(c_shape, n, out_dtype, device):

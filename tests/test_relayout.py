@@ -340,3 +340,39 @@ def test_a_graph_reads_what_its_operands_hold_when_it_is_replayed(device):
         a.normal_()
         graph.replay()
         assert torch.equal(out, matmul(a, b))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.float32], ids=str)
+@pytest.mark.parametrize("letters", ["nt", "tn"])
+def test_lines_along_the_other_dimension(letters, dtype, device):
+    """What tensor cores take with K contiguous alone is transposed; its neighbours stay as they are."""
+    for batch, rows, cols in ((1, 70, 130), (1, 64, 64), (3, 17, 300), (1, 1, 5), (2, 33, 48)):
+        for offset in (0, 1, 16):
+            count = batch * rows * cols
+            x = torch.randint(-9, 9, (count + offset,), device=device).to(dtype)[offset:].view(batch, rows, cols)
+            x = x if letters[0] == "n" else x.mT
+            copy = Copy.of(x, *letters)
+            board = torch.full((2 * GUARD + copy.room.numel(),), 11, device=device).to(dtype)
+            room = board[GUARD:-GUARD]
+            copy = replace(copy, room=room, operand=room.as_strided(x.shape, copy.operand.stride(), GUARD))
+            fill([copy], 3)
+            what = f"{list(x.shape)}, {offset} elements behind an aligned address, divisor {copy.divisor}"
+            assert torch.equal(copy.operand.float(), x.float()), what
+            assert (board[:GUARD].float() == 11).all(), what
+            assert (board[-GUARD:].float() == 11).all(), what
+            assert copy.operand.stride(-1 if letters[1] == "n" else -2) == 1
+
+
+def test_tensor_cores_that_take_k_contiguous_alone():
+    for fields in ({"dtype": "int8"}, {"dtype": "fp8e4m3"}, {"dtype": "fp32", "precision": "tf32"}):
+        for layout, relayout in (("nt", ""), ("nn", "b"), ("tt", "a"), ("tn", "ab"), ("sn", "ab")):
+            problem = Problem(4096, 4096, 4096, layout=layout, **fields)
+            assert problem.unaligned == relayout
+            assert problem.relaid(relayout).layout == "nt"
+            config = choose(problem, H200)
+            assert (config.kernel, config.relayout) == ("hopper", relayout)
+            if relayout:
+                assert (
+                    "relayout makes it so" in replace(config, relayout="").fits(problem, H200).reason or "s" in layout
+                )
+    assert not Problem(4096, 4096, 4096, dtype="fp32", layout="tn").unaligned

@@ -1,6 +1,7 @@
 """The skinny kernel computes the product: few rows or columns, any layout and view, any split, clean counters."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from tritonmm.config import Config
 from tritonmm.launch import skinny as launch
 from tritonmm.ops import matmul
 from tritonmm.plan import bind, plan_for
-from tritonmm.problem import DTYPES, Epilogue, Problem
+from tritonmm.problem import Epilogue, Problem
 from tritonmm.select import choose
 
 TILES = [(16, 32, 64), (32, 16, 32), (64, 32, 32), (1, 8, 512), (8, 1, 512), (1, 64, 32)]
@@ -52,7 +53,7 @@ def test_few_columns(n, layout, device):
         assert_right(space.problem(40, n, 600, layout=layout), config(blocks, split_k), device)
 
 
-@pytest.mark.parametrize("dtype", [*DTYPES, "tf32"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "tf32"])
 @pytest.mark.parametrize("blocks", TILES, ids=str)
 def test_every_dtype_at_block_edges(blocks, dtype, device):
     block_m, block_n, block_k = blocks
@@ -184,7 +185,7 @@ def test_infinities_and_nans_stay_in_their_rows_and_columns(blocks, device):
 @pytest.mark.parametrize("layout", ["nn", "nt", "ts"])
 def test_every_problem_has_configs(layout, gpu):
     for m, n, k in itertools.product((0, 1, 17, 300, 5000), (0, 1, 4096), (0, 1, 4096)):
-        for dtype in DTYPES:
+        for dtype in ("bf16", "fp16", "fp32"):
             problem = Problem(m, n, k, batch=3, dtype=dtype, layout=layout, a_alignment=2, b_alignment=2)
             found = skinny.configs(problem, gpus.spec(gpu))
             assert 1 <= len(found) <= skinny.MOST
@@ -325,3 +326,33 @@ def test_flags_are_shared_with_the_hopper_kernel(device):
     for found in _split_configs(problem):
         for config in (hopper, found, hopper, hopper, found, found):
             assert torch.equal(matmul(a, b, config=config), expected), config
+
+
+@pytest.mark.parametrize("split_k", [1, 3])
+@pytest.mark.parametrize("scales", ["row", "1x1"])
+@pytest.mark.parametrize("dtypes", ["bf16 int8", "fp16 fp8e4m3", "bf16 fp8e5m2"])
+def test_weights_of_a_byte_with_scales(dtypes, scales, split_k, device):
+    dtype, b_dtype = dtypes.split()
+    for m, n, k, layout in ((5, 70, 200, "nt"), (1, 65, 257, "nn"), (17, 33, 64, "tt")):
+        problem = Problem(
+            m=m, n=n, k=k, dtype=dtype, b_dtype=b_dtype, scales=scales, layout=layout, group=64,
+            a_alignment=1, b_alignment=1,
+        )  # fmt: skip
+        for narrow, block_k in ((16, 64), *(((1, 256),) if scales == "row" else ())):
+            if narrow >= m or narrow > 1:
+                config = Config("skinny", narrow, 32, block_k, 2, 4, split_k=min(split_k, -(-k // block_k)))
+                ratio = Check(problem, device).error_ratio(plan_for(problem, config, device))
+                assert ratio <= 1, f"{config} on {problem}: error {ratio} times its bound"
+
+
+def test_what_the_skinny_kernel_does_not_scale():
+    gpu = gpus.spec("h200")
+    for fields, says in (
+        ({"dtype": "fp8e4m3", "scales": "row"}, "dtype is fp8e4m3"),
+        ({"dtype": "bf16", "b_dtype": "int8", "scales": "1x128"}, "scales are 1x128"),
+        ({"dtype": "bf16", "b_dtype": "int8", "scales": "1x1", "group": 32}, "block_k is 64"),
+    ):
+        assert says in Config("skinny", 16, 64, 64, 2, 4).fits(Problem(8, 4096, 4096, **fields), gpu).reason
+    grouped = Problem.dense(1, 4096, 4096, dtype="bf16", b_dtype="int8", scales="1x1", layout="nt")
+    assert "CUDA cores" in Config("skinny", 1, 4, 128, 2, 4).fits(grouped, gpu).reason
+    assert "scales are 1x1" in Config("skinny", 64, 16, 64, 2, 4).fits(replace(grouped, m=4096), gpu).reason

@@ -6,6 +6,7 @@ from tritonmm.explanation import Explanation, explain
 from tritonmm.ops import addbmm, addmm, baddbmm, bmm, dot, linear, matmul, mm, mv
 from tritonmm.override import disable, enable, use
 from tritonmm.problem import Problem
+from tritonmm.quantized import int_mm, scaled_mm, weight_only_linear
 from tritonmm.select import select
 from tritonmm.version import __version__
 
@@ -23,6 +24,7 @@ __all__ = [
     "enable",
     "explain",
     "gpu",
+    "int_mm",
     "l2",
     "layouts",
     "linear",
@@ -30,6 +32,8 @@ __all__ = [
     "mm",
     "mv",
     "orders",
+    "scaled_mm",
     "select",
     "use",
+    "weight_only_linear",
 ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 
 from tritonmm import orders
 from tritonmm.gpu import Gpu
-from tritonmm.problem import Problem
+from tritonmm.problem import HALF, Problem
 
 TRITON = importlib.metadata.version("triton")  # importing Triton takes longer than all of tritonmm
 
@@ -97,7 +97,7 @@ class Config:
     def fits(self, problem: Problem, gpu: Gpu) -> Fit:
         """Whether this config can compute `problem` on `gpu`; false with a reason where it cannot."""
         kernel_reason = KERNELS[self.kernel](self, problem.relaid(self.relayout), gpu)
-        return Fit(kernel_reason or _cluster_reason(self) or _order_reason(self, problem))
+        return Fit(kernel_reason or _cluster_reason(self, problem) or _order_reason(self, problem))
 
     def to_json(self) -> str:
         """One line of JSON. Raises ValueError for a `Table` order, which has no spelling."""
@@ -143,7 +143,7 @@ def _order_reason(config: Config, problem: Problem) -> str:
     return "" if programs < 2**31 else f"{programs} programs exceed the grid limit of 2**31 - 1"
 
 
-def _cluster_reason(config: Config) -> str:
+def _cluster_reason(config: Config, problem: Problem) -> str:
     """Two CTAs that share an operand: each loads half of it for both, in boxes of 64 x 64."""
     if not config.cluster:
         return ""
@@ -151,8 +151,8 @@ def _cluster_reason(config: Config) -> str:
         return f"cluster is {config.cluster!r}; the {config.kernel} kernel has programs of one CTA"
     if config.split_k != 1 or config.split_tail != 1:
         return f"split_k, split_tail are {config.split_k}, {config.split_tail}; clusters do not split K"
-    if config.block_k != 64:
-        return f"block_k is {config.block_k}; clusters load boxes of 64"
+    if config.block_k != 64 or problem.dtype not in HALF:
+        return f"block_k is {config.block_k} and dtype {problem.dtype}; clusters load boxes of 64 of bf16 or fp16"
     shared, divided = ("block_n", "block_m") if config.cluster == "m" else ("block_m", "block_n")
     for name, part in ((shared, 128), (divided, 2)):
         if getattr(config, name) % part:
@@ -170,13 +170,18 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"blocks {config.block_m}x{config.block_n}x{config.block_k}: tl.dot needs at least 16 in each"
     if config.split_k != 1 or config.split_tail != 1:
         return f"split_k, split_tail are {config.split_k}, {config.split_tail}; the tile kernel does not split K"
+    if reason := _dot_reason(config, problem, gpu):
+        return reason
     if reason := _shared_reason(config, problem, gpu):
         return reason
     registers = config.block_m * config.block_n // (config.num_warps * (32 if gpu.is_nvidia else 64))
-    if registers > _accumulator_limit(problem, gpu):
+    if registers > _accumulator_limit(config, problem, gpu):
         return (
             f"{registers} accumulator registers a thread leave no room for the operands; more warps or a smaller tile"
         )
+    loaded = (config.block_m + config.block_n) * config.block_k // (config.num_warps * (32 if gpu.is_nvidia else 64))
+    if 1 in (problem.element_bytes, problem.b_element_bytes) and problem.alignment < 4 and loaded > 40:
+        return f"{loaded} bytes a thread, loaded one by one, and their addresses leave no room for others"
     return ""
 
 
@@ -188,18 +193,49 @@ def _power_of_two_reason(config: Config) -> str:
     return f"num_warps is {config.num_warps}; at most 16" if config.num_warps > 16 else ""
 
 
-def _accumulator_limit(problem: Problem, gpu: Gpu) -> int:
-    """Accumulator registers a thread may have before others spill, seen by compiling for each target."""
-    if problem.dtype == "fp32" and (problem.precision == "ieee" or gpu.capability >= 100):
+def _dot_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
+    """What tl.dot asks of dtypes, and of the depth of a step."""
+    p = problem
+    if "fp8e4m3" in (p.dtype, p.b_dtype) and gpu.is_nvidia and gpu.capability < 89:
+        return f"dtype is {p.dtype}, {p.b_dtype}; fp8e4m3 needs sm_89, {gpu.name} is {gpu.arch}"
+    if p.precision == "tf32x3" and not gpu.is_nvidia:
+        return f"precision is tf32x3; {gpu.name} has none, bf16x3 it has"
+    if p.element_bytes == 1 and config.block_k < 32:
+        return f"block_k is {config.block_k}; tl.dot needs at least 32 of {p.dtype}"
+    if p.grouped and p.group % config.block_k:
+        return f"block_k is {config.block_k}; it must divide the {p.group} elements of K that share a scale"
+    if p.promotes and config.block_k > 128:
+        return f"block_k is {config.block_k}; sums of fp8 are added in fp32 every 128 elements of K, or more often"
+    return _scales_reason(problem)
+
+
+def _scales_reason(problem: Problem) -> str:
+    return f"batch is {problem.batch}; scales are those of one product" if problem.scales and problem.batch > 1 else ""
+
+
+def _accumulator_limit(config: Config, problem: Problem, gpu: Gpu) -> int:
+    """Sums a thread may hold before others spill, seen by compiling for each target."""
+    on_cuda_cores = ("ieee", "tf32") if gpu.capability >= 100 else ("ieee",)
+    if problem.dtype == "fp32" and problem.precision in on_cuda_cores:
         return 32  # FMA on operands in registers
-    return 128 if gpu.capability == 90 and problem.element_bytes == 2 else 64  # wgmma reads shared memory
+    if problem.precision.endswith("x3"):
+        most = 64 if problem.precision == "bf16x3" and gpu.capability >= 90 else 32
+        return most if problem.alignment == 16 else most // 2  # the parts of operands are in registers
+    if problem.dtype == "fp64":
+        if gpu.capability >= 100:
+            return 8  # FMA, of two registers each
+        return 32 if problem.alignment == 16 and config.num_warps <= 8 else 16
+    if problem.b_dtype == "int8" and gpu.is_nvidia and gpu.capability != 90:
+        return 32  # bytes are put in order, or converted, in registers
+    wgmma = problem.element_bytes == problem.b_element_bytes <= 2 and not problem.promotes
+    return 128 if gpu.capability == 90 and wgmma else 64  # wgmma reads shared memory
 
 
 def _hopper_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     """The warp-specialised kernel: what TMA can address, and tiles that its consumers can divide."""
     if gpu.capability != 90:
         return f"the hopper kernel needs sm_90; {gpu.name} is {gpu.arch}"
-    if reason := _tma_reason(config, problem):
+    if reason := _wgmma_reason(config, problem) or _tma_reason(config, problem):
         return reason
     steps = -(-problem.k // config.block_k)
     for name in ("split_k", "split_tail"):
@@ -225,8 +261,16 @@ def _hopper_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"block_n is {config.block_n}; {cols} columns of a consumer are not the sum of two powers of two"
     if len(strips) > 1 and (consumers_n > 1 or config.cluster or config.split_k > 1 or config.split_tail > 1):
         return f"a consumer has two strips of columns, {strips[0]} + {strips[1]}; clusters and split K need one"
-    if config.block_k not in (64, 128):
-        return f"block_k is {config.block_k}; 64 or 128"
+    unit = 128 // problem.element_bytes
+    if config.block_k not in (unit, 2 * unit):
+        return f"block_k is {config.block_k}; {unit} or {2 * unit}, lines of 128 or 256 bytes"
+    if problem.promotes and (config.block_k != 128 or len(strips) > 1 or rows * cols // 128 > 64):
+        return (
+            f"blocks {block_m}x{block_n}x{config.block_k}: sums that are added in fp32 need steps of 128, and at most"
+            " 64 a thread"
+        )
+    if problem.scales == "1x128" and 128 % cols:
+        return f"a consumer has {cols} columns; scales of 128 columns need a divisor of 128"
     if rows * cols // 128 > (192 if config.num_warps == 8 else 128):
         return f"{rows * cols // 128} accumulator registers a thread leave no room for the others"
     if block_m * block_n > 128 * 256 and (problem.epilogue.c or problem.out_alignment < 16):
@@ -236,10 +280,26 @@ def _hopper_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     return _shared_reason(config, problem, gpu)
 
 
+def _wgmma_reason(config: Config, problem: Problem) -> str:
+    """What wgmma multiplies: operands of 2 bytes as they lie, others where K is the contiguous dimension."""
+    p = problem
+    if p.element_bytes != p.b_element_bytes:
+        return f"dtypes are {p.dtype} and {p.b_dtype}; the hopper kernel multiplies operands of one size"
+    if p.dtype == "fp64" or (p.dtype == "fp32" and p.precision != "tf32"):
+        return f"dtype is {p.dtype} {p.precision}; the hopper kernel multiplies bf16, fp16, tf32, int8 and fp8"
+    if p.k_major and p.layout != "nt" and "s" not in p.layout:
+        return f"layout is {p.layout}; tensor cores take {p.dtype} as nt, and relayout makes it so"
+    if p.group != 128:
+        return f"group is {p.group}; the hopper kernel scales 128 elements of K"
+    return _scales_reason(p)
+
+
 def _persistent_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     """TMA in plain Triton: what TMA can address, and tiles whose accumulator leaves room for the epilogue."""
     if gpu.capability not in (90, 100):
         return f"the persistent kernel needs sm_90 or sm_100; {gpu.name} is {gpu.arch}"
+    if problem.dtype not in HALF or problem.b_dtype not in HALF:
+        return f"dtype is {problem.dtype}; the persistent kernel multiplies bf16 and fp16"
     if reason := _tma_reason(config, problem):
         return reason
     if config.split_k != 1 or config.split_tail != 1:
@@ -271,6 +331,14 @@ def _skinny_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
             return (
                 f"{name} is {getattr(config, name)}; the skinny kernel has programs of one tile, and splits all or none"
             )
+    if problem.sum_dtype != "fp32" or problem.element_bytes == 1:
+        return f"dtype is {problem.dtype}; the skinny kernel multiplies bf16, fp16 and fp32, and B of 1 byte"
+    if problem.scales and (problem.scales not in ("row", "1x1") or streams_a(config)):
+        return f"scales are {problem.scales}; the skinny kernel takes those of each row of the weights, if B is those"
+    if problem.grouped and min(config.block_m, config.block_n) == 1:
+        return "a narrow block of 1 multiplies on CUDA cores, where scales of groups would be loaded for each weight"
+    if reason := _dot_reason(config, problem, gpu):
+        return reason
     steps = max(1, -(-problem.k // config.block_k))
     if config.split_k > steps:
         return f"split_k is {config.split_k}; there are {steps} steps of K"
@@ -287,7 +355,7 @@ def _skinny_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
                 " or all at least 16, as tensor cores need it"
             )
         registers = narrow * wide // threads
-        limit = _accumulator_limit(problem, gpu)
+        limit = _accumulator_limit(config, problem, gpu)
         if config.split_k > 1:  # the sums of other parts; operands that are loaded element by element need addresses
             limit = min(limit, 64 if problem.alignment >= 4 else 32)
         if registers > limit:
@@ -302,8 +370,6 @@ def streams_a(config: Config) -> bool:
 
 def _tma_reason(config: Config, problem: Problem) -> str:
     """What all kernels ask that walk the tiles and load by TMA."""
-    if problem.dtype not in ("bf16", "fp16"):
-        return f"dtype is {problem.dtype}; the {config.kernel} kernel multiplies bf16 and fp16"
     if "s" in problem.layout:
         return f"layout is {problem.layout}; TMA needs a contiguous dimension in each operand"
     for name, alignment in (("a", problem.a_alignment), ("b", problem.b_alignment)):
@@ -355,8 +421,8 @@ def output_buffers(config: Config, problem: Problem) -> tuple[int, int]:
 
 def _hopper_shared(config: Config, problem: Problem, piece_cols: int, buffers: int) -> int:
     consumers_n = consumer_grid(config)[1]
-    block_m, block_n = config.cta_tile
-    ring = config.num_stages * (block_m + block_n) * config.block_k * problem.element_bytes
+    block_m = config.cta_tile[0]
+    ring = config.num_stages * step_bytes(config, problem)
     out = block_m * consumers_n * piece_cols * problem.out_element_bytes * buffers
     return ring + out + 1024  # barriers and alignment
 
@@ -375,12 +441,18 @@ def output_pieces(config: Config, problem: Problem) -> int:
 
 
 def _persistent_shared(config: Config, problem: Problem) -> int:
-    ring = config.num_stages * (config.block_m + config.block_n) * config.block_k * problem.element_bytes
+    ring = config.num_stages * step_bytes(config, problem)
     piece = config.block_m * config.block_n // output_pieces(config, problem)
     out = piece * problem.out_element_bytes
     if problem.epilogue.c:  # C changes layout through shared memory of its own; it may be fp32
         out = (out if problem.out_alignment == 16 else 0) + piece * 4
     return ring + out + 1024  # barriers and alignment
+
+
+def step_bytes(config: Config, problem: Problem) -> int:
+    """Bytes of the operands that a CTA multiplies in one step of K."""
+    block_m, block_n = config.cta_tile
+    return (block_m * problem.element_bytes + block_n * problem.b_element_bytes) * config.block_k
 
 
 def shared_bytes(config: Config, problem: Problem) -> int:
@@ -389,9 +461,8 @@ def shared_bytes(config: Config, problem: Problem) -> int:
         return _hopper_shared(config, problem, *output_buffers(config, problem))
     if config.kernel == "persistent":
         return _persistent_shared(config, problem)
-    step = (config.block_m + config.block_n) * config.block_k * problem.element_bytes
     epilogue = config.block_m * config.block_n * problem.out_element_bytes  # it reuses the stages
-    return max(config.num_stages * step, epilogue) + 1024  # barriers and alignment
+    return max(config.num_stages * step_bytes(config, problem), epilogue) + 1024  # barriers and alignment
 
 
 KERNELS = {

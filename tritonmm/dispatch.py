@@ -21,7 +21,8 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from tritonmm.config import Config
-from tritonmm.products import product
+from tritonmm.problem import output_dtype
+from tritonmm.products import How, product
 from tritonmm.rules import shape_of
 
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -53,16 +54,17 @@ def compute(
     alpha: float = 1.0,
     beta: float = 1.0,
     config: Config | None = None,
+    how: How | None = None,
 ) -> torch.Tensor:
     """`products.product` of tensors of any kind, differentiable: by the shortest way that is right."""
-    given = [x for x in (a, b, c, bias) if x is not None]
+    given = [x for x in (a, b, c, bias, *((how.scale_a, how.scale_b) if how else ())) if x is not None]
     if _is_launched(given):
         if torch.is_grad_enabled() and any(x.requires_grad for x in given):
-            return _Product.apply(a, b, c, bias, alpha, beta, config, True)
-        return product(a, b, c=c, bias=bias, alpha=alpha, beta=beta, config=config)
+            return _Product.apply(a, b, c, bias, alpha, beta, config, how, True)
+        return product(a, b, c=c, bias=bias, alpha=alpha, beta=beta, config=config, how=how)
     if not is_compiling():
         _introduce()
-    return operator(a, b, c, bias, alpha, beta, _spelled(config))
+    return operator(a, b, c, bias, alpha, beta, _spelled(config), *(how or ()))
 
 
 def _is_launched(tensors: list[torch.Tensor]) -> bool:
@@ -71,20 +73,22 @@ def _is_launched(tensors: list[torch.Tensor]) -> bool:
 
 _library = torch.library.Library("tritonmm", "DEF")
 _library.define(
-    "product(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, float alpha=1.0, float beta=1.0, str config='')"
-    " -> Tensor",
+    "product(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, float alpha=1.0, float beta=1.0, str config='',"
+    " str precision='', ScalarType? out_dtype=None, Tensor? scale_a=None, Tensor? scale_b=None, str scales='',"
+    " int group=128) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 operator = torch.ops.tritonmm.product.default
 
 
-def _kernel(a, b, c=None, bias=None, alpha=1.0, beta=1.0, config=""):
+def _kernel(a, b, c=None, bias=None, alpha=1.0, beta=1.0, config="", *how):
     _out_shape(a, b, c, bias)
-    return product(a, b, c=c, bias=bias, alpha=alpha, beta=beta, config=_config(config))
+    options = {"how": How(*how)} if how else {}
+    return product(a, b, c=c, bias=bias, alpha=alpha, beta=beta, config=_config(config), **options)
 
 
-def _fake(a, b, c=None, bias=None, alpha=1.0, beta=1.0, config=""):
-    return a.new_empty(_out_shape(a, b, c, bias))
+def _fake(a, b, c=None, bias=None, alpha=1.0, beta=1.0, config="", *how):
+    return a.new_empty(_out_shape(a, b, c, bias), dtype=How(*how).out_dtype or output_dtype(a.dtype))
 
 
 def _out_shape(a, b, c, bias) -> tuple[int, ...]:
@@ -104,17 +108,19 @@ class _Product(torch.autograd.Function):
     """The product with its derivatives, which are products again and so differentiable themselves."""
 
     @staticmethod
-    def forward(a, b, c, bias, alpha, beta, config, grads):
+    def forward(a, b, c, bias, alpha, beta, config, how, grads):
         if _is_launched([x for x in (a, b, c, bias) if x is not None]):
-            return product(a, b, c=c, bias=bias, alpha=alpha, beta=beta, config=config)
+            return product(a, b, c=c, bias=bias, alpha=alpha, beta=beta, config=config, how=how)
         # Under torch.func this is one level of several, and those below it keep their own derivatives.
         below = torch._C._AutoDispatchBelowAutograd()
         with below, torch.set_grad_enabled(grads), forward_ad._set_fwd_grad_enabled(True):
-            return operator(a, b, c, bias, alpha, beta, _spelled(config))
+            return operator(a, b, c, bias, alpha, beta, _spelled(config), *(how or ()))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        a, b, _, _, ctx.alpha, ctx.beta, _, _ = inputs
+        a, b, _, _, ctx.alpha, ctx.beta, _, how, _ = inputs
+        # Derivatives have the operands' dtype, also where the product has another.
+        ctx.how = how and How(how.precision)
         ctx.save_for_backward(a, b)
         ctx.save_for_forward(a, b)
 
@@ -122,11 +128,12 @@ class _Product(torch.autograd.Function):
     def backward(ctx, grad):
         a, b = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        grad_a = _derivative(grad, b.mT, ctx.alpha) if needs[0] else None
-        grad_b = _derivative(a.mT, grad, ctx.alpha) if needs[1] else None
+        rounded = grad.to(a.dtype)
+        grad_a = _derivative(rounded, b.mT, ctx.alpha, ctx.how) if needs[0] else None
+        grad_b = _derivative(a.mT, rounded, ctx.alpha, ctx.how) if needs[1] else None
         grad_c = grad * ctx.beta if needs[2] else None
         grad_bias = grad.sum(tuple(range(grad.dim() - 1))) if needs[3] else None
-        return grad_a, grad_b, grad_c, grad_bias, None, None, None, None
+        return grad_a, grad_b, grad_c, grad_bias, None, None, None, None, None
 
     @staticmethod
     def jvp(ctx, tangent_a, tangent_b, tangent_c, tangent_bias, *_):
@@ -134,9 +141,9 @@ class _Product(torch.autograd.Function):
         terms = []
         # The operator, and not `compute`: a tangent may be one of torch's zeros that have no memory.
         if tangent_a is not None:
-            terms.append(operator(tangent_a, b, None, None, ctx.alpha))
+            terms.append(operator(tangent_a, b, None, None, ctx.alpha, 1.0, "", *(ctx.how or ())))
         if tangent_b is not None:
-            terms.append(operator(a, tangent_b, None, None, ctx.alpha))
+            terms.append(operator(a, tangent_b, None, None, ctx.alpha, 1.0, "", *(ctx.how or ())))
         if tangent_c is not None:
             terms.append(tangent_c * ctx.beta)
         if tangent_bias is not None:
@@ -144,16 +151,20 @@ class _Product(torch.autograd.Function):
         return functools.reduce(torch.add, terms)
 
 
-def _derivative(a: torch.Tensor, b: torch.Tensor, alpha: float) -> torch.Tensor:
+def _derivative(a: torch.Tensor, b: torch.Tensor, alpha: float, how: How | None) -> torch.Tensor:
     # torch.autograd.grad(is_grads_batched=True) comes with tensors that look plain and have no memory.
     if _is_batched(a) or _is_batched(b):
-        return operator(a, b, None, None, alpha)
-    return compute(a, b, alpha=alpha)
+        return operator(a, b, None, None, alpha, 1.0, "", *(how or ()))
+    return compute(a, b, alpha=alpha, how=how)
 
 
-def _autograd(a, b, c=None, bias=None, alpha=1.0, beta=1.0, config=""):
+def _autograd(a, b, c=None, bias=None, alpha=1.0, beta=1.0, config="", *how):
     _out_shape(a, b, c, bias)
-    arguments = a, b, c, bias, alpha, beta, _config(config), torch.is_grad_enabled()
+    found = How(*how) if how else None
+    if found and found.scales:  # not differentiable, which `quantized` has said
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator(a, b, c, bias, alpha, beta, config, *how)
+    arguments = a, b, c, bias, alpha, beta, _config(config), found, torch.is_grad_enabled()
     if not _are_functorch_transforms_active():
         return _Product.apply(*arguments)
     # torch.func has taken the levels apart before it calls this kernel: what is left is one level's autograd,
@@ -164,7 +175,10 @@ def _autograd(a, b, c=None, bias=None, alpha=1.0, beta=1.0, config=""):
         return super(torch.autograd.Function, _Product).apply(*arguments)
 
 
-def _vmap(info, in_dims, a, b, c=None, bias=None, alpha=1.0, beta=1.0, config=""):
+def _vmap(info, in_dims, a, b, c=None, bias=None, alpha=1.0, beta=1.0, config="", *how):
+    if how and How(*how).scales:
+        raise NotImplementedError("vmap: a product of scaled operands is one product")
+    config = config, *how
     dim_a, dim_b, dim_c, dim_bias = (*in_dims, None, None)[:4]
     size = info.batch_size
 
@@ -172,19 +186,19 @@ def _vmap(info, in_dims, a, b, c=None, bias=None, alpha=1.0, beta=1.0, config=""
         return x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
 
     if dim_bias is not None:  # a bias for each sample is no bias of one product
-        total, dim = _vmap(info, (dim_a, dim_b, dim_c, None), a, b, c, None, alpha, beta, config)
+        total, dim = _vmap(info, (dim_a, dim_b, dim_c, None), a, b, c, None, alpha, beta, *config)
         rows = (1,) * (total.dim() - 2)
         return total + batched(bias, dim_bias).reshape(size, *rows, total.shape[-1]), dim
     if dim_b is None and b.dim() == 2:  # one product of all samples' rows
         a = batched(a, dim_a)
         c = c if c is None else batched(c, dim_c).flatten(0, 1)
-        return operator(a.flatten(0, 1), b, c, bias, alpha, beta, config).unflatten(0, a.shape[:2]), 0
+        return operator(a.flatten(0, 1), b, c, bias, alpha, beta, *config).unflatten(0, a.shape[:2]), 0
     a, b, c = (x if x is None else batched(x, dim) for x, dim in ((a, dim_a), (b, dim_b), (c, dim_c)))
     if a.dim() == 3:
-        return operator(a, b, c, bias, alpha, beta, config), 0
+        return operator(a, b, c, bias, alpha, beta, *config), 0
     batch = a.shape[:2]
     a, b, c = (x if x is None else x.flatten(0, 1) for x in (a, b, c))
-    return operator(a, b, c, bias, alpha, beta, config).unflatten(0, batch), 0
+    return operator(a, b, c, bias, alpha, beta, *config).unflatten(0, batch), 0
 
 
 for _key in ("CPU", "CUDA"):
@@ -222,6 +236,10 @@ def _register_sharding() -> None:
     def _(a, b, c=None, bias=None, *rest):
         dims = len(a.shape)
         rows, cols, whole = Shard(dims - 2), Shard(dims - 1), Replicate()
+        if len(rest) > 6 and rest[6] is not None:  # scales: those of operands that are whole
+            given = (None if x is None else whole for x in (c, bias))
+            scales = (None if x is None else whole for x in rest[5:7])
+            return [([whole], [whole, whole, *given, *(None for _ in rest[:5]), *scales, *(None for _ in rest[7:])])]
         ways = [(whole, whole, whole, whole), (rows, rows, whole, whole), (cols, whole, cols, Shard(0))]
         if dims == 3:
             ways.append((Shard(0), Shard(0), Shard(0), whole))

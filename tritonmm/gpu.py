@@ -13,7 +13,7 @@ class Gpu:
     sms: streaming multiprocessors (compute units on AMD); l2_bytes: the whole L2;
     l2_partitions: halves of the L2 that each keep their own copy of what their SMs read;
     shared_bytes: shared memory one program can have; bandwidth: peak device-memory bytes/s;
-    peak: dense FLOP/s by dtype name, "tf32" among them, by the vendor's datasheet;
+    peak: dense FLOP/s by dtype name, "tf32" and "fp8" among them, by the vendor's datasheet;
     verified: whether the models have been compared with counters of this GPU.
     """
 
@@ -28,8 +28,10 @@ class Gpu:
     verified: bool = False
 
     def rate(self, dtype: str, precision: str = "ieee") -> float:
-        """Peak dense FLOP/s for a product of that dtype."""
-        return self.peak["tf32" if dtype == "fp32" and precision == "tf32" else dtype]
+        """Peak dense FLOP/s for a product of A's dtype in that precision; "x3" takes three products for one."""
+        if precision.endswith("x3"):
+            return self.peak[precision.removesuffix("x3")] / 3
+        return self.peak["fp8" if dtype.startswith("fp8") else "tf32" if precision == "tf32" else dtype]
 
     @property
     def is_nvidia(self) -> bool:
@@ -44,19 +46,21 @@ class Gpu:
 MIB = 1024 * 1024
 
 
-def _peak(half: float, tf32: float, fp32: float) -> dict[str, float]:
-    return {"bf16": half * 1e12, "fp16": half * 1e12, "tf32": tf32 * 1e12, "fp32": fp32 * 1e12}
+def _peak(half: float, tf32: float, fp32: float, fp64: float, int8: float, fp8: float) -> dict[str, float]:
+    """From TFLOP/s. fp8 where there are no tensor cores for it is multiplied as fp16."""
+    rates = {"bf16": half, "fp16": half, "tf32": tf32, "fp32": fp32, "fp64": fp64, "int8": int8, "fp8": fp8}
+    return {name: rate * 1e12 for name, rate in rates.items()}
 
 
 _SPECS = {
     gpu.name: gpu
     for gpu in (
-        Gpu("a100", "sm_80", 108, 40 * MIB, 2, 166_912, 2.04e12, _peak(312, 156, 19.5)),
-        Gpu("rtx4090", "sm_89", 128, 72 * MIB, 1, 101_376, 1.01e12, _peak(165, 83, 83)),
-        Gpu("h100", "sm_90", 132, 50 * MIB, 2, 232_448, 3.35e12, _peak(989, 495, 67)),
-        Gpu("h200", "sm_90", 132, 60 * MIB, 2, 232_448, 4.8e12, _peak(989, 495, 67), verified=True),
-        Gpu("b200", "sm_100", 148, 126 * MIB, 2, 232_448, 8.0e12, _peak(2250, 1120, 75)),
-        Gpu("mi300x", "gfx942", 304, 32 * MIB, 8, 65_536, 5.3e12, _peak(1307, 654, 163)),
+        Gpu("a100", "sm_80", 108, 40 * MIB, 2, 166_912, 2.04e12, _peak(312, 156, 19.5, 19.5, 624, 312)),
+        Gpu("rtx4090", "sm_89", 128, 72 * MIB, 1, 101_376, 1.01e12, _peak(165, 83, 83, 1.3, 661, 330)),
+        Gpu("h100", "sm_90", 132, 50 * MIB, 2, 232_448, 3.35e12, _peak(989, 495, 67, 67, 1979, 1979)),
+        Gpu("h200", "sm_90", 132, 60 * MIB, 2, 232_448, 4.8e12, _peak(989, 495, 67, 67, 1979, 1979), verified=True),
+        Gpu("b200", "sm_100", 148, 126 * MIB, 2, 232_448, 8.0e12, _peak(2250, 1120, 75, 37, 4500, 4500)),
+        Gpu("mi300x", "gfx942", 304, 32 * MIB, 8, 65_536, 5.3e12, _peak(1307, 654, 163, 163, 2615, 2615)),
     )
 }
 

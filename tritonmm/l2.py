@@ -119,7 +119,8 @@ def of(problem: Problem, config: Config, gpu: Gpu) -> Traffic:
     # Panels are numbered: the row panels of A in every pass, then the column panels of B.
     a = part * tiles_m + m
     b = part * tiles_n + n + passes * tiles_m
-    row_bytes = np.concatenate([np.tile(rows, passes), np.tile(cols, passes)]) * problem.element_bytes
+    a_bytes, b_bytes = rows * problem.element_bytes, cols * problem.b_element_bytes
+    row_bytes = np.concatenate([np.tile(a_bytes, passes), np.tile(b_bytes, passes)])
     k = problem.k if config.split_k == 1 else problem.k / config.split_k
 
     sum_bytes = PARTIAL_BYTES if config.split_k > 1 else problem.out_element_bytes

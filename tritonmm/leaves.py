@@ -10,11 +10,14 @@ import torch
 
 from tritonmm.dispatch import PLAIN
 from tritonmm.gpu import Gpu
-from tritonmm.problem import DTYPES, Problem
+from tritonmm.problem import Problem
 from tritonmm.products import Call, empty, find, gpu_of, key, problem_of, remember
 from tritonmm.rules import repeats, spanned
 
 Tensor = torch.Tensor
+
+_MULTIPLIED = (torch.bfloat16, torch.float16, torch.float32)
+"""The rest is torch's: of float64 its own kernels are at least as fast, complex and integers tritonmm has not."""
 
 Wanted = Callable[[Problem, Gpu], bool]
 
@@ -65,16 +68,18 @@ class Route(NamedTuple):
     spans: tuple[int, ...]
 
 
+def original(name: str, dispatch_key: str) -> Callable:
+    """torch's own kernel of an overload."""
+    kernel = torch.library.get_kernel(f"aten::{name}", dispatch_key)
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, dispatch_key))
+    return lambda *args, **kwargs: kernel.call_boxed(keys, *args, **kwargs)
+
+
 def kernels(leaf: Leaf, dispatch_key: str, wanted: Wanted) -> Iterator[tuple[str, Callable]]:
     """The names of a leaf's overloads, and kernels for them, that leave to the present ones what is not `wanted`."""
     if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{leaf.name}", dispatch_key):
         return  # a build of torch for CPUs alone: there is nothing to override
-    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, dispatch_key))
     device = dispatch_key.lower()
-
-    def original(name: str) -> Callable:
-        kernel = torch.library.get_kernel(f"aten::{name}", dispatch_key)
-        return lambda *args, **kwargs: kernel.call_boxed(keys, *args, **kwargs)
 
     def attempt(routes: dict, a, b, c=None, beta=1, alpha=1, out=None) -> Tensor | None:
         """The result, or None where the call is torch's."""
@@ -111,7 +116,7 @@ def kernels(leaf: Leaf, dispatch_key: str, wanted: Wanted) -> Iterator[tuple[str
             return out
         return target.view(leaf.shape(call.shape)) if leaf.shape else target
 
-    torchs, routes = original(leaf.name), {}
+    torchs, routes = original(leaf.name, dispatch_key), {}
     if leaf.adds:
 
         def functional(c, a, b, *, beta=1, alpha=1):
@@ -126,7 +131,7 @@ def kernels(leaf: Leaf, dispatch_key: str, wanted: Wanted) -> Iterator[tuple[str
             found = attempt(out_routes, a, b, c, beta, alpha, out)
             return torchs_out(c, a, b, beta=beta, alpha=alpha, out=out) if found is None else found
 
-        torchs_in_place, in_place_routes = original(leaf.name + "_"), {}
+        torchs_in_place, in_place_routes = original(leaf.name + "_", dispatch_key), {}
         yield leaf.name + "_", in_place
     elif leaf.name in ("mm", "bmm"):
 
@@ -155,7 +160,7 @@ def kernels(leaf: Leaf, dispatch_key: str, wanted: Wanted) -> Iterator[tuple[str
 
     yield leaf.name, functional
     if leaf.adds or leaf.name in ("mm", "bmm"):
-        torchs_out, out_routes = original(leaf.name + ".out"), {}
+        torchs_out, out_routes = original(leaf.name + ".out", dispatch_key), {}
         yield leaf.name + ".out", into
 
 
@@ -164,7 +169,7 @@ def _route(leaf: Leaf, wanted: Wanted, device: str, a, b, c=None, beta=1, alpha=
     for x in (a, b, c, out):
         if x is not None and (x.dtype != a.dtype or x.device != a.device or x.layout != torch.strided):
             return None
-    if a.dtype not in DTYPES.values() or a.device.type != device or not a.numel() or not b.numel():
+    if a.dtype not in _MULTIPLIED or a.device.type != device or not a.numel() or not b.numel():
         return None
     try:
         left, right = leaf.operands(a, b) if leaf.operands else (a, b)

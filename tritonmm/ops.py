@@ -1,9 +1,14 @@
 """torch's matrix products, computed by tritonmm: same arguments, shapes, exception classes and derivatives.
 
-All take bf16, fp16 or fp32 tensors of one dtype and one device, of any strides, and of sizes that may be 0. Sums are
-taken in fp32 and rounded once, after alpha, beta, bias and C; fp32 operands follow
-torch.backends.cuda.matmul.fp32_precision: IEEE products, or tf32 where it says "tf32". Results are bitwise the same
-from run to run. Differentiable any number of times, forwards and backwards, without `out`.
+All take bf16, fp16, fp32 or fp64 tensors of one dtype and one device, of any strides, and of sizes that may be 0; int8
+and fp8 are `quantized`'s. Sums are taken in fp32, of fp64 in fp64, and rounded once, after alpha, beta, bias and C:
+what torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction and its like would allow, no kernel does. fp32
+operands follow torch.backends.cuda.matmul.fp32_precision: IEEE products, or tf32 where it says "tf32". Results are
+bitwise the same from run to run. Differentiable any number of times, forwards and backwards, without `out`.
+
+precision: how fp32 operands are multiplied, instead: "ieee", "tf32", or as sums of three products of tensor cores,
+    "tf32x3" (about as exact as IEEE products) or "bf16x3" (between tf32 and that, and faster). So are derivatives.
+out_dtype: of mm and bmm: torch.float32 for bf16 and fp16 operands, whose sums are then not rounded.
 
 out: where to put the result; resized, with torch's warning, if its shape is wrong. It may share memory with an
     operand: the product is then computed aside and copied.
@@ -23,7 +28,8 @@ import torch
 from tritonmm import first_call
 from tritonmm.config import Config
 from tritonmm.dispatch import compute, is_plain
-from tritonmm.products import empty, product, recall
+from tritonmm.problem import PRECISIONS
+from tritonmm.products import How, empty, product, recall
 from tritonmm.rules import (
     addend,
     broadcast_batch,
@@ -41,49 +47,73 @@ Tensor = torch.Tensor
 
 
 def mm(
-    input: Tensor, mat2: Tensor, *, out: Tensor | None = None, config: Config | None = None, tune: str = ""
+    input: Tensor,
+    mat2: Tensor,
+    *,
+    out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+    config: Config | None = None,
+    precision: str = "",
+    tune: str = "",
 ) -> Tensor:
     """The product of two matrices, (m, k) and (k, n), as torch.mm."""
-    if config is None and not tune and (found := _again(input, mat2, 2, out)) is not None:
+    how = _how(input, precision, out_dtype)
+    if config is None and not tune and how is None and (found := _again(input, mat2, 2, out)) is not None:
         return found
     input, mat2 = _cast(out, input, mat2)
     check_operands("mm", input, mat2)
     check_dims("mm", input=(input, 2), mat2=(mat2, 2))
     check_inner("mm", input, mat2, input, mat2)
-    return _deliver("mm", input, mat2, (input.shape[0], mat2.shape[1]), out=out, config=config, tune=tune)
+    return _deliver("mm", input, mat2, (input.shape[0], mat2.shape[1]), out=out, config=config, how=how, tune=tune)
 
 
 def bmm(
-    input: Tensor, mat2: Tensor, *, out: Tensor | None = None, config: Config | None = None, tune: str = ""
+    input: Tensor,
+    mat2: Tensor,
+    *,
+    out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+    config: Config | None = None,
+    precision: str = "",
+    tune: str = "",
 ) -> Tensor:
     """The products of two stacks of matrices, (batch, m, k) and (batch, k, n), as torch.bmm."""
-    if config is None and not tune and (found := _again(input, mat2, 3, out)) is not None:
+    how = _how(input, precision, out_dtype)
+    if config is None and not tune and how is None and (found := _again(input, mat2, 3, out)) is not None:
         return found
     input, mat2 = _cast(out, input, mat2)
     check_operands("bmm", input, mat2)
     shape = _batched("bmm", input, mat2)
-    return _deliver("bmm", input, mat2, shape, out=out, config=config, tune=tune)
+    return _deliver("bmm", input, mat2, shape, out=out, config=config, how=how, tune=tune)
 
 
 def matmul(
-    input: Tensor, other: Tensor, *, out: Tensor | None = None, config: Config | None = None, tune: str = ""
+    input: Tensor,
+    other: Tensor,
+    *,
+    out: Tensor | None = None,
+    config: Config | None = None,
+    precision: str = "",
+    tune: str = "",
 ) -> Tensor:
     """The product of two tensors of at least one dimension, as torch.matmul.
 
     1-D operands are row and column vectors and lose their dimension in the result; dimensions before
     the last two are a batch and broadcast.
     """
-    if config is None and not tune and (found := _again(input, other, 0, out)) is not None:
+    how = _how(input, precision)
+    if config is None and not tune and how is None and (found := _again(input, other, 0, out)) is not None:
         return found
     input, other = _cast(out, input, other)
     check_operands("matmul", input, other)
     left, right, shape = matrices(input, other)
-    return _deliver("matmul", left, right, shape, out=out, config=config, tune=tune)
+    return _deliver("matmul", left, right, shape, out=out, config=config, how=how, tune=tune)
 
 
 def addmm(
-    input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1, out: Tensor | None = None
-) -> Tensor:
+    input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1, out: Tensor | None = None,
+    precision: str = "",
+) -> Tensor:  # fmt: skip
     """beta * input + alpha * (mat1 @ mat2), as torch.addmm; `input` broadcasts to (m, n).
 
     beta = 0 leaves `input` unread, alpha = 0 the matrices: NaNs in what is unread do not matter.
@@ -93,17 +123,19 @@ def addmm(
     check_dims("addmm", mat1=(mat1, 2), mat2=(mat2, 2))
     check_inner("addmm", mat1, mat2, mat1, mat2)
     shape = mat1.shape[0], mat2.shape[1]
-    return _deliver("addmm", mat1, mat2, shape, added=input, alpha=alpha, beta=beta, out=out)
+    return _deliver("addmm", mat1, mat2, shape, added=input, alpha=alpha, beta=beta, out=out, how=_how(mat1, precision))
 
 
 def baddbmm(
-    input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1, out: Tensor | None = None
-) -> Tensor:
+    input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1, out: Tensor | None = None,
+    precision: str = "",
+) -> Tensor:  # fmt: skip
     """beta * input + alpha * bmm(batch1, batch2), as torch.baddbmm; otherwise as `addmm`."""
     input, batch1, batch2 = _cast(out, input, batch1, batch2)
     check_operands("baddbmm", batch1, batch2, input)
     shape = _batched("baddbmm", batch1, batch2)
-    return _deliver("baddbmm", batch1, batch2, shape, added=input, alpha=alpha, beta=beta, out=out)
+    how = _how(batch1, precision)
+    return _deliver("baddbmm", batch1, batch2, shape, added=input, alpha=alpha, beta=beta, out=out, how=how)
 
 
 def addbmm(
@@ -131,7 +163,7 @@ def addbmm(
     )
 
 
-def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, precision: str = "") -> Tensor:
     """input @ weight.T + bias, as torch.nn.functional.linear: (..., k), (n, k) and (n,) to (..., n)."""
     given = (input, weight) if bias is None else (input, weight, bias)
     given = _cast(None, *given)
@@ -142,7 +174,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
             f"linear: input needs a dimension and weight one or two, but they are {input.dim()}-D and {weight.dim()}-D"
         )
     if weight.dim() == 1:
-        found = matmul(input, weight)
+        found = matmul(input, weight, precision=precision)
         return found if bias is None else found + given[2]
     right = weight.t()
     left = input.unsqueeze(0) if input.dim() == 1 else input
@@ -150,11 +182,12 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     rows, cols = left.shape[:-1], right.shape[1]
     left = left.reshape(math.prod(rows), left.shape[-1])
     shape = *input.shape[:-1], cols
+    how = _how(input, precision)
     if bias is None:
-        return _deliver("linear", left, right, shape)
+        return _deliver("linear", left, right, shape, how=how)
     if bias.dim() > 1 and math.prod(bias.shape[:-1]) != 1:
-        return _deliver("linear", left, right, shape) + given[2]
-    return _deliver("linear", left, right, shape, added=given[2])
+        return _deliver("linear", left, right, shape, how=how) + given[2]
+    return _deliver("linear", left, right, shape, added=given[2], how=how)
 
 
 def mv(input: Tensor, vec: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -190,6 +223,19 @@ def matrices(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     return *_folded(left, right, batch), (*batch, *rows, *cols)
 
 
+def _how(a: Tensor, precision: str, out_dtype: torch.dtype | None = None) -> How | None:
+    """What is asked for beside the product itself, checked; None if nothing is."""
+    if not precision and out_dtype is None:
+        return None
+    dtype = getattr(a, "dtype", None)
+    if precision and (dtype != torch.float32 or precision not in PRECISIONS["fp32"]):
+        known = ", ".join(PRECISIONS["fp32"])
+        raise ValueError(f"precision is {precision!r} for {dtype}; it is one of {known}, and for torch.float32")
+    if out_dtype not in (None, dtype) and (out_dtype != torch.float32 or dtype not in (torch.bfloat16, torch.float16)):
+        raise RuntimeError(f"out_dtype is {out_dtype} for {dtype}; it is the operands', or float32 for bf16 and fp16")
+    return How(precision, out_dtype)
+
+
 def _again(a: Tensor, b: Tensor, dims: int, out: Tensor | None) -> Tensor | None:
     """The product at once, if one of such operands was computed before, of `dims` dimensions (0: any)."""
     if is_plain(a, b) and not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
@@ -215,6 +261,7 @@ def _deliver(
     beta: float = 1,
     out: Tensor | None = None,
     config: Config | None = None,
+    how: How | None = None,
     tune: str = "",
     operands: tuple[Tensor, ...] = (),
 ) -> Tensor:
@@ -222,7 +269,7 @@ def _deliver(
     alpha, beta = scalar(name, "alpha", alpha), scalar(name, "beta", beta)
     folded = *a.shape[:-1], b.shape[-1]
     addends = {} if added is None else addend(name, added, beta, folded)
-    options = {"alpha": alpha, "beta": beta, "config": config, **addends}
+    options = {"alpha": alpha, "beta": beta, "config": config, "how": how, **addends}
     if tune:
         _check_tune(name, tune, config)
     if out is None:
@@ -231,7 +278,7 @@ def _deliver(
         found = compute(a, b, **options)
         return found if found.shape == shape else found.reshape(shape)
     given = [*(operands or (a, b)), *(() if added is None else (added,))]
-    prepare_out(name, out, shape, *given)
+    prepare_out(name, out, shape, *given, dtype=how and how.out_dtype)
     target = _target(out, folded, a, b, **addends)
     if tune:
         first_call.tune(a, b, target)

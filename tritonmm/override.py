@@ -3,15 +3,16 @@
 What is replaced are the CUDA kernels of the operators at the bottom, to which matmul, linear, einsum, attention and
 their derivatives come down: below autograd, autocast, torch.func, DTensor and functionalization, which therefore work
 as before. torch.compile's graphs call the same operators. torch's own kernels are kept, and called for all that
-tritonmm does not multiply (other dtypes than bf16, fp16 and fp32, operands that disagree, subclasses, empty products):
-so their results stay what they are, and their errors too.
+tritonmm does not multiply (complex and integers, operands that disagree, subclasses, empty products), and fp64, for
+which they are at least as fast: so their results stay what they are, and their errors too.
 
-Not replaced: _addmm_activation, and mm.dtype with its kin, whose epilogues tritonmm's kernels do not have; products of
-int8, fp8 and groups.
+_int_mm and _scaled_mm are replaced too, the latter for scales of tensors, rows and 128-blocks. Not replaced:
+_addmm_activation, whose epilogue tritonmm's kernels do not have; mm.dtype with its kin; products of groups.
 """
 
 import contextlib
 import inspect
+import itertools
 import math
 import threading
 import warnings
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 
 import torch
 
+from tritonmm import quantized_leaves
 from tritonmm.cost import ACHIEVABLE_BANDWIDTH
 from tritonmm.gpu import Gpu
 from tritonmm.leaves import LEAVES, kernels
@@ -28,6 +30,8 @@ from tritonmm.select import FIRST_US, best
 
 def prefers(problem: Problem, gpu: Gpu) -> tuple[bool, str]:
     """Whether policy "faster" gives a problem to tritonmm, and why: `select`'s time against the estimate of torch's."""
+    if problem.dtype == "fp64":
+        return False, "fp64 stays torch's, whose kernels are at least as fast"
     ours, torchs = best(problem, gpu), torch_us(problem, gpu)
     faster = ours.us <= torchs * TOLERANCE
     if ours.is_measured:
@@ -47,13 +51,15 @@ def torch_us(problem: Problem, gpu: Gpu) -> float:
     """Microseconds that torch's own kernel takes, by a roofline joined as `select` joins its own.
 
     Shares of the peak rates are those of an H200 (cuBLAS 13, burst, 2026-11-20): 800 of 989 TFLOP/s where operands are
-    aligned, 130 where they are not, 51 of 67 in fp32; of the bandwidth what a copy reaches. cuBLAS has tiles of many
-    shapes and loses little to waves: nothing is subtracted for them.
+    aligned, 130 where they are not, 51 of 67 in fp32, 60 of 67 in fp64, 734 of 1979 of int8 and 1329 of fp8; of the
+    bandwidth what a copy reaches. cuBLAS has tiles of many shapes and loses little to waves: nothing is subtracted for
+    them.
     """
     aligned = min(problem.alignment, problem.out_alignment) == 16
     share = 0.81 if aligned or problem.dtype == "fp32" else 0.15
     if problem.dtype == "fp32" and problem.precision == "ieee":
         share = 0.76
+    share = {"int8": 0.37, "fp8e4m3": 0.67, "fp8e5m2": 0.67, "fp64": 0.9}.get(problem.dtype, share)
     computing_us = 1e6 * problem.flops / (gpu.rate(problem.dtype, problem.precision) * share)
     reading_us = FIRST_US + 1e6 * problem.compulsory_bytes / (gpu.bandwidth * ACHIEVABLE_BANDWIDTH)
     return TORCH_LAUNCH_US + math.hypot(computing_us, reading_us)
@@ -113,9 +119,10 @@ class Override:
             options = {"allow_override": True} if explicit else {}
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
-                for leaf in LEAVES:
-                    for name, kernel in kernels(leaf, self.dispatch_key, _WANTED[policy]):
-                        library.impl(name, kernel, self.dispatch_key, **options)
+                wanted = _WANTED[policy]
+                of_leaves = (kernels(leaf, self.dispatch_key, wanted) for leaf in LEAVES)
+                for name, kernel in itertools.chain(*of_leaves, quantized_leaves.kernels(self.dispatch_key, wanted)):
+                    library.impl(name, kernel, self.dispatch_key, **options)
             self._library, self._installed = library, policy
 
 

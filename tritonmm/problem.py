@@ -1,5 +1,6 @@
 """What is asked: a matrix product as a value, with no tensors in it."""
 
+import functools
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,20 +9,68 @@ DTYPES = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
     "fp32": torch.float32,
+    "fp64": torch.float64,
+    "int8": torch.int8,
+    "fp8e4m3": torch.float8_e4m3fn,
+    "fp8e5m2": torch.float8_e5m2,
+    "int32": torch.int32,
 }
-"""The dtypes by the short names used in configs, tables, suites and on the command line."""
+"""The dtypes by the short names used in configs, tables, suites and on the command line. int32 is an output's only."""
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
-PRECISIONS = ("ieee", "tf32")
+FLOATS = ("bf16", "fp16", "fp32", "fp64")
+"""What torch.mm and its kin multiply on GPUs: outputs have the operands' dtype."""
+
+HALF = ("bf16", "fp16")
+
+FP8 = ("fp8e4m3", "fp8e5m2")
+
+PRECISIONS = {"fp32": ("ieee", "tf32", "tf32x3", "bf16x3"), "fp8e4m3": ("ieee", "fast"), "fp8e5m2": ("ieee", "fast")}
+"""How the dtypes can be multiplied that can be in several ways, the default first."""
+
+INPUTS = tuple(name for name in DTYPES if name != "int32")
+"""What operands can be."""
+
+_SCALED = {"dtype": "fp8e4m3", "scales": "tensor"}
+
+KINDS: dict[str, dict[str, str]] = {
+    **{name: {"dtype": name} for name in (*FLOATS, "int8")},
+    **{name: {"dtype": "fp32", "precision": name} for name in PRECISIONS["fp32"][1:]},
+    "bf16-fp32": {"dtype": "bf16", "out_dtype": "fp32"},
+    "fp16-fp32": {"dtype": "fp16", "out_dtype": "fp32"},
+    "fp8": _SCALED | {"precision": "fast"},
+    "fp8-row": _SCALED | {"precision": "fast", "scales": "row"},
+    "fp8-ieee": _SCALED,
+    "fp8-row-ieee": _SCALED | {"scales": "row"},
+    "fp8-block": _SCALED | {"scales": "1x128"},
+    "fp8-e5m2": _SCALED | {"precision": "fast", "b_dtype": "fp8e5m2"},
+    "bf16-int8": {"dtype": "bf16", "b_dtype": "int8", "scales": "1x1"},
+    "bf16-fp8": {"dtype": "bf16", "b_dtype": "fp8e4m3", "scales": "1x1"},
+}
+"""Kinds of products, in one word as suites and the command line have it, and what they are of a `Problem`.
+
+fp8 has e4m3 operands with one scale each and is summed fast; -row, -block: scales of rows, and of 128-blocks;
+-ieee: summed accurately; -e5m2: by that B. bf16-int8 and bf16-fp8 have weights with scales of 128 elements of K.
+"""
+
+SCALES = ("", "tensor", "row", "1x128", "128x1", "1x1")
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """The short name of a dtype tritonmm multiplies. Raises NotImplementedError, as torch does, for the others."""
-    try:
-        return _NAMES[dtype]
-    except KeyError:
-        raise NotImplementedError(f"tritonmm multiplies {', '.join(map(str, _NAMES))}; got {dtype}") from None
+    """The short name of a dtype that mm and its kin multiply. Raises NotImplementedError, as torch does, for others."""
+    name = _NAMES.get(dtype)
+    if name in FLOATS:
+        return name
+    known = ", ".join(str(DTYPES[name]) for name in FLOATS)
+    elsewhere = {"int8": "; int_mm multiplies int8", "fp8e4m3": "; scaled_mm multiplies fp8"}
+    elsewhere["fp8e5m2"] = elsewhere["fp8e4m3"]
+    raise NotImplementedError(f"tritonmm multiplies {known}; got {dtype}{elsewhere.get(name, '')}")
+
+
+def precision_of(dtype: str, precision: str) -> str:
+    """`precision` where that dtype can be multiplied so, else its default."""
+    return precision if precision in PRECISIONS.get(dtype, ()) else "ieee"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +89,16 @@ class Epilogue:
 class Problem:
     """`batch` products of an m x k by a k x n matrix.
 
-    dtype, out_dtype: names from `DTYPES`; sums are taken in fp32.
-    precision: how fp32 inputs are multiplied, "ieee" or "tf32"; "ieee" for the other dtypes.
+    dtype, out_dtype: names from `DTYPES`; out_dtype is by default the dtype, int32 for int8 and bf16 for fp8. Sums are
+        taken in fp32, of int8 in int32 and of fp64 in fp64.
+    b_dtype: that of B where it is not A's: fp8 of the other kind, or int8 or fp8 weights beside bf16 or fp16.
+    precision: how fp32 inputs are multiplied: "ieee", "tf32" (inputs cut to 10 bits), or with three products of cut
+        inputs for each, "tf32x3" or "bf16x3". Of fp8, "fast" adds up as the tensor cores do, with 13 bits on sm_90;
+        "ieee" adds the sums of 128 elements of K in fp32. "ieee" for the other dtypes.
+    scales: of operands that are scaled, fp32: "tensor", one for A and one for B; "row", one for each row of A and each
+        column of B; "1x128", "128x1", "1x1": each `group` elements of K have scales of their own, shared by so many
+        rows of A and columns of B. A of 2 bytes has none.
+    group: elements of K that share a scale, where `grouped`.
     layout: a letter for A and one for B: "n" where the last dimension is contiguous in memory, "t"
         where the first is, "s" where neither is. torch.nn.Linear multiplies "nt".
     a_alignment, b_alignment: the largest power of two, at most 16, that divides in bytes the address,
@@ -62,19 +119,32 @@ class Problem:
     b_alignment: int = 16
     out_alignment: int = 16
     epilogue: Epilogue = Epilogue()
+    b_dtype: str = ""
+    scales: str = ""
+    group: int = 128
 
     def __post_init__(self):
+        if not self.b_dtype:
+            object.__setattr__(self, "b_dtype", self.dtype)
         if not self.out_dtype:
-            object.__setattr__(self, "out_dtype", self.dtype)
+            object.__setattr__(self, "out_dtype", default_output(self.dtype))
         for name in ("m", "n", "k", "batch"):
             size = getattr(self, name)
             if not isinstance(size, int) or size < 0:
                 raise ValueError(f"Problem: {name} is {size!r}; it must be an integer >= 0")
-        for name in ("dtype", "out_dtype"):
+        for name in ("dtype", "b_dtype", "out_dtype"):
             if getattr(self, name) not in DTYPES:
                 raise ValueError(f"Problem: {name} is {getattr(self, name)!r}; it must be one of {', '.join(DTYPES)}")
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"Problem: precision is {self.precision!r}; it must be one of {', '.join(PRECISIONS)}")
+        if reason := _dtypes_reason(self.dtype, self.b_dtype, self.out_dtype):
+            raise ValueError(f"Problem: {reason}")
+        if self.precision not in (known := PRECISIONS.get(self.dtype, ("ieee",))):
+            raise ValueError(
+                f"Problem: precision is {self.precision!r}; for {self.dtype} it must be one of {', '.join(known)}"
+            )
+        if self.scales not in SCALES:
+            raise ValueError(f"Problem: scales is {self.scales!r}; it must be one of {', '.join(SCALES[1:])}, or ''")
+        if self.group not in (16, 32, 64, 128):
+            raise ValueError(f"Problem: group is {self.group!r}; it must be 16, 32, 64 or 128 elements of K")
         if len(self.layout) != 2 or set(self.layout) - set("nts"):
             raise ValueError(f'Problem: layout is {self.layout!r}; it must be two letters of "n", "t", "s", as in "nt"')
         for name in ("a_alignment", "b_alignment", "out_alignment"):
@@ -89,16 +159,25 @@ class Problem:
         out: torch.Tensor,
         precision: str = "ieee",
         epilogue: Epilogue = Epilogue(),
+        scales: str = "",
+        group: int = 128,
     ) -> "Problem":
-        """The problem out = a @ b, and then `epilogue`, of 2-D or 3-D tensors of equal batch."""
+        """The problem out = a @ b, and then `epilogue`, of 2-D or 3-D tensors of equal batch.
+
+        Raises NotImplementedError for dtypes that have no name.
+        """
+        dtype, b_dtype, out_dtype = map(_any_name, (a.dtype, b.dtype, out.dtype))
         return cls(
             m=a.shape[-2],
             n=b.shape[-1],
             k=a.shape[-1],
             batch=a.shape[0] if a.dim() == 3 else 1,
-            dtype=dtype_name(a.dtype),
-            out_dtype=dtype_name(out.dtype),
-            precision=precision if a.dtype == torch.float32 else "ieee",
+            dtype=dtype,
+            b_dtype=b_dtype,
+            out_dtype=out_dtype,
+            precision=precision_of(dtype, precision),
+            scales=scales,
+            group=group,
             layout=_layout(a) + _layout(b),
             a_alignment=_alignment(a),
             b_alignment=_alignment(b),
@@ -119,14 +198,16 @@ class Problem:
         precision: str = "ieee",
         layout: str = "nn",
         epilogue: Epilogue = Epilogue(),
+        b_dtype: str = "",
+        scales: str = "",
     ) -> "Problem":
         """The problem of operands that lie in memory without gaps, at an aligned address."""
-        bare = cls(m, n, k, batch, dtype, out_dtype, precision, layout)
+        bare = cls(m, n, k, batch, dtype, out_dtype, precision, layout, b_dtype=b_dtype, scales=scales)
         a_line, b_line = k if layout[0] == "n" else m, n if layout[1] == "n" else k
         return replace(
             bare,
             a_alignment=_power_of_two(16 | a_line * bare.element_bytes),
-            b_alignment=_power_of_two(16 | b_line * bare.element_bytes),
+            b_alignment=_power_of_two(16 | b_line * bare.b_element_bytes),
             out_alignment=_power_of_two(16 | n * bare.out_element_bytes),
             epilogue=epilogue,
         )
@@ -137,25 +218,69 @@ class Problem:
         return min(self.a_alignment, self.b_alignment)
 
     @property
+    def k_major(self) -> bool:
+        """Whether wgmma takes these operands only with K as the contiguous dimension."""
+        return self.element_bytes == 1 or self.precision == "tf32"
+
+    @property
+    def grouped(self) -> bool:
+        """Whether each group of K has scales of its own."""
+        return "x" in self.scales
+
+    @property
+    def scale_shapes(self) -> tuple[tuple[int, int] | None, tuple[int, int]]:
+        """The shapes of the scales of A, rows by groups of K, and of B, groups of K by columns."""
+        groups = -(-self.k // self.group) if self.grouped else 1
+        rows = 1 if self.scales == "tensor" else -(-self.m // (128 if self.scales == "128x1" else 1))
+        cols = 1 if self.scales == "tensor" else -(-self.n // (128 if self.scales == "1x128" else 1))
+        return None if self.dtype in HALF else (rows, groups), (groups, cols)
+
+    @property
+    def promotes(self) -> bool:
+        """Whether sums of a part of K are added to others outside of the tensor cores."""
+        return self.grouped or (self.dtype in FP8 and self.precision == "ieee")
+
+    @property
     def unaligned(self) -> str:
-        """The operands that TMA cannot address: "", "a", "b" or "ab"."""
-        judged = zip("ab", self.layout, (self.a_alignment, self.b_alignment), strict=True)
-        return "".join(name for name, letter, alignment in judged if letter == "s" or alignment < 16)
+        """The operands that TMA cannot bring to the tensor cores as they are stored: "", "a", "b" or "ab"."""
+        wrong = ("st", "sn") if self.k_major else ("s", "s")
+        judged = zip("ab", self.layout, wrong, (self.a_alignment, self.b_alignment), strict=True)
+        return "".join(name for name, letter, bad, alignment in judged if letter in bad or alignment < 16)
 
     def relaid(self, operands: str) -> "Problem":
         """The same product once those `operands`, of "a" and "b", have been copied to where TMA can address them.
 
-        A copy keeps its operand's layout; one of "s" is gathered into "n".
+        A copy keeps its operand's layout; one of "s" is gathered into "n". Where `k_major`, a copy's lines lie along K.
         """
         if not operands:
             return self
-        letters = (x.replace("s", "n") if name in operands else x for name, x in zip("ab", self.layout, strict=True))
+        copied = "nt" if self.k_major else self.layout.replace("s", "n")
+        letters = (y if name in operands else x for name, x, y in zip("ab", self.layout, copied, strict=True))
         aligned = {f"{name}_alignment": 16 for name in operands}
         return replace(self, layout="".join(letters), **aligned)
 
     @property
+    def kind(self) -> str:
+        """The name in `KINDS` of what is multiplied and how, or all of it where that has none."""
+        return _kinds().get(self._terms) or "-".join(filter(None, self._terms))
+
+    @property
+    def _terms(self) -> tuple[str, ...]:
+        return self.dtype, self.b_dtype, self.out_dtype, self.precision, self.scales
+
+    @property
+    def sum_dtype(self) -> str:
+        """The dtype in which sums are taken."""
+        return {"int8": "int32", "fp64": "fp64"}.get(self.dtype, "fp32")
+
+    @property
     def element_bytes(self) -> int:
+        """Bytes of an element of A."""
         return DTYPES[self.dtype].itemsize
+
+    @property
+    def b_element_bytes(self) -> int:
+        return DTYPES[self.b_dtype].itemsize
 
     @property
     def out_element_bytes(self) -> int:
@@ -163,8 +288,8 @@ class Problem:
 
     def operand_bytes(self, operands: str) -> int:
         """Bytes of those of "a" and "b" that are named."""
-        sizes = {"a": self.m * self.k, "b": self.k * self.n}
-        return self.batch * sum(sizes[name] for name in operands) * self.element_bytes
+        sizes = {"a": self.m * self.k * self.element_bytes, "b": self.k * self.n * self.b_element_bytes}
+        return self.batch * sum(sizes[name] for name in operands)
 
     @property
     def flops(self) -> int:
@@ -178,9 +303,43 @@ class Problem:
 
     def __str__(self) -> str:
         batch = f"{self.batch}x" if self.batch != 1 else ""
-        dtype = self.dtype if self.out_dtype == self.dtype else f"{self.dtype}->{self.out_dtype}"
-        dtype += " tf32" if self.precision == "tf32" else ""
+        dtype = self.dtype if self.b_dtype == self.dtype else f"{self.dtype}*{self.b_dtype}"
+        dtype += f"->{self.out_dtype}" if self.out_dtype != default_output(self.dtype) else ""
+        dtype += f" {self.precision}" if self.precision != "ieee" else ""
+        dtype += f" {self.scales} scales" if self.scales else ""
         return f"{batch}{self.m}x{self.n}x{self.k} {self.layout} {dtype}"
+
+
+def default_output(dtype: str) -> str:
+    """The dtype of a product that nobody asked for in another."""
+    return {"int8": "int32", "fp8e4m3": "bf16", "fp8e5m2": "bf16"}.get(dtype, dtype)
+
+
+@functools.cache
+def _kinds() -> dict[tuple[str, ...], str]:
+    return {Problem(1, 1, 1, **fields)._terms: name for name, fields in KINDS.items()}
+
+
+def output_dtype(dtype: torch.dtype) -> torch.dtype:
+    """`default_output` of torch's dtypes."""
+    return DTYPES[default_output(_any_name(dtype))]
+
+
+def _any_name(dtype: torch.dtype) -> str:
+    try:
+        return _NAMES[dtype]
+    except KeyError:
+        raise NotImplementedError(f"tritonmm multiplies {', '.join(map(str, _NAMES))}; got {dtype}") from None
+
+
+def _dtypes_reason(a: str, b: str, out: str) -> str:
+    """Why no product has operands and an output of these dtypes, or ""."""
+    if a == "int32" or b == "int32":
+        return "int32 is the dtype of outputs only"
+    if a != b and not (a in FP8 and b in FP8) and not (a in HALF and b in ("int8", *FP8)):
+        return f"dtypes are {a} and {b}; they may differ as two kinds of fp8, or bf16 or fp16 and int8 or fp8 weights"
+    outs = {"int8": ("int32", *HALF, "fp32"), "fp64": ("fp64",), "fp32": ("fp32",)}.get(a, (*HALF, "fp32"))
+    return "" if out in outs else f"out_dtype is {out!r}; a product of {a} has {', '.join(outs)}"
 
 
 def _layout(x: torch.Tensor) -> str:

@@ -7,7 +7,7 @@ import torch
 
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
-from tritonmm.problem import Epilogue, Problem
+from tritonmm.problem import Epilogue, Problem, output_dtype
 from tritonmm.rules import spanned
 
 CACHED_CALLS = 4096
@@ -15,6 +15,21 @@ CACHED_CALLS = 4096
 
 BARE = (False, False, False)
 """The epilogue of a product that is scaled by nothing and to which nothing is added."""
+
+
+class How(NamedTuple):
+    """What is said of a product beside its operands and epilogue.
+
+    precision: as `Problem.precision`, "" being what torch is set to; out_dtype: of a new output, None being that of
+    `default_output`; scale_a, scale_b: the operands' scales, and scales, group: which those are, as in `Problem`.
+    """
+
+    precision: str = ""
+    out_dtype: torch.dtype | None = None
+    scale_a: torch.Tensor | None = None
+    scale_b: torch.Tensor | None = None
+    scales: str = ""
+    group: int = 128
 
 
 class Call(NamedTuple):
@@ -55,6 +70,7 @@ def product(
     alpha: float = 1.0,
     beta: float = 1.0,
     config: Config | None = None,
+    how: How | None = None,
 ) -> torch.Tensor:
     """out = alpha * (a @ b) + bias + beta * c, of plain tensors; `out` is made if not given.
 
@@ -66,15 +82,23 @@ def product(
     """
     if beta == 0:
         c = None
+    if out is None and (how is not None or a.dtype is torch.int8):
+        out = new_output(a, b, how and how.out_dtype)
     if alpha == 0:
         return _addends(a, b, out, c, bias, beta)
     epilogue = (alpha != 1, bias is not None, c is not None)
-    call = _bind(a, b, epilogue, out, config) if config else find(a, b, epilogue, out)
+    call = _bind(a, b, epilogue, out, config, how) if config else find(a, b, epilogue, out, how)
     if out is None:
         out = empty(call.shape, call.strides, a)
     if bias is not None and bias.stride(0) != 1:
         bias = bias.contiguous()
-    return call.plan(a, b, out, alpha=alpha, beta=beta, c=c, bias=bias)
+    scales = (how.scale_a, how.scale_b) if how and how.scales else None
+    return call.plan(a, b, out, alpha=alpha, beta=beta, c=c, bias=bias, scales=scales)
+
+
+def new_output(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    """Room for a @ b, of `dtype` or of what is usual for a's."""
+    return a.new_empty((*a.shape[:-1], b.shape[-1]), dtype=dtype or output_dtype(a.dtype))
 
 
 def key(a: torch.Tensor, b: torch.Tensor) -> tuple:
@@ -100,26 +124,38 @@ def recall(a: torch.Tensor, b: torch.Tensor) -> Call | None:
     return _CALLS.get((key(a, b), BARE))
 
 
-def find(a: torch.Tensor, b: torch.Tensor, epilogue: tuple[bool, bool, bool], out: torch.Tensor | None = None) -> Call:
+def find(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    epilogue: tuple[bool, bool, bool],
+    out: torch.Tensor | None = None,
+    how: How | None = None,
+) -> Call:
     """The call of a product with the epilogue (scaled, bias, c), remembered or made."""
-    asked = about(a, b, out, epilogue)
+    asked = about(a, b, out, epilogue, how)
     call = _CALLS.get(asked)
     if call is None:
-        call = _bind(a, b, epilogue, out, None)
+        call = _bind(a, b, epilogue, out, None, how)
         remember(_CALLS, asked, call)
     return call
 
 
 def adopt(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, config: Config) -> None:
     """From here on, bare products of such operands, into a new output or one such as `out`, are done by `config`."""
-    remember(_CALLS, about(a, b, out), _bind(a, b, BARE, out, config))
+    remember(_CALLS, about(a, b, out), _bind(a, b, BARE, out, config, None))
 
 
 def about(
-    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, epilogue: tuple[bool, bool, bool] = BARE
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out: torch.Tensor | None,
+    epilogue: tuple[bool, bool, bool] = BARE,
+    how: How | None = None,
 ) -> tuple:
     """All that the call of a product is remembered by."""
     known = key(a, b), epilogue
+    if how is not None:
+        known += how.precision, how.scales, how.group
     return known if out is None else (*known, out.stride(), out.dtype, out.data_ptr() & 15)
 
 
@@ -131,9 +167,12 @@ def remember(calls: dict, about: tuple, call: Call | None) -> None:
         calls[about] = call
 
 
-def problem_of(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, epilogue: tuple[bool, bool, bool]) -> Problem:
-    """The problem of operands as they are, in the precision that torch is set to."""
-    return Problem.of(a, b, out, fp32_precision(), Epilogue(*epilogue))
+def problem_of(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, epilogue: tuple[bool, bool, bool], how: How | None = None
+) -> Problem:
+    """The problem of operands as they are, in the precision that is asked for or that torch is set to."""
+    how = how or How()
+    return Problem.of(a, b, out, how.precision or fp32_precision(), Epilogue(*epilogue), how.scales, how.group)
 
 
 def fp32_precision() -> str:
@@ -164,14 +203,14 @@ def empty(shape: tuple[int, ...], strides: tuple[int, ...], like: torch.Tensor) 
     return like.new_empty_strided(shape, strides)
 
 
-def _bind(a, b, epilogue, out, config) -> Call:
+def _bind(a, b, epilogue, out, config, how=None) -> Call:
     from tritonmm.plan import INTERPRETED, plan_for
     from tritonmm.select import choose
 
     _check_device(a.device, INTERPRETED)
     if out is None:
-        out = a.new_empty((*a.shape[:-1], b.shape[-1]))
-    problem = problem_of(a, b, out, epilogue)
+        out = new_output(a, b, None)
+    problem = problem_of(a, b, out, epilogue, how)
     if config is None:
         config = choose(problem, gpu_of(a.device), "tile" if INTERPRETED else "")  # the others need a GPU
     spans = spanned(a), spanned(b), spanned(out)
@@ -191,10 +230,10 @@ def _check_device(device: torch.device, interpreted: bool) -> None:
 def _addends(a, b, out, c, bias, beta) -> torch.Tensor:
     """What is left of a product whose alpha is 0."""
     if out is None:
-        out = a.new_empty((*a.shape[:-1], b.shape[-1]))
+        out = new_output(a, b, None)
     if c is None:
         return out.copy_(bias) if bias is not None else out.zero_()
-    total = c.float() * beta
+    total = (c.double() if c.dtype == torch.float64 else c.float()) * beta
     return out.copy_(total if bias is None else total + bias)
 
 

@@ -73,12 +73,19 @@ def addend(name: str, c: torch.Tensor, beta: float, shape: tuple[int, ...]) -> d
         raise RuntimeError(f"{name}: {shape_of(c)} does not broadcast to {list(shape)}") from None
 
 
-def prepare_out(name: str, out: torch.Tensor, shape: tuple[int, ...], *operands: torch.Tensor) -> None:
-    """Resizes `out` where it must be, with torch's warning; raises where it cannot take the result."""
+def prepare_out(
+    name: str,
+    out: torch.Tensor,
+    shape: tuple[int, ...],
+    *operands: torch.Tensor,
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Resizes `out` where it must be, with torch's warning; raises where it cannot take the result, of `dtype`."""
+    dtype = dtype or operands[0].dtype
     if not isinstance(out, torch.Tensor):
         raise TypeError(f"{name}: out must be a Tensor, not {type(out).__name__}")
-    if out.dtype != operands[0].dtype:
-        raise RuntimeError(f"{name}: out must have dtype {operands[0].dtype}, but it has {out.dtype}")
+    if out.dtype != dtype:
+        raise RuntimeError(f"{name}: out must have dtype {dtype}, but it has {out.dtype}")
     if out.device != operands[0].device:
         raise RuntimeError(f"{name}: out must be on {operands[0].device}, but it is on {out.device}")
     if torch.is_grad_enabled():

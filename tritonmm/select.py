@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from tritonmm import cost, skinny, tuned
 from tritonmm import gpu as gpus
-from tritonmm.config import Config
+from tritonmm.config import Config, step_bytes
 from tritonmm.gpu import Gpu
 from tritonmm.orders import SwizzleMerge
-from tritonmm.problem import Problem
+from tritonmm.problem import KINDS, Problem
 from tritonmm.skinny import LAUNCH_US
 
 
@@ -71,6 +71,70 @@ _FP32 = (
     _Tile("tile", (16, 32, 16), 4, 2, 0.07, 0.5),
 )
 
+
+def _of_depth(block_k: int, share: float) -> tuple[_Tile, ...]:
+    """The hopper kernel's tiles for operands of another size: as many bytes of K, and so as long, in a step."""
+    tiles = (tile for tile in _HALF if tile.kernel == "hopper")
+    return tuple(replace(t, blocks=(*t.blocks[:2], block_k), share=t.share * share) for t in tiles)
+
+
+# All shares of the following are estimates.
+_BYTE = (
+    *_of_depth(128, 0.9),
+    _Tile("tile", (128, 128, 128), 3, 8, 0.50, 1.0),
+    _Tile("tile", (128, 128, 64), 4, 8, 0.45, 1.0),
+    _Tile("tile", (128, 64, 64), 4, 8, 0.35, 0.5),
+    _Tile("tile", (64, 128, 128), 4, 4, 0.40, 0.5),
+    _Tile("tile", (64, 64, 128), 4, 4, 0.28, 0.5),
+    _Tile("tile", (64, 64, 64), 4, 4, 0.25, 0.5),
+    _Tile("tile", (32, 64, 128), 4, 4, 0.15, 0.5),
+    _Tile("tile", (32, 64, 64), 4, 4, 0.13, 0.5),
+    _Tile("tile", (16, 64, 64), 4, 4, 0.08, 0.5),
+    _Tile("tile", (64, 64, 32), 3, 4, 0.20, 0.5),
+    _Tile("tile", (32, 32, 32), 2, 4, 0.04, 0.5),
+)
+_TF32 = (
+    *_of_depth(32, 0.95),
+    _Tile("tile", (128, 128, 32), 4, 8, 0.60, 1.0),
+    _Tile("tile", (64, 128, 32), 4, 4, 0.40, 0.5),
+    _Tile("tile", (64, 64, 32), 4, 4, 0.30, 0.5),
+)
+_THREE_PRODUCTS = (
+    _Tile("tile", (128, 128, 32), 3, 8, 0.60, 1.0),
+    _Tile("tile", (64, 128, 32), 3, 8, 0.45, 0.5),
+    _Tile("tile", (64, 64, 32), 3, 4, 0.40, 0.5),
+    _Tile("tile", (64, 64, 32), 3, 8, 0.35, 0.5),
+    _Tile("tile", (32, 32, 32), 3, 4, 0.12, 0.5),
+)
+_FP64 = (
+    _Tile("tile", (128, 64, 16), 3, 8, 0.75, 0.5),
+    _Tile("tile", (64, 64, 16), 3, 4, 0.70, 0.5),
+    _Tile("tile", (32, 64, 16), 3, 4, 0.45, 0.5),
+    _Tile("tile", (32, 32, 16), 3, 4, 0.30, 0.5),
+    _Tile("tile", (16, 32, 16), 3, 2, 0.15, 0.5),
+)
+_WEIGHTS = (  # of another dtype than what multiplies them
+    _Tile("tile", (128, 128, 64), 3, 8, 0.45, 1.0),
+    _Tile("tile", (64, 128, 64), 4, 8, 0.35, 0.5),
+    _Tile("tile", (64, 64, 64), 4, 4, 0.28, 0.5),
+    _Tile("tile", (32, 64, 128), 4, 4, 0.20, 0.5),
+    _Tile("tile", (16, 64, 128), 4, 4, 0.12, 0.5),
+    _Tile("tile", (64, 64, 32), 3, 4, 0.20, 0.5),
+    _Tile("tile", (16, 32, 32), 4, 2, 0.06, 0.5),
+    _Tile("tile", (16, 32, 16), 4, 2, 0.04, 0.5),
+)
+
+
+def _tiles(problem: Problem) -> tuple[_Tile, ...]:
+    """The tiles that are tried for operands of those dtypes."""
+    p = problem
+    if p.element_bytes != p.b_element_bytes:
+        return _WEIGHTS
+    if p.dtype == "fp32":
+        return {"ieee": _FP32, "tf32": _TF32 + _FP32}.get(p.precision, _THREE_PRODUCTS)
+    return {1: _BYTE, 2: _HALF, 8: _FP64}[p.element_bytes]
+
+
 FIRST_US = 2.5
 """From the start of a launch to its first product, and from its last one to its end, where memory is the limit."""
 
@@ -118,13 +182,16 @@ class Choice(NamedTuple):
 def select(m: int, n: int, k: int, *, dtype: str = "bf16", layout: str = "nn", gpu: Gpu | str | None = None) -> Config:
     """The config that `tritonmm.matmul` would use for an m x k by k x n product.
 
-    dtype: a name such as "bf16"; layout: "nn", "nt", "tn" or "tt"; gpu: a `Gpu`, a name that
-    `gpu.spec` knows, or None for this machine's (the H200 where there is none). Deterministic, given the tuned tables.
+    dtype: a name of `problem.KINDS`, such as "bf16" or "tf32"; layout: "nn", "nt", "tn" or "tt"; gpu: a `Gpu`, a name
+    that `gpu.spec` knows, or None for this machine's (the H200 where there is none). Deterministic, given the tuned
+    tables.
     Raises ValueError for unknown names or negative sizes.
     """
     if not isinstance(gpu, Gpu):
         gpu = gpus.default() if gpu is None else gpus.spec(gpu)
-    return choose(Problem.dense(m, n, k, dtype=dtype, layout=layout), gpu)
+    if dtype not in KINDS:
+        raise ValueError(f"dtype is {dtype!r}; it must be one of {', '.join(KINDS)}")
+    return choose(Problem.dense(m, n, k, layout=layout, **KINDS[dtype]), gpu)
 
 
 def choose(problem: Problem, gpu: Gpu, kernel: str = "") -> Config:
@@ -210,10 +277,6 @@ def _candidates(problem: Problem, gpu: Gpu, kernel: str) -> Iterator[tuple[Confi
                 yield config, _estimates(config, tile, problem, gpu)
 
 
-def _tiles(problem: Problem) -> tuple[_Tile, ...]:
-    return _HALF if problem.element_bytes == 2 else _FP32
-
-
 def _moved(row: tuned.Row, problem: Problem, gpu: Gpu) -> Iterator[tuple[float, Config]]:
     """What was tuned for one problem as it is for another nearby, where it is legal and has an estimate, and that.
 
@@ -241,6 +304,8 @@ def _moved(row: tuned.Row, problem: Problem, gpu: Gpu) -> Iterator[tuple[float, 
 
 def _is_skinny(problem: Problem) -> bool:
     """Whether the skinny kernel is worth an estimate: the output has few rows, or few columns, and is long."""
+    if problem.sum_dtype != "fp32" or problem.element_bytes == 1:
+        return False
     return problem.k > 0 and min(problem.m, problem.n) <= 64 and max(problem.m, problem.n) >= 512
 
 
@@ -274,10 +339,10 @@ def _estimates(config: Config, tile: _Tile, problem: Problem, gpu: Gpu) -> list[
     element_bytes = problem.element_bytes
     flops = 2 * block_m * block_n * config.block_k * gpu.sms
     share = tile.share
-    if config.kernel == "tile" and (element_bytes == 2 or problem.precision == "tf32"):
+    if config.kernel == "tile" and (element_bytes <= 2 or problem.precision != "ieee"):
         share *= NARROW_SHARE[problem.relaid(config.relayout).alignment]
-    received = (block_m + block_n) * config.block_k * element_bytes
-    step_us = max(flops / (gpu.rate(problem.dtype, problem.precision) * share), received / SM_BANDWIDTH) * 1e6
+    rate = gpu.rate(problem.dtype, problem.precision) * share
+    step_us = max(flops / rate, step_bytes(config, problem) / SM_BANDWIDTH) * 1e6
     loop_us = max(1, -(-problem.k // config.block_k)) * step_us
     tiles_m, tiles_n = config.tiles(problem)
     rounds, tail = divmod(tiles_m * tiles_n * problem.batch * config.ctas, gpu.sms)

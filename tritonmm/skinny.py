@@ -78,13 +78,13 @@ def _candidates(problem: Problem, gpu: Gpu):
         blocks = (wide, narrow) if swapped else (narrow, wide)
         return Config("skinny", *blocks, *rest, order=RowMajor())
 
-    if min(p.m, p.n) <= 1:
+    if min(p.m, p.n) <= 1 and not p.grouped:
         if p.layout[0] == "n" if swapped else p.layout[1] == "t":
             # A step of all warps is one row of 16-byte loads: X is then loaded in the layout of W. Two stages at least:
             # ptxas defers loads into registers to where they are used, and one or two a thread remain in flight.
             lanes = 32 if gpu.is_nvidia else 64
             for wide, stages, warps in ((8, 3, 4), (4, 3, 4), (8, 4, 2), (4, 3, 8), (8, 2, 4), (4, 4, 4)):
-                yield config(1, wide, lanes * warps * 16 // p.element_bytes, stages, warps), (4, 8)
+                yield config(1, wide, lanes * warps * 16 // p.b_element_bytes, stages, warps), (4, 8)
         else:
             for wide, block_k, stages in ((128, 64, 3), (256, 32, 4), (64, 64, 4), (64, 32, 3)):
                 yield config(1, wide, block_k, stages, 4), (1, 2, 4)
@@ -92,7 +92,7 @@ def _candidates(problem: Problem, gpu: Gpu):
     by_element = "s" in p.layout or p.alignment < 4  # loads go through registers, two or four bytes each
     for narrow in _narrow(p):
         for wide, block_k, stages, warps in _SHAPES[narrow]:
-            block_k = block_k * 2 // p.element_bytes
+            block_k = min(block_k * 2 // p.b_element_bytes, p.group if p.grouped else block_k * 2)
             while by_element and block_k > 16 and (wide + narrow) * block_k > 32 * 32 * warps:
                 block_k //= 2  # 32 elements a thread, with an address and a mask each
             one = config(narrow, wide, block_k, stages, warps)
@@ -117,15 +117,16 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     Constants are fits to an H200 (burst, 2026-11-21): autotune/results/h200-skinny.csv, most within 10%.
     """
     p = problem
-    a_bytes, b_bytes = (x * p.k * p.batch * p.element_bytes for x in (p.m, p.n))
+    a_bytes, b_bytes = map(p.operand_bytes, "ab")
     tiles_m, tiles_n = config.tiles(p)
     programs = _tiles(config, p) * config.split_k
     resident = max(1, min(gpu.shared_bytes // shared_bytes(config, p), 4))
     slots = gpu.sms * resident
     wide = max(config.block_m, config.block_n)
-    step = wide * config.block_k * p.element_bytes
+    element_bytes = p.element_bytes if streams_a(config) else p.b_element_bytes
+    step = wide * config.block_k * element_bytes
     along_k = p.layout[0] == "n" if streams_a(config) else p.layout[1] == "t"
-    line = (config.block_k if along_k else wide) * p.element_bytes
+    line = (config.block_k if along_k else wide) * element_bytes
     in_flight = max(1, min(programs, slots)) * max(1, config.num_stages - 1) * step
     share = ACHIEVABLE_BANDWIDTH if line >= 256 else SHORT_SHARE
     read_us = p.compulsory_bytes * max(1e6 / (share * gpu.bandwidth), LATENCY_US / in_flight)

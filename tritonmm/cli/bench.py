@@ -22,7 +22,7 @@ from tritonmm.cli.values import Parsed
     "--shape", type=Parsed("shape", values.shape), help="One product instead of a suite, as in 4096x4096x4096."
 )
 @click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nt", help="Of --shape.")
-@click.option("--dtype", type=click.Choice(["bf16", "fp16", "fp32", "tf32"]), default="bf16", help="Of --shape.")
+@click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16", help="Of --shape.")
 @click.option("--batch", type=Parsed("size", values.size), default="1", help="Of --shape.")
 @click.option(
     "--config", type=Parsed("config", values.config), help="Use this config, as JSON, instead of choosing one."

@@ -14,7 +14,7 @@ from tritonmm.cli.values import Parsed
 @click.option("--m", "ms", type=Parsed("sizes", values.sizes), default="1000,2048,2049,4096", help="Rows of A, a list.")
 @click.option("--n", type=Parsed("size", values.size), default="4096", help="Columns of B.")
 @click.option("--k", type=Parsed("size", values.size), default="4096", help="Columns of A, rows of B.")
-@click.option("--dtype", type=click.Choice(["bf16", "fp16", "fp32", "tf32"]), default="bf16")
+@click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16")
 @click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nt")
 @click.option("--kernel", default="tile", help="Kernel family.")
 @click.option("--blocks", type=Parsed("blocks", values.blocks), help="Tiles, as in 128x256x64,64x128x64.")

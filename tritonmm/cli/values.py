@@ -42,6 +42,14 @@ def order(text: str):
     return orders.parse(text)
 
 
+def dtype(text: str) -> str:
+    from tritonmm.problem import KINDS
+
+    if text not in KINDS:
+        raise ValueError(f"{text!r} is not one of {', '.join(KINDS)}")
+    return text
+
+
 def tile_orders(text: str):
     from tritonmm.autotune import space
 

@@ -30,9 +30,21 @@ def split_columns(x, PIECES: gl.constexpr, CTAS: gl.constexpr):
 
 @gluon.jit
 def finish(x, batch, row, col, m, n, addends, TILING: gl.constexpr):
-    """alpha * x + bias + beta * c for the block of the output that starts at (row, col), in fp32."""
-    alpha, beta, bias, c, stride_cb, stride_cm, stride_cn = addends
+    """alpha * x + bias + beta * c for the block of the output that starts at (row, col), in fp32.
+
+    x is first multiplied by the scales of A and B, where a tensor or each row and each column has one.
+    """
+    alpha, beta, bias, c, stride_cb, stride_cm, stride_cn, scales = addends
     LAYOUT: gl.constexpr = x.type.layout
+    if TILING.scales == "tensor":
+        x = x.to(gl.float32) * (gl.load(scales[0]) * gl.load(scales[3]))
+    elif TILING.scales == "row":
+        rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))
+        cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
+        x = x.to(gl.float32) * gl.load(scales[0] + rows * scales[1], mask=rows < m, other=0.0)[:, None]
+        x = x * gl.load(scales[3] + cols * scales[4], mask=cols < n, other=0.0)[None, :]
+    elif TILING.scaled or TILING.bias or TILING.add_c:
+        x = x.to(gl.float32)
     if TILING.scaled:
         x = x * alpha
     if TILING.bias or TILING.add_c:

@@ -1,4 +1,4 @@
-"""Warp-specialised GEMM for Hopper (sm_90): TMA in, wgmma, TMA out; fp16 and bf16, sums in fp32.
+"""Warp-specialised GEMM for Hopper (sm_90): TMA in, wgmma, TMA out; bf16, fp16, tf32, fp8 and int8.
 
 One program an SM, or pair of SMs, walks work items. Its warps are specialised once, for the whole walk:
 
@@ -23,7 +23,8 @@ the wgmma of the next one runs, and the last one of an item right after its loop
 suffices. The epilogue waits for nothing but its own TMA stores.
 
 A and B are loaded as they lie in memory, whichever dimension is contiguous, and wgmma reads the
-transposed view of the buffer where needed. Ragged edges come out of TMA: elements outside of the
+transposed view of the buffer where needed; of other than 2-byte operands it cannot, and they lie with
+K contiguous. Ragged edges come out of TMA: elements outside of the
 tensor read as zero and are not written.
 
 Split tiles. An item is a whole tile, or one of `splits` ranges of its K steps. The first `whole`
@@ -209,7 +210,8 @@ def allocate_b(STRIP: gl.constexpr, TILING: gl.constexpr):
     """The ring's buffers for one strip of B."""
     SHAPE: gl.constexpr = [TILING.num_stages * TILING.consumers_n] + TILING.b_blocks[STRIP]
     SHARED: gl.constexpr = TILING.b_shared[STRIP]
-    return gl.allocate_shared_memory(TILING.dtype, SHAPE, SHARED)
+    DTYPE: gl.constexpr = TILING.b_dtype or TILING.dtype
+    return gl.allocate_shared_memory(DTYPE, SHAPE, SHARED)
 
 
 @gluon.jit
@@ -217,7 +219,7 @@ def zeros(STRIP: gl.constexpr, TILING: gl.constexpr):
     """The accumulator of one strip."""
     SHAPE: gl.constexpr = [TILING.rows, TILING.strips[STRIP]]
     LAYOUT: gl.constexpr = TILING.acc_layouts[STRIP]
-    return gl.zeros(SHAPE, gl.float32, LAYOUT)
+    return gl.zeros(SHAPE, TILING.sum_dtype, LAYOUT)
 
 
 @gluon.jit
@@ -254,6 +256,56 @@ def multiply(ring, stage, phase, steps, WHO: gl.constexpr, TILING: gl.constexpr)
     accs = finished(accs, 0)
     release(empty, stage, steps > 0, TILING)
     return accs, stage, phase
+
+
+@gluon.jit
+def row_scales(group, row, col, m, n, scales, TILING: gl.constexpr):
+    """What a group's sums are multiplied by in each row of a consumer's part."""
+    scale_a, stride_sam, stride_sak, scale_b, stride_sbn, stride_sbk = scales
+    rows = row + gl.arange(0, TILING.rows, gl.SliceLayout(1, TILING.acc_layouts[0]))
+    at = rows // TILING.scaled_rows * stride_sam + group * stride_sak
+    found = gl.load(scale_a + at, mask=rows < m, other=0.0)
+    if TILING.scaled_cols > 1:  # all columns of the consumer have one
+        found *= gl.load(scale_b + gl.minimum(col, n - 1) // TILING.scaled_cols * stride_sbn + group * stride_sbk)
+    return found
+
+
+@gluon.jit
+def column_scales(group, col, n, scales, TILING: gl.constexpr):
+    """What they are multiplied by in each column, where columns differ; the scales of a group are contiguous."""
+    cols = col + gl.arange(0, TILING.cols, gl.SliceLayout(0, TILING.acc_layouts[0]))
+    return gl.load(scales[3] + group * scales[5] + cols, mask=cols < n, other=0.0)
+
+
+@gluon.jit
+def multiply_promoted(ring, stage, phase, begin, end, row, col, m, n, scales, WHO: gl.constexpr, TILING: gl.constexpr):
+    """As `multiply`, of steps that are each a sum of the tensor cores', added to the others in fp32.
+
+    wgmma adds products of fp8 with 13 bits behind the leading one and drops the others: over a long K that is what
+    limits the result. So the tensor cores add up 128 products at most, as DeepSeek-V3 does (arXiv 2412.19437, 3.3.2).
+    One consumer multiplies meanwhile what the other adds.
+    """
+    a_bufs, b_bufs, empty, full = ring
+    STAGES: gl.constexpr = TILING.num_stages
+    CONSUMERS_M: gl.constexpr = TILING.consumers_m
+    CONSUMERS_N: gl.constexpr = TILING.consumers_n
+    total = zeros(0, TILING)
+    for step in range(begin, end):
+        if TILING.grouped:  # loaded while the operands are
+            of_rows = row_scales(step, row, col, m, n, scales, TILING)
+        mbarrier.wait(full.index(stage), phase)
+        a = operand(a_bufs.index(stage * CONSUMERS_M + WHO // CONSUMERS_N), TILING.a_transposed)
+        b = operand(b_bufs[0].index(stage * CONSUMERS_N + WHO % CONSUMERS_N), TILING.b_transposed)
+        part = warpgroup_mma(a, b, zeros(0, TILING), is_async=True, use_acc=False)
+        part = warpgroup_mma_wait(0, (part,))
+        stage, phase = next_use(stage, phase, STAGES)
+        release(empty, stage, True, TILING)
+        if TILING.grouped:
+            part *= of_rows[:, None]
+            if TILING.scaled_cols == 1:
+                part *= column_scales(step, col, n, scales, TILING)[None, :]
+        total += part
+    return (total,), stage, phase
 
 
 @gluon.jit
@@ -337,11 +389,11 @@ def share(
     for first in range(part * CHUNK, last, splits * CHUNK):
         at = (first + rows)[:, None] * COLS + cols[None, :]
         inside = (first + rows < last)[:, None]
-        total = gl.zeros([CHUNK, COLS], gl.float32, LAYOUT)
+        total = gl.zeros([CHUNK, COLS], TILING.sum_dtype, LAYOUT)
         for base in range(0, splits, 4):  # four parts' loads are in flight together
             for i in gl.static_range(4):
                 its = sums + (base + i).to(gl.int64) * BETWEEN
-                total += gl.load(its + at, mask=inside & (base + i < splits), other=0.0, cache_modifier=".cg")
+                total += gl.load(its + at, mask=inside & (base + i < splits), other=0, cache_modifier=".cg")
         x = finish(total, batch, row + first, col, m, n, addends, TILING).to(OUT_DTYPE)
         store_masked(x, batch, row + first, col, output)
 
@@ -359,7 +411,12 @@ def consume(output, addends, ring, schedule, scratch, WHO: gl.constexpr, TILING:
         batch, row, col = origin(tile, schedule, TILING)
         row += WHO // TILING.consumers_n * TILING.rows
         col += WHO % TILING.consumers_n * TILING.cols
-        accs, stage, phase = multiply(ring, stage, phase, end - begin, WHO, TILING)
+        if TILING.promotes:
+            accs, stage, phase = multiply_promoted(
+                ring, stage, phase, begin, end, row, col, output[5], output[6], addends[7], WHO, TILING
+            )
+        else:
+            accs, stage, phase = multiply(ring, stage, phase, end - begin, WHO, TILING)
         if TILING.split:
             if slot >= 0:
                 share(accs, batch, row, col, slot, part, splits, scratch, output, addends, WHO, TILING)
@@ -380,6 +437,7 @@ def multiple_of(x, DIVISOR: gl.constexpr):
 RUNTIME_INTEGERS = [
     "stride_ob", "stride_om", "stride_cb", "stride_cm", "stride_cn",
     "m", "n", "items", "whole", "splits", "launched", "tiles_m", "tiles_n", "steps",
+    "stride_sam", "stride_sak", "stride_sbn", "stride_sbk",
 ]  # fmt: skip
 
 
@@ -388,15 +446,17 @@ def gemm(
     a_desc, b_desc, out_desc, out, stride_ob, stride_om, stride_on,
     alpha, beta, bias, c, stride_cb, stride_cm, stride_cn,
     m, n, items, whole, splits, launched, tiles_m, tiles_n, steps, table, factors, workspace, flags,
-    b_desc_1, TILING: gl.constexpr, num_warps: gl.constexpr,
+    b_desc_1, scale_a, stride_sam, stride_sak, scale_b, stride_sbn, stride_sbk,
+    TILING: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """out[b, m, n] = alpha * sum over k of A * B + bias[n] + beta * c[b, m, n], rounded once.
 
     The descriptors are those of `Tiling`'s blocks, of B one for each strip of a consumer, at most two;
     `launched` is the order's number of indices for tiles_m x tiles_n, `steps` the K steps of a tile. Of
     the `items` of all batches the first `whole` are whole tiles and each later tile is `splits` items,
-    with fp32 `workspace` for the sums of all parts of all split tiles, and a flag, zero before the
-    first launch, for each split tile and consumer.
+    with a `workspace` for the sums of all parts of all split tiles, and a flag, zero before the first
+    launch, for each split tile and consumer. scale_a and scale_b, fp32, are read at their strides along
+    rows, columns and groups of K, as `TILING.scales` says.
     """
     STAGES: gl.constexpr = TILING.num_stages
     CONSUMERS: gl.constexpr = TILING.consumers
@@ -429,7 +489,8 @@ def gemm(
         stride_ob = multiple_of(stride_ob, TILING.out_vector)
     scratch = (workspace, flags)
     output = (out_desc, out, stride_ob, stride_om, stride_on, m, n, out_bufs)
-    addends = (alpha, beta, bias, c, stride_cb, stride_cm, stride_cn)
+    scales = (scale_a, stride_sam, stride_sak, scale_b, stride_sbn, stride_sbk)
+    addends = (alpha, beta, bias, c, stride_cb, stride_cm, stride_cn, scales)
     if CONSUMERS == 1:
         gl.warp_specialize(
             [

@@ -11,13 +11,16 @@ line is off: a warp then moves 256 bytes with an instruction instead of the 64 o
 finds the second neighbour in L1. Only words that hold an element of the line are read; their other
 bytes may be another tensor's, and go no further than the end of the copy's line.
 
-An operand that is contiguous along neither dimension is gathered, element by element, into rows.
+An operand that is contiguous along neither dimension is gathered, element by element, into rows. One whose
+lines are to lie along the other dimension is transposed, a tile at a time: read along its own lines, and
+written along those of the copy in 16 bytes each.
 """
 
 import triton
 import triton.language as tl
 
 from tritonmm.kernels.follow import follow_previous_grid
+from tritonmm.kernels.tile import multiple_of
 
 UNSPECIALIZED = ["split", "turns", "x", "y", *(f"{x}_{name}" for x in "xy" for name in
                  ("lines", "length", "pitch", "stride_batch", "stride_line", "stride_element"))]  # fmt: skip
@@ -27,17 +30,19 @@ UNSPECIALIZED = ["split", "turns", "x", "y", *(f"{x}_{name}" for x in "xy" for n
 @triton.jit
 def copy_tiles(
     source, target, program, turns, lines, length, pitch, stride_batch, stride_line, stride_element,
-    TILE: tl.constexpr, WORDS: tl.constexpr, STRIDED: tl.constexpr,
+    TILE: tl.constexpr, WORDS: tl.constexpr, STRIDED: tl.constexpr, DIVISOR: tl.constexpr,
 ):  # fmt: skip
     """Up to `turns` tiles of an operand, one below the other, of TILE words each, WORDS of a line.
 
-    If STRIDED, words are elements. Programs are counted along the lines, then down the lines, then along the batch.
+    If STRIDED, words are elements. So they are if DIVISOR, and the source's lines lie across those of the copy: it
+    divides their length, the elements between two of them and the address. Programs are counted along the lines, then
+    down the lines, then along the batch.
     """
     LINES: tl.constexpr = TILE // WORDS
     BYTES: tl.constexpr = source.dtype.element_ty.primitive_bitwidth // 8
     words = length
     slack = 0
-    if not STRIDED:
+    if not (STRIDED or DIVISOR):
         words = ((length.to(tl.int64) * BYTES + 7) // 8).to(tl.int32)
         slack = (words.to(tl.int64) * 8 - length.to(tl.int64) * BYTES).to(tl.int32)
     across = tl.cdiv(words, WORDS)
@@ -52,7 +57,17 @@ def copy_tiles(
         inside = (line < lines)[:, None] & (at < words)[None, :]
         sources = source + line.to(tl.int64) * stride_line
         targets = target + line.to(tl.int64) * pitch
-        if STRIDED:
+        if DIVISOR:
+            VECTOR: tl.constexpr = 16 // BYTES
+            across_lines = (at < words)[:, None] & (line < multiple_of(lines, DIVISOR))[None, :]
+            columns = tl.multiple_of(source, DIVISOR * BYTES) + at.to(tl.int64)[:, None] * multiple_of(
+                stride_element, DIVISOR
+            )
+            elements = tl.trans(tl.load(columns + line[None, :], mask=across_lines))
+            targets = tl.multiple_of(target, 16) + line.to(tl.int64) * multiple_of(pitch, VECTOR)
+            whole = (line < lines)[:, None] & (at < tl.cdiv(words, VECTOR) * VECTOR)[None, :]
+            tl.store(targets[:, None] + at[None, :], elements, mask=whole)
+        elif STRIDED:
             elements = tl.load(sources[:, None] + at.to(tl.int64)[None, :] * stride_element, mask=inside)
             tl.store(targets[:, None] + at[None, :], elements, mask=inside)
         else:
@@ -72,13 +87,14 @@ def relayout_kernel(
     split, turns,
     x, x_copy, x_lines, x_length, x_pitch, x_stride_batch, x_stride_line, x_stride_element,
     y, y_copy, y_lines, y_length, y_pitch, y_stride_batch, y_stride_line, y_stride_element,
-    TILE: tl.constexpr, WORDS: tl.constexpr, STRIDED: tl.constexpr,
+    TILE: tl.constexpr, WORDS: tl.constexpr, STRIDED: tl.constexpr, DIVISOR: tl.constexpr,
 ):  # fmt: skip
     """x_copy[batch, line, element] = x[batch, line, element], and the same of y.
 
     A copy's lines start `pitch` elements apart, a multiple of 16 bytes, and its batches `lines` lines apart; strides
-    are those of the source, in elements, the last one 1 unless STRIDED. Grid: the programs of x, which are `split`, and
-    those of y, if any; each copies up to `turns` tiles of TILE words, of which a line has WORDS.
+    are those of the source, in elements, the last one 1 unless STRIDED, and the one before where DIVISOR is not 0.
+    Grid: the programs of x, which are `split`, and those of y, if any; each copies up to `turns` tiles of TILE words,
+    of which a line has WORDS.
     """
     follow_previous_grid()
     program = tl.program_id(0)
@@ -90,5 +106,5 @@ def relayout_kernel(
         operand = y, y_copy, y_lines, y_length, y_pitch
     copy_tiles(
         operand[0], operand[1], program, turns, operand[2], operand[3], operand[4], strides[0], strides[1], strides[2],
-        TILE, WORDS, STRIDED,
+        TILE, WORDS, STRIDED, DIVISOR,
     )  # fmt: skip

@@ -1,8 +1,9 @@
 """The skinny kernel: products with few rows or few columns, which cost what it costs to read the larger operand.
 
-That operand, the weights W [rows, k], is streamed once; the other, the activations X [cols, k], is
-small and comes from L2. What is computed is W @ X^T, so that the tall side of the tensor cores holds
-weights; whether rows are the output's columns or its rows is a matter of the strides that are passed.
+That operand, the weights W [rows, k], is streamed once, be it of the other's dtype or of 1 byte with
+scales; the other, the activations X [cols, k], is small and comes from L2. What is computed is W @ X^T,
+so that the tall side of the tensor cores holds weights; whether rows are the output's columns or its
+rows is a matter of the strides that are passed.
 One program sums BLOCK_R rows of W, BLOCK_C of X and a part of K. BLOCK_C = 1 multiplies on the CUDA
 cores: there are as many multiply-adds as weights, and a tensor core would do eight times as many.
 
@@ -24,10 +25,15 @@ from tritonmm.kernels.tile import block_offsets, multiple_of, rounded
 @triton.jit
 def dotted(
     w, x, rows_left, cols_left, k, steps, stride_wr, stride_wk, stride_xc, stride_xk,
-    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr,
+    scale, stride_sr, stride_sk, start,
+    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr, GROUP: tl.constexpr,
     PRECISION: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """The sums over `steps` blocks of K, on tensor cores; the loads run ahead through shared memory."""
+    """The sums over `steps` blocks of K, on tensor cores; the loads run ahead through shared memory.
+
+    Weights of another dtype than X are converted to it on their way. If GROUP, each block's sums are multiplied by the
+    scales, at `scale`, that its GROUP elements of K from `start` on have for each row of weights.
+    """
     rows = block_offsets(BLOCK_R, WIDE)
     cols = block_offsets(BLOCK_C, WIDE)
     depth = block_offsets(BLOCK_K, WIDE)
@@ -47,7 +53,14 @@ def dotted(
             activations = tl.load(x + x_offsets, mask=k_mask[:, None] & x_mask, other=0.0)
         if INTERPRETED:  # numpy has no bf16
             weights, activations = weights.to(tl.float32), activations.to(tl.float32)
-        acc = tl.dot(weights, activations, acc, input_precision=PRECISION)
+        elif weights.dtype.primitive_bitwidth < activations.dtype.primitive_bitwidth:
+            weights = weights.to(activations.dtype)
+        if GROUP > 0:
+            group = (start + step * BLOCK_K) // GROUP
+            scales = tl.load(scale + rows * stride_sr + group * stride_sk, mask=rows < rows_left, other=0.0)
+            acc += tl.dot(weights, activations, input_precision=PRECISION) * scales[:, None]
+        else:
+            acc = tl.dot(weights, activations, acc, input_precision=PRECISION)
         w += block_k * stride_wk
         x += block_k * stride_xk
     return acc
@@ -108,10 +121,11 @@ def skinny_kernel(
     w, x, out, c, bias, alpha, beta, table, factors, workspace, flags, rows, cols, k, launched, programs,
     stride_wb, stride_wr, stride_wk, stride_xb, stride_xc, stride_xk,
     stride_ob, stride_or, stride_oc, stride_cb, stride_cr, stride_cc, stride_br, stride_bc,
+    scale_b, stride_sr, stride_sk,
     BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr,
     ORDER: tl.constexpr, ALONG: tl.constexpr, SWAPPED: tl.constexpr, BATCHED: tl.constexpr,
     LAYOUT_W: tl.constexpr, LAYOUT_X: tl.constexpr, DIVISOR: tl.constexpr, EVEN_K: tl.constexpr,
-    STAGES: tl.constexpr, UNROLL: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
+    STAGES: tl.constexpr, UNROLL: tl.constexpr, SCALED: tl.constexpr, GROUP: tl.constexpr, PRECISION: tl.constexpr,
     WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """out[batch] = alpha * W[batch] @ X[batch]^T + bias + beta * C[batch], rounded once; W rows x k, X cols x k.
@@ -120,8 +134,9 @@ def skinny_kernel(
     `launched` is the number of indices of the order for one product of the batch, `programs` that of all.
     SWAPPED: rows are the output's rows, not its columns. LAYOUT_W, LAYOUT_X: "n" where K is the contiguous
     dimension, "t" where the other is. DIVISOR divides the length of every contiguous row of W and X and the stride
-    from one to the next. EVEN_K: BLOCK_K divides k. UNROLL: parts that are loaded together. workspace: SPLIT_K x
-    BLOCK_R x BLOCK_C for each tile; flags: one for each, its lower 31 bits zero.
+    from one to the next. scale_b: fp32 scales of the rows of W, or of each GROUP elements of K in them, at their
+    strides along rows and groups. EVEN_K: BLOCK_K divides k. UNROLL: parts that are loaded together. workspace:
+    SPLIT_K x BLOCK_R x BLOCK_C for each tile; flags: one for each, its lower 31 bits zero.
     """
     follow_previous_grid()
     if LAYOUT_W == "n":
@@ -170,7 +185,8 @@ def skinny_kernel(
         else:
             acc = dotted(
                 w, x, rows_left, cols_left, k_left, steps, stride_wr, stride_wk, stride_xc, stride_xk,
-                BLOCK_R, BLOCK_C, BLOCK_K, EVEN_K, PRECISION, WIDE, INTERPRETED,
+                scale_b + row * stride_sr if GROUP > 0 else None, stride_sr, stride_sk, start,
+                BLOCK_R, BLOCK_C, BLOCK_K, EVEN_K, GROUP, PRECISION, WIDE, INTERPRETED,
             )  # fmt: skip
         writes = True
         if SPLIT_K > 1:
@@ -180,6 +196,8 @@ def skinny_kernel(
             r = block_offsets(BLOCK_R, WIDE)[:, None]
             s = block_offsets(BLOCK_C, WIDE)[None, :]
             inside = (r < rows_left) & (s < cols_left)
+            if scale_b is not None and GROUP == 0:
+                acc *= tl.load(scale_b + (row + r) * stride_sr, mask=r < rows_left, other=0.0)
             if SCALED:
                 acc *= alpha
             if bias is not None:

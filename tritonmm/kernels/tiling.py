@@ -24,6 +24,9 @@ class Tiling:
     consumers_m, consumers_n: consumer warpgroups along the rows and the columns of the tile.
     strips: widths of what a consumer's columns are cut into, see `config.consumer_strips`.
     a_transposed, b_transposed: whether the operand's first dimension is the contiguous one in memory.
+    b_dtype, sum_dtype: of B where it is not A's, and of the sums.
+    promotes: whether the sums of each step of K are added to others outside of the tensor cores.
+    scales: how operands are scaled, see `Problem.scales`.
     piece_cols: columns of the pieces in which a consumer writes its part of the tile, in both CTAs together.
     out_buffers: shared buffers of one piece that a consumer cycles through.
     store: how finished pieces are written: "tma", through shared memory and by TMA, for an output whose address and row
@@ -61,6 +64,10 @@ class Tiling:
     a_hint: str = ""
     b_hint: str = ""
     out_hint: str = ""
+    b_dtype: gl.dtype | None = None
+    sum_dtype: gl.dtype = gl.float32
+    promotes: bool = False
+    scales: str = ""
 
     @property
     def tma_store(self):
@@ -139,7 +146,7 @@ class Tiling:
     def b_shared(self):
         dealt = self.dealt(3, n=1 if self.b_transposed else 2)
         layout = gl.NVMMASharedLayout.get_default_for
-        return tuple(layout(block, self.dtype, cga_layout=dealt) for block in self.b_blocks)
+        return tuple(layout(block, self.b_dtype or self.dtype, cga_layout=dealt) for block in self.b_blocks)
 
     @property
     def out_shared(self):
@@ -201,9 +208,24 @@ class Tiling:
     @property
     def acc_layouts(self):
         dealt = self.dealt(2, m=0, n=1)
-        return tuple(
-            gl.NVMMADistributedLayout([3, 0], [4, 1], [16, strip // self.ctas_n, 16], dealt) for strip in self.strips
-        )
+        deep = 256 // self.dtype.primitive_bitwidth  # a wgmma multiplies 32 bytes of K
+        widest = 128 if self.dtype == gl.int8 else 256  # Triton has no wgmma of int8 with more columns
+        widths = (min(strip // self.ctas_n, widest) for strip in self.strips)
+        return tuple(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, width, deep], dealt) for width in widths)
+
+    @property
+    def grouped(self):
+        """Whether each step of K has scales of its own."""
+        return "x" in self.scales
+
+    @property
+    def scaled_rows(self):
+        """Rows of A that share a scale of a group of K."""
+        return 128 if self.scales == "128x1" else 1
+
+    @property
+    def scaled_cols(self):
+        return 128 if self.scales == "1x128" else 1
 
     @property
     def row_layout(self):

@@ -49,12 +49,15 @@ class Plan:
         beta: float = 1.0,
         c: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
+        scales: tuple[torch.Tensor | None, torch.Tensor] | None = None,
     ) -> torch.Tensor:
         """out = alpha * (a @ b) + bias + beta * c, on the current stream of the plan's device.
 
         a: (batch, m, k) or (m, k); b: (batch, k, n) or (k, n); out: (batch, m, n) or (m, n);
-        c: what expands to out's shape; bias: (n,), contiguous. Shapes, dtypes, layouts, alignments and the operands of
-        the epilogue must be the problem's, and all memory on the plan's device.
+        c: what expands to out's shape; bias: (n,), contiguous; scales: those of a and of b, fp32, in as many rows and
+        columns as `Problem.scales` says, None for an a of 2 bytes; the hopper kernel takes b's contiguous along the
+        columns where each group of K has its own. Shapes, dtypes, layouts, alignments and the operands of the epilogue
+        must be the problem's, and all memory on the plan's device.
 
         That is checked, with ValueError, only the first time that tensors have these strides and alignments: later
         calls look at strides and addresses alone, and cost 2 us more than Triton's C launcher (an EPYC, Triton 3.6.0
@@ -68,15 +71,16 @@ class Plan:
             a.stride(), b.stride(), out.stride(),
             (a_at | b_at | out_at) & 15 and (a_at & 15, b_at & 15, out_at & 15),
             None if c is None and bias is None else (_looks(c), _looks(bias)),
+            scales and (_looks(scales[0]), _looks(scales[1])),
         )  # fmt: skip
         launch = self.launches.get(key)
         if launch is None or direct.hooked():
-            self._launch_by_jit(key, a, b, out, alpha, beta, c, bias)
+            self._launch_by_jit(key, a, b, out, alpha, beta, c, bias, scales)
         else:
-            launch.again(self, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias)
+            launch.again(self, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias, scales)
         return out
 
-    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None) -> tuple[tuple, dict]:
+    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None) -> tuple[tuple, dict]:
         """What the kernel is called with: its arguments, and its constants and options."""
         raise NotImplementedError
 
@@ -89,13 +93,13 @@ class Plan:
         """Which of the kernel's arguments are "a" and "b", where they have other names."""
         return {}
 
-    def _launch_by_jit(self, key: tuple, a, b, out, alpha, beta, c, bias) -> None:
+    def _launch_by_jit(self, key: tuple, a, b, out, alpha, beta, c, bias, scales) -> None:
         """Launches by Triton's JIT, which compiles where it must, and keeps the launch where it can be repeated."""
-        self._check(a, b, out, c, bias)
+        self._check(a, b, out, c, bias, scales)
         with self._current_device(), capture.relaxed():
             if self.device.type == "cuda":
                 context.bind(self.device.index)
-            arguments, options = self.arguments(a, b, out, alpha, beta, c, bias)
+            arguments, options = self.arguments(a, b, out, alpha, beta, c, bias, scales)
             kernel = self.kernel[(self.grid,)](*arguments, **options)
             if self.device.type == "cuda" and key not in self.launches:
                 launch = direct.repeatable(
@@ -109,11 +113,11 @@ class Plan:
             return contextlib.nullcontext()
         return torch.cuda.device(self.device)
 
-    def _check(self, a, b, out, c, bias) -> None:
+    def _check(self, a, b, out, c, bias, scales) -> None:
         p = self.problem
         for name, x, dtype, shape in (
             ("a", a, p.dtype, (p.m, p.k)),
-            ("b", b, p.dtype, (p.k, p.n)),
+            ("b", b, p.b_dtype, (p.k, p.n)),
             ("out", out, p.out_dtype, (p.m, p.n)),
         ):
             if x.shape != (p.batch, *shape) and (p.batch != 1 or x.shape != shape):
@@ -127,6 +131,17 @@ class Plan:
             raise ValueError(
                 f"bias has shape {list(bias.shape)} and strides {bias.stride()}; it must be [{p.n}], contiguous"
             )
+        if (scales is not None) != bool(p.scales):
+            raise ValueError(f"scales are {'missing' if p.scales else 'given'}, and {p} has scales {p.scales!r}")
+        for name, x, shape in zip(("scale_a", "scale_b"), scales or (), p.scale_shapes, strict=False):
+            if x is None and shape is None:
+                continue
+            if x is None or shape is None or x.shape != shape or x.dtype != torch.float32:
+                found = "missing" if x is None else f"{x.dtype} {list(x.shape)}"
+                wanted = "none" if shape is None else f"torch.float32 {list(shape)}"
+                raise ValueError(f"{name} is {found}; a plan of {p} takes {wanted}")
+        if self.config.kernel == "hopper" and p.grouped and p.scales != "1x128" and scales[1].stride(1) != 1:
+            raise ValueError(f"scale_b has strides {scales[1].stride()}; those of a group must be contiguous")
 
 
 def _looks(x: torch.Tensor | None) -> tuple | None:
@@ -171,6 +186,14 @@ def divisor(problem: Problem, elements: int, *lines: int) -> int:
     for line in ({"n": p.k, "t": p.m}.get(p.layout[0], 1), {"n": p.n, "t": p.k}.get(p.layout[1], 1), *lines):
         bits |= line
     return bits & -bits
+
+
+def scale_arguments(problem: Problem, scales: tuple[torch.Tensor | None, torch.Tensor] | None) -> tuple:
+    """Scales as kernels take them: A's and their strides along rows and groups, B's along columns and groups."""
+    if scales is None:
+        return None, 0, 0, None, 0, 0
+    a, b = scales
+    return a, *((0, 0) if a is None else a.stride()), b, b.stride(1), b.stride(0)
 
 
 def addend_strides(c: torch.Tensor | None, out: torch.Tensor) -> tuple[int, int, int]:

@@ -78,14 +78,14 @@ class Launch:
     """A compiled kernel, and its arguments for tensors of certain strides and alignments.
 
     A launch copies `values` and replaces what it changes: in the places `a`, `b`, `b_strip` and `out_map` tensor maps,
-    or addresses where the kernel takes those; in `out`, `c`, `bias`, `sums` and `flags` addresses; in `alpha` and
-    `beta` numbers. A place is None where the kernel has no such argument.
+    or addresses where the kernel takes those; in `out`, `c`, `bias`, `scale_a`, `scale_b`, `sums` and `flags`
+    addresses; in `alpha` and `beta` numbers. A place is None where the kernel has no such argument.
     """
 
     __slots__ = (
         "a", "a_maps", "alpha", "annotations", "b", "b_maps", "b_strip", "b_strip_maps", "beta", "bias", "c",
         "cooperative", "current_device", "flags", "function", "grid", "index", "kernel", "launch", "metadata", "out",
-        "out_map", "out_maps", "pdl", "signature", "stream_of", "sums", "values",
+        "out_map", "out_maps", "pdl", "scale_a", "scale_b", "signature", "stream_of", "sums", "values",
     )  # fmt: skip
 
     def __init__(self, kernel, grid: int, index: int, values: list, places: dict[str, int], maps: dict):
@@ -112,16 +112,17 @@ class Launch:
         self.out, self.out_map = places["out"], places.get("out_desc")
         self.alpha, self.beta = places["alpha"], places["beta"]
         self.c, self.bias = places.get("c"), places.get("bias")
+        self.scale_a, self.scale_b = places.get("scale_a"), places.get("scale_b")
         self.sums, self.flags = places.get("workspace"), places.get("flags")
         self.stream_of = driver.active.get_current_stream
         # torch.cuda.current_device, without looking whether CUDA is initialised.
         self.current_device = getattr(torch._C, "_cuda_getDevice", driver.active.get_current_device)
 
-    def again(self, plan, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias) -> None:
+    def again(self, plan, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias, scales=None) -> None:
         """Launches for tensors at the addresses a_at, b_at and out_at."""
         if self.current_device() != self.index:
             with torch.cuda.device(self.index):
-                return self.again(plan, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias)
+                return self.again(plan, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias, scales)
         values = self.values.copy()
         if self.a_maps is None:
             values[self.a] = a_at
@@ -140,6 +141,10 @@ class Launch:
             values[self.c] = c.data_ptr()
         if self.bias is not None:
             values[self.bias] = bias.data_ptr()
+        if self.scale_a is not None:
+            values[self.scale_a] = scales[0].data_ptr()
+        if self.scale_b is not None:
+            values[self.scale_b] = scales[1].data_ptr()
         if self.sums is not None:
             sums, flags = plan.workspace()  # held until the launch is in the stream
             values[self.sums] = sums.data_ptr()

@@ -10,10 +10,13 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from tritonmm.config import Config, consumer_grid, consumer_strips, output_buffers
 from tritonmm.kernels import hopper
 from tritonmm.kernels.tiling import Tiling
-from tritonmm.launch import Plan, addend_strides, described, workspace
-from tritonmm.problem import Problem
+from tritonmm.launch import Plan, addend_strides, described, scale_arguments, workspace
+from tritonmm.problem import DTYPES, Problem
 
-GLUON_DTYPES = {"bf16": gl.bfloat16, "fp16": gl.float16, "fp32": gl.float32}
+GLUON_DTYPES = {
+    "bf16": gl.bfloat16, "fp16": gl.float16, "fp32": gl.float32, "int8": gl.int8, "int32": gl.int32,
+    "fp8e4m3": gl.float8e4nv, "fp8e5m2": gl.float8e5,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +38,12 @@ class HopperPlan(Plan):
             workspace.flags(self.split * self.tiling.consumers, self.device),
         )
 
-    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None):
+    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
         p, config, tiling = self.problem, self.config, self.tiling
         a, b, out = (x.unsqueeze(0) if x.dim() == 2 else x for x in (a, b, out))
         tiles_m, tiles_n = config.tiles(p)
         sums, flags = self.workspace() if self.split else (None, None)
+        sums = sums if sums is None else sums.view(DTYPES[p.sum_dtype])
         b_stored = b.mT if tiling.b_transposed else b
         b_descs = [_describe(b_stored, *block) for block in zip(tiling.b_boxes, tiling.b_shared, strict=True)]
         arguments = (
@@ -50,7 +54,8 @@ class HopperPlan(Plan):
             float(alpha), float(beta), bias, c, *addend_strides(c, out),
             p.m, p.n, self.programs + self.split * (self.splits - 1), self.programs - self.split, self.splits,
             self.launched, tiles_m, tiles_n, -(-p.k // tiling.block_k),
-            self.table, self.order[1], sums, flags, b_descs[1] if len(b_descs) > 1 else None, tiling,
+            self.table, self.order[1], sums, flags, b_descs[1] if len(b_descs) > 1 else None,
+            *scale_arguments(p, scales), tiling,
         )  # fmt: skip
         # The parts of a split tile wait for each other: a cooperative grid is resident as a whole, or not started.
         options = {
@@ -87,6 +92,10 @@ def _tiling(problem: Problem, config: Config, order: tuple[str, tuple[int, ...],
         cluster=config.cluster,
         order=name,
         along=along,
+        b_dtype=GLUON_DTYPES[problem.b_dtype],
+        sum_dtype=GLUON_DTYPES[problem.sum_dtype],
+        promotes=problem.promotes,
+        scales=problem.scales,
     )
 
 

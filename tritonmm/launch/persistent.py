@@ -19,7 +19,7 @@ from tritonmm.launch.tile import INTERPRETED
 class PersistentPlan(Plan):
     kernel: ClassVar[Any] = persistent_kernel
 
-    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None):
+    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
         p, config = self.problem, self.config
         order, factors, along = self.order
         a_transposed, b_transposed = (letter == "t" for letter in p.layout)

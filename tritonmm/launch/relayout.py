@@ -26,6 +26,11 @@ TILE = 256
 NUM_WARPS = 1
 """What is computed once a line, each warp computes; so a warp has lines of its own."""
 
+TRANSPOSED_SIDE = 64
+"""Rows and columns of a tile that is transposed, in shared memory."""
+
+TRANSPOSING_WARPS = 4
+
 RESIDENT = 32
 """Programs that an SM holds: as many blocks as it takes. They have 64 KB on their way to it."""
 
@@ -66,8 +71,8 @@ class RelayoutPlan:
         yield from self.inner.kernels(a, b, out, **epilogue)
 
     def _copies(self, a: torch.Tensor, b: torch.Tensor) -> dict[str, "Copy"]:
-        operands = zip("ab", (a, b), self.problem.layout, strict=True)
-        return {name: Copy.of(x, letter) for name, x, letter in operands if name in self.config.relayout}
+        operands = zip("ab", (a, b), self.problem.layout, self.inner.problem.layout, strict=True)
+        return {name: Copy.of(x, letter, to) for name, x, letter, to in operands if name in self.config.relayout}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,7 @@ class Copy:
     operand: the room, seen as the product takes it; room: all of it; source: the operand to copy;
     batch, lines, length: its lines, as they are stored; pitch: elements between the starts of two in the room;
     strides: those of the source along batch, lines and elements; strided: whether it is gathered.
+    divisor: 0, or where its lines lie across the source's, what divides their length and the strides between them.
     """
 
     operand: torch.Tensor
@@ -88,35 +94,52 @@ class Copy:
     pitch: int
     strides: tuple[int, int, int]
     strided: bool
+    divisor: int
 
     @classmethod
-    def of(cls, x: torch.Tensor, letter: str) -> "Copy":
-        """x: (batch, rows, columns) or (rows, columns), stored as the letter of its layout says."""
+    def of(cls, x: torch.Tensor, letter: str, to: str = "") -> "Copy":
+        """x: (batch, rows, columns) or (rows, columns), stored as the letter of its layout says.
+
+        to: the letter of the copy; as its own where not given, "n" of "s".
+        """
+        to = to or letter.replace("s", "n")
         stride_batch, *steps = strides(x)
         lines, length = x.shape[-2:]
-        if letter == "t":
+        if to == "t":
             lines, length = length, lines
             steps.reverse()
         batch = x.shape[0] if stride_batch else 1  # what is broadcast is copied once, and broadcast again
         pitch = _pitch_bytes(length * x.element_size()) // x.element_size()
         room = torch.empty(batch * lines * pitch, dtype=x.dtype, device=x.device)
-        places = lines * pitch if batch > 1 else 0, *((1, pitch) if letter == "t" else (pitch, 1))
+        places = lines * pitch if batch > 1 else 0, *((1, pitch) if to == "t" else (pitch, 1))
         operand = room.as_strided(x.shape, places[-x.dim() :])
-        return cls(operand, room, x, batch, lines, length, pitch, (stride_batch, *steps), letter == "s")
+        divisor = 0
+        if letter not in (to, "s"):
+            bits = 16 | lines | steps[1] | stride_batch | x.data_ptr() // x.element_size()
+            divisor = bits & -bits
+        return cls(operand, room, x, batch, lines, length, pitch, (stride_batch, *steps), letter == "s", divisor)
 
     @property
     def words(self) -> int:
-        """Words of a line, or elements where they are gathered."""
-        return self.length if self.strided else -(-self.length * self.source.element_size() // 8)
+        """Words of a line, or elements where they are gathered or transposed."""
+        by_element = self.strided or self.divisor
+        return self.length if by_element else -(-self.length * self.source.element_size() // 8)
+
+    @property
+    def tile(self) -> int:
+        """Words in a tile."""
+        return TRANSPOSED_SIDE**2 if self.divisor else TILE
 
     @property
     def tile_words(self) -> int:
         """Words of one line in a tile."""
+        if self.divisor:
+            return TRANSPOSED_SIDE
         return TILE if self.words > TILE // 2 else 32
 
     def programs(self, turns: int) -> int:
         """Programs of `turns` tiles each, one below the other."""
-        down = -(-self.lines // (TILE // self.tile_words * turns))
+        down = -(-self.lines // (self.tile // self.tile_words * turns))
         return self.batch * down * -(-self.words // self.tile_words)
 
     @property
@@ -141,7 +164,7 @@ def fill(copies: list[Copy], wave: int) -> None:
 
 
 def _launched_together(copies: list[Copy]) -> list[list[Copy]]:
-    alike = len({(copy.tile_words, copy.strided) for copy in copies}) == 1
+    alike = len({(copy.source.dtype, copy.tile_words, copy.strided, copy.divisor) for copy in copies}) == 1
     return [copies] if alike else [[copy] for copy in copies]
 
 
@@ -150,6 +173,7 @@ def launch(copies: list[Copy], wave: int) -> tuple[int, tuple, dict]:
     x, y = copies[0], copies[-1]
     turns = -(-sum(copy.programs(1) for copy in copies) // wave)  # in one wave each program starts once
     arguments = x.programs(turns), turns, *x.arguments, *y.arguments
-    options = {"TILE": TILE, "WORDS": x.tile_words, "STRIDED": x.strided, "num_warps": NUM_WARPS}
+    options = {"TILE": x.tile, "WORDS": x.tile_words, "STRIDED": x.strided, "DIVISOR": x.divisor}
+    options["num_warps"] = TRANSPOSING_WARPS if x.divisor else NUM_WARPS
     options |= early_start(x.room.device)
     return sum(copy.programs(turns) for copy in copies), arguments, options

@@ -7,8 +7,8 @@ import torch
 
 from tritonmm.config import streams_a
 from tritonmm.kernels.skinny import skinny_kernel
-from tritonmm.launch import Plan, addend_strides, divisor, early_start, strides, workspace
-from tritonmm.launch.tile import INTERPRETED
+from tritonmm.launch import Plan, addend_strides, divisor, early_start, scale_arguments, strides, workspace
+from tritonmm.launch.tile import INTERPRETED, dot_precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class SkinnyPlan(Plan):
             workspace.flags(self.programs, self.device),
         )
 
-    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None):
+    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
         p, config = self.problem, self.config
         order, factors, along = self.order
         # A [m, k], B [k, n] and the output as the kernel sees them: W [rows, k], X [cols, k], out [rows, cols].
@@ -47,16 +47,18 @@ class SkinnyPlan(Plan):
         options = {
             "BLOCK_R": block_r, "BLOCK_C": block_c, "BLOCK_K": config.block_k, "SPLIT_K": config.split_k,
             "ORDER": order, "ALONG": along, "SWAPPED": swapped, "BATCHED": p.batch > 1,
-            "LAYOUT_W": layouts[0], "LAYOUT_X": layouts[1], "DIVISOR": divisor(p, p.alignment // p.element_bytes),
+            "LAYOUT_W": layouts[0], "LAYOUT_X": layouts[1],
+            "DIVISOR": divisor(p, p.alignment // max(p.element_bytes, p.b_element_bytes)),
             "EVEN_K": p.k > 0 and p.k % config.block_k == 0, "STAGES": config.num_stages,
             "UNROLL": _unroll(block_r * block_c // config.num_warps, config.split_k),
-            "SCALED": p.epilogue.scaled, "PRECISION": p.precision,
+            "SCALED": p.epilogue.scaled, "GROUP": p.group if p.grouped else 0, "PRECISION": dot_precision(p),
             "WIDE": max(spans) * max(block_r, block_c, config.block_k) >= 2**31, "INTERPRETED": INTERPRETED,
             "num_warps": config.num_warps, "num_stages": config.num_stages, **early_start(self.device),
         }  # fmt: skip
         arguments = (
             w, x, out, c, bias, float(alpha), float(beta), self.table, factors, sums, flags,
             rows, cols, p.k, self.launched, self.programs, *spans, *bias_strides,
+            *scale_arguments(p, scales)[3:],
         )  # fmt: skip
         return arguments, options
 

@@ -4,28 +4,38 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import triton
+import triton.language as tl
 
 from tritonmm.kernels.tile import tile_kernel
-from tritonmm.launch import Plan, addend_strides, divisor, early_start, strides
+from tritonmm.launch import Plan, addend_strides, divisor, early_start, scale_arguments, strides
+from tritonmm.problem import Problem
 
 INTERPRETED = not isinstance(tile_kernel, triton.JITFunction)
 """Whether kernels run in Triton's interpreter: TRITON_INTERPRET was set before the first import."""
+
+_SUMS = {"fp32": tl.float32, "fp64": tl.float64, "int32": tl.int32}
+
+
+def dot_precision(problem: Problem) -> str:
+    """How tl.dot multiplies; the interpreter only knows one way."""
+    return "ieee" if INTERPRETED or problem.precision == "fast" else problem.precision
 
 
 @dataclass(frozen=True, slots=True)
 class TilePlan(Plan):
     kernel: ClassVar[Any] = tile_kernel
 
-    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None):
+    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
         p, config = self.problem, self.config
         order, factors, along = self.order
         spans = *strides(a), *strides(b), *strides(out), *addend_strides(c, out)
-        elements = min(p.alignment, p.out_alignment) // max(p.element_bytes, p.out_element_bytes)
+        elements = min(p.alignment, p.out_alignment) // max(p.element_bytes, p.b_element_bytes, p.out_element_bytes)
         options = {
             "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BLOCK_K": config.block_k,
             "ORDER": order, "ALONG": along,
             "LAYOUT_A": p.layout[0], "LAYOUT_B": p.layout[1], "DIVISOR": divisor(p, elements, p.n),
-            "PERSISTENT": config.persistent, "SCALED": p.epilogue.scaled, "PRECISION": p.precision,
+            "PERSISTENT": config.persistent, "SCALED": p.epilogue.scaled, "PRECISION": dot_precision(p),
+            "SUM": _SUMS[p.sum_dtype], "PROMOTES": p.promotes, "SCALES": p.scales, "GROUP": p.group if p.grouped else 0,
             "WIDE": max(spans) * max(config.block_m, config.block_n, config.block_k) >= 2**31,
             "INTERPRETED": INTERPRETED,
             "num_warps": config.num_warps, "num_stages": config.num_stages, **early_start(self.device),
@@ -33,5 +43,12 @@ class TilePlan(Plan):
         arguments = (
             a, b, out, c, bias, float(alpha), float(beta), self.table, factors,
             p.m, p.n, p.k, self.launched, self.programs, *spans,
+            *_scales(p, scales),
         )  # fmt: skip
         return arguments, options
+
+
+def _scales(problem: Problem, scales) -> tuple:
+    """As `scale_arguments`; those of whole tensors are read for every row and column."""
+    a, *a_strides, b, stride_n, stride_k = scale_arguments(problem, scales)
+    return (a, 0, 0, b, 0, 0) if problem.scales == "tensor" else (a, *a_strides, b, stride_n, stride_k)
