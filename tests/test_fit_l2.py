@@ -1,4 +1,4 @@
-"""The model of L2 against the counters of an H200 that are committed: its promises on shapes that the fit did not see."""
+"""The model of L2 against the counters of an H200 that are committed: its promises on shapes unseen by the fit."""
 
 import pytest
 

@@ -3,8 +3,8 @@
 The programs that run at the same time form a *wave* and walk along K together. In a step each distinct panel of a wave,
 rows of A or columns of B, is fetched from device memory at most once, however many programs want it. Whether it must
 be fetched at all is the question of an LRU cache: it is still in L2 if the distinct bytes touched since its last use
-fit the capacity. Finished tiles of C pass through L2 and take room there. That, the lockstep, predicts the DRAM reads of
-most launches; two laws and a handful of constants are what a real GPU adds:
+fit the capacity. Finished tiles of C pass through L2 and take room there. That, the lockstep, predicts the DRAM reads
+of most launches; two laws and a handful of constants are what a real GPU adds:
 
 * programs drift apart. Persistent ones, which nothing brings together, fall behind each other a little in every step;
   where they are further apart than L2 reaches back, a panel is fetched twice;

@@ -2,7 +2,7 @@
 
 It follows every panel through an LRU, a step of block_k at a time, where `l2.of` samples waves and depths. An LRU needs
 no list of slices for that: all panels of a wave advance together, so the bytes between two uses of a slice are sums
-over whole panels plus a part that is linear in the step: see `_missed`. Drift and merging are the laws of `tritonmm.l2`.
+over whole panels plus a part that is linear in the step: see `_missed`. Drift and merging are as in `tritonmm.l2`.
 """
 
 import numpy as np
