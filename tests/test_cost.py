@@ -103,9 +103,9 @@ def test_a_wave_that_is_just_too_long_is_paid():
 def test_waves_count_what_runs_together():
     p = Problem(8192, 8192, 8192)
     assert cost.predict(p, LARGEST, H200).waves == math.ceil(64 * 32 / 132)
-    pairs = replace(MIDDLE, num_stages=3)
+    pairs = replace(MIDDLE, block_m=64, num_stages=3)
     assert l2.programs_per_sm(p, pairs, H200) == 2
-    assert cost.predict(p, pairs, H200).waves == math.ceil(64 * 64 / 264)
+    assert cost.predict(p, pairs, H200).waves == math.ceil(128 * 64 / 264)
 
 
 @pytest.mark.parametrize("config", [LARGEST, SMALL], ids=str)
@@ -135,15 +135,15 @@ def test_deep_k_wants_split_k():
 
 
 def test_a_bad_order_costs_what_was_measured():
-    """16384 x 16384 x 4096 on an H200: factor 1 takes 1.15 of the time of factor 16, factor 4 1.01."""
-    one, four, sixteen = (
+    """16384 x 16384 x 4096 on an H200: factor 1 takes 1.166 of the time of factor 12, factor 4 1.018 (2026-11-21)."""
+    one, four, twelve = (
         cost.predict(
             Problem(16384, 16384, 4096), replace(LARGEST, persistent=True, order=SwizzleMerge(f)), H200
         ).seconds
-        for f in (1, 4, 16)
+        for f in (1, 4, 12)
     )
-    assert one / sixteen == pytest.approx(1.146, abs=0.05)
-    assert four / sixteen == pytest.approx(1.008, abs=0.02)
+    assert one / twelve == pytest.approx(1.166, abs=0.06)
+    assert four / twelve == pytest.approx(1.018, abs=0.02)
 
 
 def test_overflow_programs_are_not_free():

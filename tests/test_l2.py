@@ -1,4 +1,4 @@
-"""L2 traffic: the model against a brute-force LRU, the laws any cache obeys, and measured DRAM reads."""
+"""L2 traffic: the simulator against a brute-force LRU, the sample against it, laws of any cache, counters."""
 
 import itertools
 from dataclasses import replace
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tritonmm import gpu as gpus
-from tritonmm import l2, orders
+from tritonmm import l2, l2_simulator, orders
 from tritonmm.config import Config
 from tritonmm.orders import ColumnMajor, Hilbert, Morton, RowMajor, Serpentine, SplitMerge, SwizzleMerge, Table
 from tritonmm.problem import Problem
@@ -27,6 +27,8 @@ ORDERS = [
     Morton(),
     Hilbert(),
 ]
+LOCKSTEP = l2.Constants(capacity=1.0, spread=1e-9, drift=0.0, coupled=1.0, partner=0.0, merged=0.0, apart=1.0)
+"""Programs that never drift apart, an LRU that forgets at once, and merging by the SMs of a TPC alone."""
 ROW_MAJOR = RowMajor()
 LARGE = Problem(16384, 16384, 4096)
 
@@ -107,13 +109,13 @@ def traffic_by_hand(p: Problem, c: Config, gpu: gpus.Gpu) -> tuple[int, int]:
     return dram, asked
 
 
-@pytest.mark.parametrize("capacity", [0, 9_000, 14_000, 20_000, 27_000, 40_000, 10**9])
+@pytest.mark.parametrize("capacity", [0, 9_001, 14_001, 20_001, 27_001, 40_001, 10**9])
 @pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "plain"])
 @pytest.mark.parametrize("order", [*ORDERS, shuffled(7, 5)], ids=str)
 def test_equals_brute_force_lru(order, persistent, capacity):
     p, c = Problem(105, 150, 50), small_config(order, persistent)
     gpu = small_gpu(capacity, sms=5 if persistent else 1)
-    found = l2.of(p, c, gpu)
+    found = l2_simulator.simulate(p, c, gpu, LOCKSTEP)
     assert (found.dram_read_bytes, found.l2_read_bytes) == traffic_by_hand(p, c, gpu), f"{p}, {c}, {capacity}: {found}"
 
 
@@ -124,13 +126,13 @@ def test_equals_brute_force_lru(order, persistent, capacity):
     k=st.integers(0, 70),
     batch=st.integers(1, 3),
     sms=st.integers(1, 9),
-    capacity=st.integers(0, 60_000),
+    capacity=st.integers(0, 30_000).map(lambda half: 2 * half + 1),  # bytes touched are even: none is just the capacity
     persistent=st.booleans(),
     order=st.sampled_from(ORDERS),
 )
 def test_equals_brute_force_lru_on_any_problem(m, n, k, batch, sms, capacity, persistent, order):
     p, c, gpu = Problem(m, n, k, batch=batch), small_config(order, persistent), small_gpu(capacity, sms)
-    found = l2.of(p, c, gpu)
+    found = l2_simulator.simulate(p, c, gpu, LOCKSTEP)
     assert (found.dram_read_bytes, found.l2_read_bytes) == traffic_by_hand(p, c, gpu)
 
 
@@ -163,7 +165,7 @@ def test_huge_l2_reads_everything_once(order, persistent):
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_more_l2_never_reads_more(order):
     p, c = Problem(400, 600, 128), small_config(order)
-    reads = [l2.of(p, c, small_gpu(capacity)).dram_read_bytes for capacity in range(0, 400_000, 10_000)]
+    reads = [l2_simulator.simulate(p, c, small_gpu(size)).dram_read_bytes for size in range(0, 400_000, 10_000)]
     assert reads == sorted(reads, reverse=True)
     assert reads[0] > reads[-1], f"{order}: the capacity makes no difference: {reads}"
 
@@ -171,28 +173,22 @@ def test_more_l2_never_reads_more(order):
 def test_partitions_keep_a_copy_each():
     p, c = Problem(400, 600, 128), small_config()
     whole = l2.of(p, c, small_gpu(120_000))
-    halved = l2.of(p, c, replace(small_gpu(240_000), l2_partitions=2))
-    assert whole == halved
-    assert whole != l2.of(p, c, small_gpu(240_000))
+    size = round(120_000 / l2.FITTED.capacity)
+    halved = l2.of(p, c, replace(small_gpu(size), l2_partitions=2))
+    assert halved.dram_read_bytes == pytest.approx(whole.dram_read_bytes, rel=1e-4)
+    assert halved.dram_read_bytes > 1.05 * l2.of(p, c, small_gpu(size)).dram_read_bytes
+    assert halved.fabric_bytes > whole.fabric_bytes == 0
 
 
-@pytest.mark.parametrize(("factor", "gigabytes"), [(1, 9.1), (4, 4.7), (8, 2.7), (16, 2.1), (22, 2.15)])
+@pytest.mark.parametrize(("factor", "gigabytes"), [(2, 8.56), (4, 4.81), (8, 2.83), (16, 2.00), (24, 2.46)])
 def test_near_the_counters_of_an_h200(factor, gigabytes):
     read = l2.traffic(16384, 16384, 4096, large_config(SwizzleMerge(factor))).dram_read_bytes / 1e9
-    assert read == pytest.approx(gigabytes, rel=0.15)
+    assert read == pytest.approx(gigabytes, rel=0.2)
 
 
 def test_a_good_factor_beats_row_major():
     reads = {o: l2.of(LARGE, large_config(o), H200).dram_read_bytes for o in (RowMajor(), SwizzleMerge(16))}
     assert reads[SwizzleMerge(16)] < reads[RowMajor()] / 3
-
-
-def test_l2_reads_change_with_the_order_as_counted():
-    """Misses at 8192^3 are 0.33 of the reads with factor 1, 0.41 with 4; both miss the same bytes."""
-    one, four = (l2.traffic(8192, 8192, 8192, large_config(SwizzleMerge(f))) for f in (1, 4))
-    assert one.dram_read_bytes == pytest.approx(four.dram_read_bytes, rel=0.02)
-    assert one.l2_read_bytes / four.l2_read_bytes == pytest.approx(0.41 / 0.33, rel=0.02)
-    assert one.hit_rate > four.hit_rate
 
 
 @pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "plain"])
@@ -208,7 +204,7 @@ def test_overflow_programs_free_their_slot_in_a_plain_launch():
     visited = overflowing.order.visit(9, 7)
     without = replace(overflowing, order=Table(visited[visited[:, 0] >= 0]))
     assert len(visited) > 9 * 7
-    assert l2.of(p, overflowing, gpu) == l2.of(p, without, gpu)
+    assert l2_simulator.simulate(p, overflowing, gpu) == l2_simulator.simulate(p, without, gpu)
 
 
 def test_a_row_more_costs_a_row():
@@ -226,7 +222,7 @@ def test_whole_waves_of_a_batch_add_up(capacity):
     gpu = small_gpu(capacity)  # 5 tiles: a wave each
     found, single = l2.of(many, small_config(), gpu), l2.of(one, small_config(), gpu)
     assert found.dram_read_bytes == 4 * single.dram_read_bytes
-    assert found.l2_read_bytes == 4 * single.l2_read_bytes
+    assert found.l2_read_bytes == pytest.approx(4 * single.l2_read_bytes, abs=2)
     assert found.dram_write_bytes == 4 * single.dram_write_bytes
 
 
@@ -255,16 +251,17 @@ def test_split_k_moves_partial_sums():
 
 def test_wide_elements_count_double():
     half, full = (l2.traffic(512, 512, 512, small_config(), dtype=d) for d in ("bf16", "fp32"))
-    assert full.l2_read_bytes == 2 * half.l2_read_bytes
+    assert full.l2_read_bytes == pytest.approx(2 * half.l2_read_bytes, abs=1)
     assert full.dram_write_bytes == 2 * half.dram_write_bytes
 
 
 def test_a_plain_launch_holds_what_an_sm_can():
     p = Problem(8192, 8192, 4096)
     assert l2.programs_per_sm(p, Config(block_m=128, block_n=256, num_stages=3), H200) == 1
-    assert l2.programs_per_sm(p, Config(block_m=128, block_n=128, num_stages=3), H200) == 2  # shared memory
-    assert l2.programs_per_sm(p, Config(block_m=128, block_n=128, block_k=16, num_warps=8), H200) == 2  # registers
-    assert l2.programs_per_sm(p, Config(block_m=16, block_n=16, block_k=16, num_warps=16), H200) == 3
+    assert l2.programs_per_sm(p, Config(block_m=128, block_n=128, num_stages=3), H200) == 1  # registers
+    assert l2.programs_per_sm(p, Config(block_m=64, block_n=128, num_stages=3), H200) == 2  # registers
+    assert l2.programs_per_sm(p, Config(block_m=64, block_n=128, num_stages=6), H200) == 1  # shared memory
+    assert l2.programs_per_sm(p, Config(block_m=16, block_n=16, block_k=16, num_warps=16), H200) == 2
     assert l2.concurrent(p, large_config(RowMajor()), H200) == 132
     assert l2.concurrent(Problem(128, 512, 64), large_config(RowMajor()), H200) == 2
 
@@ -293,3 +290,30 @@ def test_prints_units_and_hit_rate():
         str(l2.Traffic(2_500_000_000, 900, 10_000_000_000))
         == "DRAM reads 2.5 GB, writes 900 B; L2 reads 10 GB, 75.0% hit"
     )
+
+
+@pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "plain"])
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+@pytest.mark.parametrize("sizes", [(16384, 16384, 4096), (8200, 8192, 1024), (3000, 9000, 2000)], ids=str)
+def test_the_sample_is_within_a_sixth_of_the_simulator(sizes, order, persistent):
+    p, c = Problem(*sizes), replace(large_config(order), persistent=persistent)
+    found, exact = l2.of(p, c, H200), l2_simulator.simulate(p, c, H200)
+    assert found.dram_read_bytes == pytest.approx(exact.dram_read_bytes, rel=1 / 6)
+    assert found.l2_read_bytes == pytest.approx(exact.l2_read_bytes, rel=0.03)
+    assert found.dram_write_bytes == exact.dram_write_bytes
+
+
+def test_the_sample_does_not_grow_with_the_product(monkeypatch):
+    """A large product costs no more than one that is a few waves longer than the sample."""
+    seen = []
+    missed = l2._missed
+    monkeypatch.setattr(l2, "_missed", lambda used, *rest: seen.append(used.shape[0]) or missed(used, *rest))
+    for size in (8192, 16384, 65536):
+        l2.estimate(Problem(size, size, 4096), large_config(SwizzleMerge(8)), H200, l2.FITTED)
+    assert max(seen) <= l2.FIRST_WAVES + l2.LAST_WAVES
+
+
+def test_says_where_it_is_unverified():
+    c = large_config(SwizzleMerge(8))
+    assert "unverified" not in str(l2.traffic(4096, 4096, 1024, c, gpu="h200"))
+    assert "unverified" in str(l2.traffic(4096, 4096, 1024, c, gpu="a100"))

@@ -54,9 +54,13 @@ LAUNCH = 3e-6
 # Seconds of one more launch in a stream that is busy.
 NEXT_LAUNCH = 2e-6
 
-# The p of the p-norm: the larger, the closer to a maximum. With 4, swizzle-merge:1 is 11% slower than
-# swizzle-merge:16 at 16384 x 16384 x 4096, and swizzle-merge:4 less than 1%; measured are 15% and 1%.
+# The p of the p-norm: the larger, the closer to a maximum. With 4, swizzle-merge:1 is 22% slower than
+# swizzle-merge:12 at 16384 x 16384 x 4096; measured are 17%.
 OVERLAP = 4
+
+# Seconds by which a second of DRAM transfers slows the mma even where it is hidden: it takes power that the mma lacks.
+# A round number for the times of factors on the shapes that `autotune.fit_l2` may see (2026-11-21).
+DRAM_POWER = 0.1
 
 # Side of a warp's part of the tile, in elements, at which fetching operands from shared memory takes as
 # long as the mma itself.
@@ -106,11 +110,13 @@ def predict(problem: Problem, config: Config, gpu: Gpu) -> Prediction:
         "device memory": traffic.dram_bytes / (gpu.bandwidth * ACHIEVABLE_BANDWIDTH),
         "l2": through_l2 / (L2_BANDWIDTH_PER_SM * min(gpu.sms, tiles)),
     }
+    together = parts | {"launch": LAUNCH}
+    bound = max(together, key=together.get)
+    parts["tensor cores"] += DRAM_POWER * parts["device memory"]
     longest = max(parts.values())
     seconds = longest * sum((part / longest) ** OVERLAP for part in parts.values()) ** (1 / OVERLAP)
-    parts["launch"] = LAUNCH
     seconds += relayout_seconds(problem, config, gpu)
-    return Prediction(LAUNCH + seconds, max(parts, key=parts.get), -(-tiles // programs), traffic)
+    return Prediction(LAUNCH + seconds, bound, -(-tiles // programs), traffic)
 
 
 def relayout_seconds(problem: Problem, config: Config, gpu: Gpu) -> float:
