@@ -2,8 +2,10 @@
 
 import pandas as pd
 import pytest
-from swept import ABOUT, counted, lines, texts, trial
+from click.testing import CliRunner
+from swept import ABOUT, counted, lines, texts, trial, write
 
+from tritonmm.cli import main
 from tritonmm.orders import SplitMerge
 from tritonmm.plots import __main__ as figures
 from tritonmm.plots import families, model, overflow, rows, validation
@@ -15,6 +17,19 @@ def assert_drawn(draw, frame, path):
     written = draw(frame, ABOUT, path / "figure")
     assert [each.suffix for each in written] == [".png", ".svg"]
     assert all(each.stat().st_size > 1000 for each in written)
+
+
+@pytest.mark.parametrize("with_counters", [True, False], ids=["counters", "times alone"])
+def test_the_command_draws_what_the_file_has_and_names_the_rest(with_counters, tmp_path):
+    found = [trial(1000, order, 128) for order in ORDERS]
+    frame = pd.DataFrame([counted(row) if with_counters else row for row in found])
+    done = CliRunner().invoke(main, ["plot", str(write(tmp_path / "s.csv", frame)), "--out", str(tmp_path / "made")])
+    assert done.exit_code == 0, done.output
+    drawn = {"factors", "comparison", "overflow"} | ({"validation"} if with_counters else set())
+    assert {path.name for path in (tmp_path / "made").iterdir()} == {
+        f"s-{n}.{e}" for n in drawn for e in ("png", "svg")
+    }
+    assert ("no validation figure: the results have no column counted_" in done.output) == (not with_counters)
 
 
 def test_validation_compares_todays_model_with_the_counters(tmp_path):
