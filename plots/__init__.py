@@ -1,18 +1,21 @@
 """The figures: of orders, exact, and of results files.
 
     visit.py         the tiles of a grid in the order of their visit
-    factors.py       throughput against the swizzle factor
-    traffic.py       DRAM reads, L2 reads and hit rate against the swizzle factor
-    comparison.py    the orders against row-major
+    factors.py       hit rate, DRAM reads, L2 reads and throughput against the swizzle factor, measured and predicted
+    comparison.py    the families of orders against the best single factor
+    validation.py    the model's bytes against the counted ones
+    overflow.py      split-merge against swizzle-merge: programs and time
     layouts.py       tiles coloured by bank, fragments coloured by thread
+    pipeline.py      stages, depth of a step and epilogue
     transpose.py     the transpose through plain, padded and swizzled tiles, against a copy
 
 Each has functions that make a matplotlib Figure, and `draw(..., path)`, which writes it as PNG and SVG and
-returns both paths. Factors, traffic and comparison draw what `read_csv` returns. All need the `plot` extra, matplotlib
-and pandas. `python -m tritonmm.plots` draws the exact figures of the README again.
+returns both paths. Factors, comparison, validation and overflow draw what `read_csv` returns of a sweep. All
+need the `plot` extra, matplotlib and pandas. `python -m tritonmm.plots` draws the figures of the README and the
+docs again.
 """
 
-from tritonmm.plots import comparison, factors, traffic, visit
+from tritonmm.plots import comparison, factors, visit
 from tritonmm.plots.rows import read_csv
 
-__all__ = ["comparison", "factors", "read_csv", "traffic", "visit"]
+__all__ = ["comparison", "factors", "read_csv", "visit"]

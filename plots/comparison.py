@@ -1,108 +1,130 @@
-"""The orders against row-major, each at its best factor: time, and bytes read from DRAM."""
+"""The families of orders against the best single factor: time, and bytes read from DRAM."""
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+from matplotlib import colormaps
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from tritonmm.orders import RowMajor, SwizzleMerge, parse
-from tritonmm.plots import rows, style
+from tritonmm.plots import families, model, rows, style
 
-_COLOURS = {  # Okabe and Ito's, by the order's name whatever its factors
-    "swizzle-merge": "#0072b2",
-    "split-merge": "#d55e00",
-    "serpentine": "#009e73",
-    "hilbert": "#cc79a7",
-    "morton": "#e69f00",
-    "column-major": "#56b4e9",
-}
+_MARKERS = "osD^vPX<>p"
+_SPREAD = 0.66  # of the room between two families, over which their problems are spread
 
 
 def draw(frame: pd.DataFrame, about: dict[str, str], path: str | Path) -> list[Path]:
     """Draw a results file (its table, its comment lines); returns the paths of PNG and SVG.
 
-    Each order stands with its fastest row, whatever the config; so does row-major, to which it is
-    compared. The second panel is left out where no row has dram_read_bytes.
+    Each family of orders stands with its fastest factor, and is compared with the fastest of the single
+    factors of swizzle-merge, in the config that ran most families. DRAM reads are the counted ones where
+    all of a problem were counted, and today's model's elsewhere, for a GPU that it knows.
     Raises ValueError for results that cannot be drawn, see `rows.ok` and `rows.caption`, and where no
-    problem has a row of row-major and one of another order.
+    problem has a row of swizzle-merge with one factor and one of another family.
     """
     return style.save(figure(frame, about), path)
 
 
 @style.styled
 def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
-    """The figure of `draw`: in each axes a scatter of gid "dots", top to bottom as `best` has the rows."""
+    """The figure of `draw`: in each axes a line of markers for each problem, of its label as gid."""
     drawn = rows.ok(frame, "time_us")
-    table = best(drawn)
-    origin, rest = rows.caption(drawn, about)
-    panels = {"time": "time, row-major = 1 (less is better)"}
-    if table.dram.notna().any():
-        panels["dram"] = f"DRAM reads {rows.origin(drawn, rows.traffic_column(drawn))}, row-major = 1"
+    table = best(model.beside(drawn, about))
     labels = list(dict.fromkeys(table.label))
-    at = [i + 1.6 * labels.index(label) for i, label in enumerate(table.label)]  # a heading above each problem
-    colours = [_COLOURS.get(parse(text).name, style.INK) for text in table.order]
-    note = "Each order at its fastest factor and config; the dotted line is row-major's fastest."
-    without = sorted({label for label, _ in rows.problems(drawn)} - set(labels))
-    if without:
-        note += f" Without a row of row-major: {', '.join(without)}."
+    names = [name for name in [*families.COLOURS, *dict.fromkeys(table.family)] if name in set(table.family)]
+    names = [name for name in dict.fromkeys(names) if name != "grouped"]
+    origin, rest = rows.caption(drawn, about)
+    panels = {"time": "time (less is better)"}
+    if table.dram.notna().any():
+        said = {(True,): "counted", (False,): "predicted", (False, True): "counted, or predicted (hollow)"}
+        panels["dram"] = f"DRAM reads, {said[tuple(sorted(set(table.counted)))]}"
+    tried = table.groupby("family").tried.min()
+    note = f"1, the dotted line: the fastest of {tried['grouped']} or more single factors of swizzle-merge, in the same"
+    note += " config. Beside each family how many of its orders were run; the fastest is shown."
+    alone = len(rows.problems(drawn)) - len(labels)
+    if alone:
+        note += f" {alone} problems of the results have nothing to compare."
+    note += "\n" + style.configs((label, None, config) for label, config in zip(table.label, table.config, strict=True))
 
-    sheet = style.sheet(0.165 * (at[-1] + 2.5) + 0.55, f"Orders against row-major: {origin}", rest, note)
+    height = max(0.46 * len(names) + 0.9, 0.2 * len(labels) + 0.5)
+    sheet = style.sheet(height, f"Orders against the best single factor: {origin}", rest, note)
     for axes, (column, name) in zip(
         sheet.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels.items(), strict=True
     ):
         axes.axvline(1, color=style.MUTED, lw=1, ls=":")
-        axes.hlines(at, 1, table[column], colors=colours, lw=2)
-        axes.scatter(table[column], at, c=colours, s=34, zorder=3, gid="dots")
-        axes.update_datalim([(0.96, at[0]), (1.04, at[0])])  # differences within the noise should look small
-        axes.autoscale_view(scaley=False)
-        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))  # 1.0 is a tick
+        for i, label in enumerate(labels):
+            part = table[(table.label == label) & (table.family != "grouped")]
+            shift = _SPREAD * (i / max(len(labels) - 1, 1) - 0.5)
+            colour = colormaps["viridis"](0.88 * i / max(len(labels) - 1, 1))
+            hollow = column == "dram" and not part.counted.all()
+            axes.plot(
+                part[column], [names.index(family) + shift for family in part.family], ls="", gid=label, color=colour,
+                marker=_MARKERS[i % len(_MARKERS)], ms=5, mfc="white" if hollow else colour,
+            )  # fmt: skip
+        _scale(axes, table[column])
         axes.set_xlabel(name)
         axes.grid(axis="y", visible=False)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
+        for between in np.arange(len(names) - 1) + 0.5:
+            axes.axhline(between, color=style.FAINT, lw=0.8)
     first = sheet.axes[0]
-    first.set_yticks(at, labels=table.order, size=8, color=style.INK)
-    first.set_ylim(at[-1] + 0.7, -1.8)
-    for label in labels:
-        top = at[list(table.label).index(label)]
-        for axes in sheet.axes:
-            axes.axhline(top - 1.7, color=style.FAINT, lw=0.8)
-        first.annotate(
-            label,
-            (0, top - 1.1),
-            (4, 0),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            va="center",
-            size=8.5,
-            weight="bold",
-        )
+    first.set_yticks(range(len(names)), labels=[f"{name} ({tried[name]})" for name in names], color=style.INK)
+    first.set_ylim(len(names) - 0.5, -0.5)
+    handles = [
+        Line2D([], [], ls="", marker=line.get_marker(), color=line.get_color(), label=line.get_gid())
+        for line in first.lines
+        if line.get_gid()
+    ]
+    sheet.axes[-1].legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), fontsize=8, handletextpad=0.2)
     return sheet
 
 
 def best(drawn: pd.DataFrame) -> pd.DataFrame:
-    """A row for each problem and order: label, family, order, and time and dram relative to row-major's.
+    """A row for each problem and family: label, config, family, order, tried, time, dram, counted.
 
-    A family is an order whatever its factor, as long as there are as many and along the same axis.
+    tried: how many of the family's orders were run. time, dram: relative to the grouped family's. counted: whether
+    dram was. `drawn`: what `model.beside` returns. Problems with only one family beside the grouped one are left out
+    where others have more.
     """
+    drawn = drawn.assign(family=[families.family(text) for text in drawn.order])
+    alike = [_alike(group) for _, group in rows.problems(drawn)]
+    having = {len(set(group.family)) for group in alike if "grouped" in set(group.family)}
+    if max(having, default=1) == 1:
+        raise ValueError("no problem has an ok row of swizzle-merge with one factor above 1 and one of another order")
+    least = min(3, max(having))
+    alike = [group for group in alike if "grouped" in set(group.family) and len(set(group.family)) >= least]
     found = []
-    for label, group in rows.problems(drawn):
-        group = group.assign(family=[_family(text) for text in group.order]).sort_values("time_us", kind="stable")
+    for label, group in rows.problems(pd.concat(alike)):
         fastest = group.drop_duplicates("family").set_index("family")
-        if "row-major" not in fastest.index or len(fastest) == 1:
-            continue
-        reference = fastest.loc["row-major"]
-        for family, row in fastest.drop("row-major").iterrows():
-            dram = row.get("dram_read_bytes", float("nan")) / reference.get("dram_read_bytes", float("nan"))
-            found.append((label, family, row.order, row.time_us / reference.time_us, dram))
-    if not found:
-        raise ValueError("no problem has an ok row of row-major and one of another order to compare with it")
-    return pd.DataFrame(found, columns=["label", "family", "order", "time", "dram"])
+        counted = "counted_dram_read_bytes" in fastest and bool(fastest.counted_dram_read_bytes.notna().all())
+        dram = fastest["counted_dram_read_bytes" if counted else "predicted_dram_read_bytes"]
+        reference, config = fastest.loc["grouped"], rows.config_text(group.iloc[0])
+        for family, row in fastest.iterrows():
+            tried = group[group.family == family].order.nunique()
+            relative = row.time_us / reference.time_us, dram[family] / dram["grouped"]
+            found.append((label, config, family, row.order, tried, *relative, counted))
+    names = ["label", "config", "family", "order", "tried", "time", "dram", "counted"]
+    return pd.DataFrame(found, columns=names)
 
 
-def _family(text: str) -> str:
-    order = parse(text)
-    if order in (RowMajor(), SwizzleMerge(1)):
-        return RowMajor.name
-    return f"{order.name}{'@n' if order.along == 'n' else ''}{' of two' if len(order.factors) > 1 else ''}"
+def _alike(group: pd.DataFrame) -> pd.DataFrame:
+    """A problem's rows of one config, the fastest first: the one that ran the grouped family and most others."""
+    group = group.sort_values("time_us", kind="stable")
+    configs = [each for _, each in group.groupby([*rows.CONFIG, *rows.LATER], dropna=False, sort=False)]
+    return max(configs, key=lambda each: ("grouped" in set(each.family), each.family.nunique()))
+
+
+def _scale(axes, values) -> None:
+    """Linear and, for differences within the noise to look small, 0.96 to 1.04 at least; logarithmic above 2."""
+    if values.max() > 2 and values.min() > 0:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_locator(FixedLocator([0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8, 12, 16]))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_locator(NullLocator())
+        return
+    axes.update_datalim([(0.96, 0), (1.04, 0)])
+    axes.autoscale_view(scaley=False)
+    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))  # 1.0 is a tick

@@ -1,17 +1,35 @@
-"""Throughput against the swizzle factor, a line for each M, beside torch's."""
+"""L2 hit rate, DRAM reads, L2 reads and throughput against the swizzle factor, measured and predicted, on one sheet."""
 
+import itertools
+import textwrap
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
-from tritonmm.plots import rows, style
+from tritonmm.plots import model, rows, style
+
+PANELS = {
+    "hit_rate": ("L2 hit rate", 1.0),
+    "dram_read_bytes": ("DRAM reads (GB)", 1e9),
+    "l2_read_bytes": ("L2 reads (GB)", 1e9),
+    "tflops": ("TFLOP/s", 1.0),
+}
+"""By column: the name of a row of panels, and its unit."""
+MOST_PROBLEMS = 4
+"""Columns of a sheet; more would be too narrow to read."""
+_LEGEND = ("measured", "predicted", "torch", "fastest measured", "fastest predicted")
+_MEASURED, _PREDICTED = "#0077bb", "#ee7733"  # Paul Tol's vibrant
 
 
 def draw(frame: pd.DataFrame, about: dict[str, str], path: str | Path) -> list[Path]:
     """Draw a results file (its table, its comment lines); returns the paths of PNG and SVG.
 
-    torch's throughput, from torch_us of the same row, is dashed; it is left out where there is none.
+    A column of panels a problem, `MOST_PROBLEMS` of them: those with the most counted factors and of these the
+    largest, half of them with an M that the tile does not divide, where there are such. Measured are the counters
+    and the times of a GPU; the predictions are today's model's, whatever the file says. Without
+    counters, or for a GPU that the model does not know, the other half is drawn and the subtitle says so.
     Raises ValueError for results that cannot be drawn: see `rows.ok`, `rows.by_factor`, `rows.caption`.
     """
     return style.save(figure(frame, about), path)
@@ -19,21 +37,101 @@ def draw(frame: pd.DataFrame, about: dict[str, str], path: str | Path) -> list[P
 
 @style.styled
 def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
-    """The figure of `draw`: lines of gid "M = ..." and "torch, M = ..."."""
+    """The figure of `draw`: a row of axes for each of `PANELS` with a value, lines of gid "measured", "predicted",
+    "torch" and, upright, "fastest measured" and "fastest predicted"."""
     drawn = rows.ok(frame, "time_us", "tflops")
-    lines = rows.by_factor(drawn)
-    torch = "torch_us" in drawn and any(part.torch_us.notna().any() for _, part, _ in lines)
+    every = rows.by_factor(drawn)
+    chosen = _chosen(every)
+    drawn = pd.concat([group for label, group in rows.problems(drawn) if label in chosen])
+    lines = [(label, _values(part, about), config) for label, part, config in rows.by_factor(drawn)]
+    whole = pd.concat([part for _, part, _ in lines])
+    panels = {name: PANELS[name] for name in PANELS if whole[[name, f"predicted_{name}"]].notna().any(axis=None)}
+    if not panels:
+        raise ValueError(f"nothing was measured, and the model does not know {about.get('gpu', 'an unnamed GPU')}")
+
     origin, rest = rows.caption(drawn, about)
-    sheet = style.sheet(4.4, f"Throughput and swizzle factor: {origin}", rest, style.configs(lines))
-    axes = sheet.subplots()
-    for i, (label, part, _) in enumerate(lines):
-        line = style.line(axes, i, len(lines), part.factor, part.tflops, label)
-        if torch:
-            paired = part.dropna(subset="torch_us")
-            reference = paired.tflops * paired.time_us / paired.torch_us
-            axes.plot(paired.factor, reference, "--", color=line.get_color(), lw=1.1, marker="_", gid=f"torch, {label}")
-    style.factor_axis(axes, [part.factor for _, part, _ in lines])
-    axes.set_ylabel("TFLOP/s")
-    axes.margins(y=0.08)
-    style.key(axes, "torch, paired" if torch else "")
+    if whole[[*PANELS][:3]].isna().all(axis=None):
+        rest += "; no counters: the traffic is predicted"
+    if whole.predicted_tflops.isna().all():
+        rest += "; nothing predicted: the model does not know this GPU"
+    note = style.configs(lines)
+    if len(every) > len(lines):
+        note += f"\n{len(lines)} of the file's {len(every)} problems."
+    if whole.tflops.notna().any() and whole.predicted_tflops.notna().any():
+        origin += " and predicted"
+    sheet = style.sheet(1.5 * len(panels) + 0.8, f"L2 and swizzle factor: {origin}", rest, note, legend=True)
+    grid = sheet.subplots(len(panels), len(lines), sharex="col", squeeze=False)
+    for column, (label, part, _) in enumerate(lines):
+        for axes, (name, (_, unit)) in zip(grid[:, column], panels.items(), strict=True):
+            _panel(axes, part, name, unit)
+        tiles = -(-part.m.iloc[0] // part.block_m.iloc[0]), -(-part.n.iloc[0] // part.block_n.iloc[0])
+        ragged = ", M ragged" if _ragged(part) else ""
+        title = f"{textwrap.fill(label, 30 if len(lines) > 2 else 60)}\n{tiles[0]} x {tiles[1]} tiles{ragged}"
+        grid[0, column].set_title(title, size=8.5, loc="left")
+        style.factor_axis(grid[-1, column], part.factor, style.WIDTH / len(lines))
+    for line, (name, (said, _)) in zip(grid, panels.items(), strict=True):
+        line[0].set_ylabel(said)
+        _scale(line, name)
+    sheet.align_ylabels(grid[:, 0])
+    found = {each.get_gid(): each for axes in grid.flat for each in axes.lines}
+    style.legend(sheet, {name: found[name] for name in _LEGEND if name in found})
     return sheet
+
+
+def _chosen(lines) -> set[str]:
+    """The labels of the problems that are drawn."""
+
+    def rank(each):
+        part = each[1]
+        counted = part.counted_dram_read_bytes.notna().sum() if "counted_dram_read_bytes" in part else 0
+        return -counted, -part.m.iloc[0]
+
+    ranked = sorted(lines, key=rank)
+    ragged, whole = ([each for each in ranked if _ragged(each[1]) == wanted] for wanted in (True, False))
+    alternating = itertools.chain.from_iterable(itertools.zip_longest(ragged, whole))
+    return {each[0] for each in itertools.islice(filter(None, alternating), MOST_PROBLEMS)}
+
+
+def _ragged(part: pd.DataFrame) -> bool:
+    return part.m.iloc[0] % part.block_m.iloc[0] != 0
+
+
+def _values(part: pd.DataFrame, about: dict[str, str]) -> pd.DataFrame:
+    """The rows with each of `PANELS` as it was measured and, `predicted_...`, as the model has it; and torch_tflops."""
+    part = model.beside(part, about)
+    flops = part.tflops * part.time_us
+    measured = {name: part.get(f"counted_{name}", float("nan")) for name in [*PANELS][:3]}
+    if set(part.source) == {"model"}:
+        measured |= {"tflops": float("nan")}
+    torch = flops / part.torch_us if "torch_us" in part else float("nan")
+    return part.assign(predicted_tflops=flops / part.predicted_us, torch_tflops=torch, **measured)
+
+
+def _panel(axes, part: pd.DataFrame, name: str, unit: float) -> None:
+    for which, colour in (("", _MEASURED), ("predicted_", _PREDICTED)):
+        speed = part[f"{which}tflops"]
+        said = "predicted" if which else "measured"
+        if speed.notna().any():
+            fastest = part.factor[speed.idxmax()]
+            axes.axvline(fastest, color=colour, alpha=0.22, lw=6, zorder=0, gid=f"fastest {said}")
+        shown = part.dropna(subset=which + name)
+        if len(shown):
+            look = {"ls": "--", "marker": "x", "lw": 1.2} if which else {"ls": "-", "marker": "o"}
+            axes.plot(shown.factor, shown[which + name] / unit, color=colour, ms=4, gid=said, **look)
+    if name == "tflops" and part.torch_tflops.notna().any():
+        axes.plot(part.factor, part.torch_tflops, ":", color=style.INK, gid="torch")
+
+
+def _scale(line, name: str) -> None:
+    """The y axes of a row of panels: bytes from zero and each for itself, the others alike."""
+    if name.endswith("bytes"):
+        for axes in line:
+            drawn = [each for each in axes.lines if each.get_gid() in ("measured", "predicted")]
+            style.byte_axis(axes, [value for each in drawn for value in each.get_ydata()])
+        return
+    low, high = min(axes.get_ylim()[0] for axes in line), max(axes.get_ylim()[1] for axes in line)
+    for axes in line:
+        axes.set_ylim(*((0, 1) if name == "hit_rate" else (low, high)))
+        if name == "hit_rate":
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.tick_params(labelleft=axes is line[0])

@@ -27,9 +27,7 @@ def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
 
     Raises ValueError for rows of another kind of file, or where nothing was measured.
     """
-    missing = [
-        name for name in ("study", "m", "n", "k", "block_k", "num_stages", "store", "tflops") if name not in frame
-    ]
+    missing = [name for name in _COLUMNS if name not in frame]
     if missing or frame.tflops.isna().all():
         raise ValueError(
             f"the results are no study of pipelines: {'no ' + ', '.join(missing) if missing else 'no times'}"
@@ -69,6 +67,7 @@ def _lines(axes, rows: pd.DataFrame) -> None:
         axes.plot(line.num_stages, line.tflops, marker="o", color=_COLOURS[block_k], label=f"block_k {block_k}")
     axes.set_xlabel("stages")
     axes.set_xticks(range(1, 7))
+    axes.set_xlim(0.6, 6.4)
 
 
 def _bars(axes, rows: pd.DataFrame) -> None:

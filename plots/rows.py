@@ -77,10 +77,11 @@ def by_factor(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame, str]]:
 
 
 def problems(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """The rows of each problem by rising m, labelled with what differs between the problems."""
-    differs = [name for name in PROBLEM if name == "m" or rows[name].nunique() > 1]
-    label = ", ".join(f"{name.upper()} = {{0.{name}}}" if name in "mnk" else f"{name} {{0.{name}}}" for name in differs)
-    return [(label.format(group.iloc[0]), group) for _, group in rows.groupby(PROBLEM, sort=True)]
+    """The rows of each problem by rising m, labelled with what differs: M alone, or all three sizes, and the rest."""
+    differs = [name for name in PROBLEM if rows[name].nunique() > 1]
+    sizes = "{m} x {n} x {k}" if {"n", "k"} & set(differs) else "M = {m}"
+    label = ", ".join([sizes, *(f"{name} {{{name}}}" for name in differs if name not in "mnk")])
+    return [(label.format(**group.iloc[0]), group) for _, group in rows.groupby(PROBLEM, sort=True)]
 
 
 def config_text(row) -> str:
@@ -94,11 +95,10 @@ def config_text(row) -> str:
     return f"{row.kernel} {text}{split}{', persistent' if row.persistent else ''}{rest}"
 
 
-def caption(rows: pd.DataFrame, about: dict[str, str], source: str = "source") -> tuple[str, str]:
-    """(GPU and source, the rest): the problem, how it was measured, versions, commit and date.
+def caption(rows: pd.DataFrame, about: dict[str, str]) -> tuple[str, str]:
+    """(GPU and source of the times, the rest): the problem, how it was measured, versions, commit and date.
 
-    source: the column that says where the drawn values come from. Raises ValueError where `about`, the
-    comment lines of the results, does not name the GPU.
+    Raises ValueError where `about`, the comment lines of the results, does not name the GPU.
     """
     if not about.get("gpu"):
         raise ValueError("the results do not say on which GPU they were measured: the line `# gpu: ...` is missing")
@@ -110,18 +110,8 @@ def caption(rows: pd.DataFrame, about: dict[str, str], source: str = "source") -
     regime = [known["regime"]] if "regime" in known else []
     versions = [f"{name} {known[name]}" for name in ("driver", "torch", "triton", "commit") if name in known]
     rest = [", ".join([*sizes, *batch, " ".join(kinds)]), *regime, *versions, known.get("date", "")]
-    return f"{about['gpu']}, {origin(rows, source)}", "; ".join(part for part in rest if part)
-
-
-def origin(rows: pd.DataFrame, source: str) -> str:
-    """Where values come from, by the column `source`."""
-    words = {"gpu": "measured", "model": "predicted by the model"}
-    return " and ".join(sorted({words.get(name, f"measured by {name}") for name in rows[source].dropna()}))
-
-
-def traffic_column(rows: pd.DataFrame) -> str:
-    """The column that says where the traffic comes from: measured times may stand beside modelled bytes."""
-    return "traffic_source" if "traffic_source" in rows and rows.traffic_source.notna().any() else "source"
+    source = "measured" if set(rows.source) == {"gpu"} else "predicted by the model"
+    return f"{about['gpu']}, {source}", "; ".join(part for part in rest if part)
 
 
 def _factor(text: str) -> float:

@@ -11,17 +11,15 @@ import textwrap
 from pathlib import Path
 
 import matplotlib
-from matplotlib import colormaps
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 INK, MUTED, FAINT = "#222222", "#5c5c5c", "#d9d9d9"
 RED = "#cc3311"  # of Paul Tol's vibrant scheme; no colour of viridis is mistaken for it
-MARKERS = "osD^vPX<>p"
 WIDTH = 9.0  # inches: at a README's 900 pixels a 9 point letter is 12 pixels high
 DPI = 180
+_LEGEND = 0.28  # inches of a sheet's head
 
 _LOOK = {
     "font.family": "DejaVu Sans",
@@ -57,11 +55,13 @@ def styled(function):
     return inside
 
 
-def sheet(height: float, title: str, subtitle: str, note: str = "", width: float = WIDTH) -> Figure:
-    """An empty figure `height` inches high between its head (title, subtitle) and its foot (note)."""
+def sheet(
+    height: float, title: str, subtitle: str, note: str = "", width: float = WIDTH, legend: bool = False
+) -> Figure:
+    """An empty figure `height` inches high between its head (title, subtitle, room for a `legend`) and foot (note)."""
     under = textwrap.wrap(subtitle, int(width * 14))
     foot = [line for part in note.splitlines() for line in textwrap.wrap(part, int(width * 16))]
-    top, bottom = 0.36 + 0.18 * len(under), 0.15 * len(foot) + 0.08 * bool(foot)
+    top, bottom = 0.36 + 0.18 * len(under) + _LEGEND * legend, 0.15 * len(foot) + 0.08 * bool(foot)
     total = top + height + bottom
     figure = Figure(figsize=(width, total), dpi=DPI, facecolor="white", layout="constrained")
     figure.get_layout_engine().set(rect=(0, bottom / total, 1, height / total), w_pad=0.08, h_pad=0.06)
@@ -93,16 +93,10 @@ def save(figure: Figure, path: str | Path) -> list[Path]:
     return [png, svg]
 
 
-def line(axes, i: int, count: int, x, y, label: str):
-    """Line `i` of `count` on a scale of M: viridis from dark to light and a marker of its own."""
-    colour = colormaps["viridis"](0.88 * i / max(count - 1, 1))
-    return axes.plot(x, y, color=colour, marker=MARKERS[i % len(MARKERS)], label=label, gid=label)[0]
-
-
-def factor_axis(axes, factors) -> None:
-    """A log2 axis with a tick at every factor present; a label too near to a power of two's is left out."""
-    present = sorted({int(factor) for each in factors for factor in each})
-    room = max(math.log2(present[-1] / present[0]), 1) / 26
+def factor_axis(axes, factors, width: float = WIDTH) -> None:
+    """A log2 axis, `width` inches wide, a tick at every factor; a label too near to a power of two's is left out."""
+    present = sorted({int(factor) for factor in factors})
+    room = max(math.log2(present[-1] / present[0]), 1) / (2.9 * width)
     shown = []
     for factor in sorted(present, key=lambda f: (f & (f - 1) != 0, f)):
         if all(abs(math.log2(factor / other)) > room for other in shown):
@@ -110,12 +104,11 @@ def factor_axis(axes, factors) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(present, labels=[str(f) if f in shown else "" for f in present])
     axes.set_xticks([], minor=True)
-    axes.set_xlabel("swizzle factor (rows of tiles in a megarow; 1 is row-major)")
+    axes.set_xlabel("swizzle factor")
 
 
-def byte_axis(axes) -> None:
-    """From zero, or logarithmic where the lines span more than a factor of 20."""
-    values = [value for each in axes.lines for value in each.get_ydata()]
+def byte_axis(axes, values) -> None:
+    """From zero, or logarithmic where the values span more than a factor of 20."""
     if min(values) > 0 and max(values) > 20 * min(values):
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -125,20 +118,20 @@ def byte_axis(axes) -> None:
         axes.set_ylim(0, 1.08 * max(values) or 1)
 
 
-def key(axes, dashed: str = "") -> None:
-    """The legend, right of the axes, in the order of the lines' right ends; `dashed` names dashed lines."""
-    drawn = [each for each in axes.lines if not each.get_label().startswith("_")]
-    handles = sorted(drawn, key=lambda each: -each.get_ydata()[-1])
-    if dashed:
-        handles.append(Line2D([], [], color=MUTED, ls="--", lw=1.1, label=dashed))
-    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), fontsize=8.5, handlelength=2.4)
+def legend(figure: Figure, handles: dict) -> None:
+    """The legend of a whole sheet, in the line that it keeps for it: handles by what they are called."""
+    _, bottom, _, height = figure.get_layout_engine().get()["rect"]
+    figure.legend(
+        handles.values(), handles.keys(), loc="lower left", bbox_to_anchor=(0, bottom + height), borderaxespad=0.2,
+        ncols=len(handles), fontsize=8.5, handlelength=2.2, columnspacing=1.4,
+    )  # fmt: skip
 
 
 def configs(lines) -> str:
     """The foot of a figure over factors: each config and the lines that have it."""
     having = {}
     for label, _, config in lines:
-        having.setdefault(config, []).append(label)
+        having.setdefault(config, {})[label] = None
     if len(having) == 1:
         return f"Config: {next(iter(having))}."
-    return "\n".join(f"{', '.join(labels)}: {config}." for config, labels in having.items())
+    return "\n".join(f"{'; '.join(labels)}: {config}." for config, labels in having.items())

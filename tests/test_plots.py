@@ -6,35 +6,18 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
+from swept import ABOUT, H200, K, N, counted, lines, texts, trial, write
 
-from tritonmm import gpu, l2, orders
+from tritonmm import cost, orders
 from tritonmm.autotune.trial import COLUMNS
 from tritonmm.config import Config
 from tritonmm.orders import Hilbert, RowMajor, Serpentine, SplitMerge, SwizzleMerge
-from tritonmm.plots import __main__ as exact
-from tritonmm.plots import comparison, factors, read_csv, rows, style, traffic, visit
+from tritonmm.plots import __main__ as figures
+from tritonmm.plots import comparison, factors, model, read_csv, rows, style, visit
 from tritonmm.problem import Problem
 
-H200 = gpu.spec("h200")
-ABOUT = {"gpu": "NVIDIA H200", "driver": "580.1", "torch": "2.11.0", "regime": "sustained", "date": "2026-11-20"}
 TILE_ORDERS = ("row-major", "hilbert", "swizzle-merge:2", "swizzle-merge:3", "swizzle-merge:8", "swizzle-merge:4,2")
 TILE_ORDERS += ("swizzle-merge:2@n", "split-merge:4", "serpentine:2")
-
-
-def trial(m: int, order: str, block_m: int, noise: float) -> dict:
-    """An ok row: the traffic is the model's, the times are made up from it."""
-    problem = Problem(m, 2048, 1024)
-    config = Config(block_m=block_m, order=orders.parse(order))
-    moved = l2.of(problem, config, H200)
-    time_us = 3 + moved.dram_read_bytes / 4e6 + problem.flops / 6e8 + noise
-    return {
-        **{"m": m, "n": 2048, "k": 1024, "batch": 1, "layout": "nn", "dtype": "bf16", "kernel": "tile"},
-        **{"block_m": block_m, "block_n": 128, "block_k": 64, "num_stages": 3, "num_warps": 8, "split_k": 1},
-        **{"persistent": False, "order": order, "source": "gpu", "status": "ok", "time_us": time_us},
-        **{"torch_us": 1.1 * time_us, "tflops": problem.flops / time_us / 1e6, "hit_rate": moved.hit_rate},
-        **{"dram_read_bytes": moved.dram_read_bytes, "dram_write_bytes": moved.dram_write_bytes},
-        **{"l2_read_bytes": moved.l2_read_bytes, "traffic_source": "model", "error_ratio": 0.1, "message": ""},
-    }
 
 
 @pytest.fixture(scope="module")
@@ -42,18 +25,9 @@ def results() -> pd.DataFrame:
     """Two M, every order, two configs: that of block_m = 64 is the slower one."""
     noise = np.random.default_rng(0).uniform(0, 0.01, 100)
     grid = [(m, order, block_m) for m in (1000, 2048) for order in TILE_ORDERS for block_m in (64, 128)]
-    found = [trial(*each, noise=noise[i] + (each[2] == 64)) for i, each in enumerate(grid)]
+    found = [trial(*each, noise[i] + (each[2] == 64)) for i, each in enumerate(grid)]
     failed = found[0] | {"status": "failed", "time_us": None, "tflops": None, "message": "out of memory, no. 2"}
     return pd.DataFrame([*found, failed], columns=list(COLUMNS))
-
-
-def write(path, frame, about=ABOUT):
-    path.write_text("".join(f"# {key}: {text}\n" for key, text in about.items()) + frame.to_csv(index=False))
-    return path
-
-
-def lines(axes) -> dict:
-    return {line.get_gid(): line for line in axes.lines if line.get_gid()}
 
 
 def numbers(axes) -> dict:
@@ -79,7 +53,7 @@ def assert_written(paths, stem):
     assert len(drawn) > 20
 
 
-DRAW = {"factors": factors.draw, "traffic": traffic.draw, "comparison": comparison.draw}
+DRAW = {"factors": factors.draw, "comparison": comparison.draw}
 
 
 @pytest.mark.parametrize("name", DRAW)
@@ -89,7 +63,7 @@ def test_a_results_file_becomes_png_and_svg(name, results, tmp_path):
 
 
 def test_the_exact_figures_are_drawn(tmp_path):
-    paths = exact.main(tmp_path)
+    paths = figures.exact(tmp_path)
     names = ("visit_order", "orders_gallery", "swizzle_banks", "mma_fragments")
     assert len(paths) == 2 * len(names)
     for i, name in enumerate(names):
@@ -195,42 +169,76 @@ def swept(results, m, block_m=128):
     return part[part.order.isin(factor)].assign(factor=lambda each: each.order.map(factor)).sort_values("factor")
 
 
-def test_throughput_lines_are_the_values_of_the_file(results, tmp_path):
-    axes = factors.figure(*read_csv(write(tmp_path / "sweep.csv", results))).axes[0]
-    drawn = lines(axes)
-    assert set(drawn) == {"M = 1000", "M = 2048", "torch, M = 1000", "torch, M = 2048"}
-    for m in (1000, 2048):
+def panel(sheet, row: int, column: int):
+    """The axes of a sheet over factors with a column for each of the two M."""
+    return sheet.axes[2 * row + column]
+
+
+def test_the_sheet_has_the_times_of_the_file_and_the_traffic_of_the_model(results, tmp_path):
+    """What a file without counters says of the traffic is not drawn: it may be of another model."""
+    stale = results.assign(dram_read_bytes=1, l2_read_bytes=1, hit_rate=0.5)
+    sheet = factors.figure(*read_csv(write(tmp_path / "sweep.csv", stale)))
+    assert len(sheet.axes) == 2 * 4
+    assert "no counters: the traffic is predicted" in texts(sheet).replace("\n", " ")
+    for column, m in enumerate((1000, 2048)):
         expected = swept(results, m)
-        assert drawn[f"M = {m}"].get_xdata().tolist() == [1, 2, 3, 8]
-        assert drawn[f"M = {m}"].get_ydata() == pytest.approx(expected.tflops.tolist(), rel=1e-12)
-        flops = 2 * m * 2048 * 1024
-        assert drawn[f"torch, M = {m}"].get_ydata() == pytest.approx((flops / expected.torch_us / 1e6).tolist())
-        assert drawn[f"torch, M = {m}"].get_color() == drawn[f"M = {m}"].get_color()
-        assert drawn[f"torch, M = {m}"].get_linestyle() == "--"
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "2", "3", "8"]
+        for row, (name, unit) in enumerate([("hit_rate", 1), ("dram_read_bytes", 1e9), ("l2_read_bytes", 1e9)]):
+            drawn = lines(panel(sheet, row, column))
+            assert "measured" not in drawn
+            assert drawn["predicted"].get_xdata().tolist() == [1, 2, 3, 8]
+            assert drawn["predicted"].get_ydata() == pytest.approx((expected[name] / unit).tolist(), rel=1e-12)
+        drawn = lines(panel(sheet, 3, column))
+        assert drawn["measured"].get_ydata() == pytest.approx(expected.tflops.tolist(), rel=1e-12)
+        assert drawn["torch"].get_ydata() == pytest.approx((2 * m * N * K / expected.torch_us / 1e6).tolist())
+        configs = [Config(block_m=128, order=orders.parse(order)) for order in expected.order]
+        seconds = [cost.predict(Problem(m, N, K), config, H200).seconds for config in configs]
+        assert drawn["predicted"].get_ydata() == pytest.approx([2e-12 * m * N * K / s for s in seconds])
+        for said, best in (("measured", expected.tflops.argmax()), ("predicted", np.argmin(seconds))):
+            assert drawn[f"fastest {said}"].get_xdata()[0] == [1, 2, 3, 8][best]
+    assert [tick.get_text() for tick in panel(sheet, 3, 0).get_xticklabels()] == ["1", "2", "3", "8"]
+    assert "M ragged" in panel(sheet, 0, 0).get_title(loc="left")
+    assert "M ragged" not in panel(sheet, 0, 1).get_title(loc="left")
+
+
+def test_counters_are_measured_traffic(results):
+    frame = pd.DataFrame([counted(row, 1.5, 0.75) for row in results.to_dict("records")])
+    sheet = factors.figure(frame, ABOUT)
+    assert "no counters" not in texts(sheet)
+    for row, (name, scale) in enumerate([("hit_rate", 0.5), ("dram_read_bytes", 1.5e-9), ("l2_read_bytes", 0.75e-9)]):
+        drawn = lines(panel(sheet, row, 0))
+        assert drawn["measured"].get_ydata() == pytest.approx((scale * swept(results, 1000)[name]).tolist())
+        assert drawn["predicted"].get_ydata()[0] != pytest.approx(drawn["measured"].get_ydata()[0])
+
+
+def test_a_gpu_that_the_model_does_not_know_shows_what_was_measured(results):
+    sheet = factors.figure(results, ABOUT | {"gpu": "NVIDIA L4"})
+    assert len(sheet.axes) == 2
+    assert "predicted" not in lines(sheet.axes[0])
+    assert "the model does not know this GPU" in texts(sheet).replace("\n", " ")
+    with pytest.raises(ValueError, match="NVIDIA L4"):
+        factors.figure(results.assign(source="model"), ABOUT | {"gpu": "NVIDIA L4"})
+
+
+def test_times_of_the_model_are_no_measurement(results):
+    sheet = factors.figure(results.assign(source="model"), ABOUT)
+    assert not [axes for axes in sheet.axes if "measured" in lines(axes)]
+
+
+def test_a_sheet_keeps_to_few_problems_with_both_kinds_of_m():
+    frame = pd.DataFrame([trial(m, f"swizzle-merge:{f}", 128) for m in range(1000, 1008) for f in (1, 2)])
+    whole = pd.DataFrame([trial(m, f"swizzle-merge:{f}", 128) for m in (256, 384, 512) for f in (1, 2)])
+    sheet = factors.figure(pd.concat([frame, whole]), ABOUT)
+    titles = [axes.get_title(loc="left").splitlines()[0] for axes in sheet.axes[: factors.MOST_PROBLEMS]]
+    assert titles == ["M = 384", "M = 512", "M = 1006", "M = 1007"]
+    assert "4 of the file's 11 problems" in texts(sheet)
 
 
 @pytest.mark.parametrize("lacking", ["no column", "no value"])
 def test_without_torch_there_is_no_reference(lacking, results):
     frame = results.drop(columns="torch_us") if lacking == "no column" else results.assign(torch_us=float("nan"))
     sheet = factors.figure(frame, ABOUT)
-    assert set(lines(sheet.axes[0])) == {"M = 1000", "M = 2048"}
-    assert "torch" not in [text.get_text() for text in sheet.axes[0].get_legend().get_texts()]
-
-
-def test_traffic_panels_are_the_values_of_the_file(results):
-    sheet = traffic.figure(results, ABOUT)
-    for axes, (column, unit) in zip(
-        sheet.axes, [("dram_read_bytes", 1e9), ("l2_read_bytes", 1e9), ("hit_rate", 1)], strict=True
-    ):
-        for m in (1000, 2048):
-            line = lines(axes)[f"M = {m}"]
-            assert line.get_xdata().tolist() == [1, 2, 3, 8]
-            assert line.get_ydata() == pytest.approx((swept(results, m)[column] / unit).tolist(), rel=1e-12)
-
-
-def texts(sheet) -> str:
-    return "\n".join(text.get_text() for text in sheet.texts)
+    assert "torch" not in lines(panel(sheet, 3, 0))
+    assert "torch" not in [text.get_text() for text in sheet.legends[0].get_texts()]
 
 
 def test_a_line_keeps_one_config_and_names_it(results):
@@ -238,7 +246,7 @@ def test_a_line_keeps_one_config_and_names_it(results):
     incomplete = (results.m == 2048) & (results.block_m == 128) & (results.order == "swizzle-merge:8")
     sheet = factors.figure(results[~incomplete], ABOUT)
     expected = swept(results, 2048, block_m=64).tflops.tolist()
-    assert lines(sheet.axes[0])["M = 2048"].get_ydata() == pytest.approx(expected)
+    assert lines(panel(sheet, 3, 1))["measured"].get_ydata() == pytest.approx(expected)
     assert "M = 1000: tile 128x128x64, 3 stages, 8 warps." in texts(sheet)
     assert "M = 2048: tile 64x128x64, 3 stages, 8 warps." in texts(sheet)
 
@@ -247,61 +255,78 @@ def test_without_a_common_config_each_factor_has_its_fastest(results):
     mixed = results[(results.block_m == 128) == (results.order == "swizzle-merge:8")]
     sheet = factors.figure(mixed, ABOUT)
     assert "Config: each factor's fastest config." in texts(sheet)
-    y = lines(sheet.axes[0])["M = 1000"].get_ydata()
+    y = lines(panel(sheet, 3, 0))["measured"].get_ydata()
     assert y[3] == pytest.approx(swept(results, 1000).tflops.iloc[3])
     assert y[0] == pytest.approx(swept(results, 1000, block_m=64).tflops.iloc[0])
 
 
-def test_the_comparison_is_relative_to_row_major_at_each_orders_best(results):
-    sheet = comparison.figure(results, ABOUT)
-    table = comparison.best(rows.ok(results, "time_us"))
-    families = ["hilbert", "serpentine", "split-merge", "swizzle-merge", "swizzle-merge of two", "swizzle-merge@n"]
+def compared(frame) -> pd.DataFrame:
+    return comparison.best(model.beside(rows.ok(frame, "time_us"), ABOUT))
+
+
+def test_the_comparison_is_relative_to_the_best_single_factor(results):
+    table = compared(results)
+    names = ["grouped", "grouped@n", "hilbert", "row-major", "serpentine", "split-merge", "two-level"]
     for m in (1000, 2048):
-        part = table[table.label == f"M = {m}"]
-        assert sorted(part.family) == families
-        ok = results[(results.m == m) & (results.status == "ok")]
-        reference = ok[ok.order == "row-major"].sort_values("time_us").iloc[0]
-        singles = ok[ok.order.isin(["swizzle-merge:2", "swizzle-merge:3", "swizzle-merge:8"])]
-        fastest = singles.sort_values("time_us").iloc[0]
-        row = part[part.family == "swizzle-merge"].iloc[0]
-        assert row.order == fastest.order
-        assert row.time == pytest.approx(fastest.time_us / reference.time_us)
-        assert row.dram == pytest.approx(fastest.dram_read_bytes / reference.dram_read_bytes)
+        part = table[table.label == f"M = {m}"].set_index("family")
+        assert sorted(part.index) == names
+        own = results[(results.m == m) & (results.status == "ok") & (results.block_m == 128)].set_index("order")
+        single = own.loc[["swizzle-merge:2", "swizzle-merge:3", "swizzle-merge:8"]].sort_values("time_us").iloc[0]
+        assert part.loc["grouped"][["order", "tried", "time", "dram"]].tolist() == [single.name, 3, 1, 1]
+        for family, order in (("hilbert", "hilbert"), ("two-level", "swizzle-merge:4,2")):
+            found = part.loc[family]
+            assert (found.order, found.tried, found.counted) == (order, 1, False)
+            assert found.time == pytest.approx(own.loc[order].time_us / single.time_us)
+            assert found.dram == pytest.approx(own.loc[order].dram_read_bytes / single.dram_read_bytes)
+    sheet = comparison.figure(results, ABOUT)
     for axes, column in zip(sheet.axes, ["time", "dram"], strict=True):
-        (dots,) = (each for each in axes.collections if each.get_gid() == "dots")
-        assert dots.get_offsets()[:, 0].tolist() == pytest.approx(table[column].tolist())
-    assert [tick.get_text() for tick in sheet.axes[0].get_yticklabels()] == table.order.tolist()
+        for label, line in lines(axes).items():
+            part = table[(table.label == label) & (table.family != "grouped")]
+            assert line.get_xdata().tolist() == pytest.approx(part[column].tolist())
+            named = [sheet.axes[0].get_yticklabels()[round(y)].get_text() for y in line.get_ydata()]
+            assert named == [f"{row.family} ({row.tried})" for row in part.itertuples()]
 
 
-def test_a_comparison_without_counters_is_of_time_alone(results):
-    assert len(comparison.figure(results.drop(columns="dram_read_bytes"), ABOUT).axes) == 1
+def test_a_comparison_prefers_counted_bytes_and_shows_predicted_ones_hollow(results):
+    """The bytes of one problem are all counted or all predicted: a ratio of both would be of neither."""
+    frame = pd.DataFrame([counted(row, 1.5) if row["m"] == 1000 else row for row in results.to_dict("records")])
+    assert compared(frame).groupby("label").counted.all().to_dict() == {"M = 1000": True, "M = 2048": False}
+    axes = comparison.figure(frame, ABOUT).axes[1]
+    assert {label: line.get_markerfacecolor() == "white" for label, line in lines(axes).items()} == {
+        "M = 1000": False,
+        "M = 2048": True,
+    }
+    gap = frame.assign(
+        counted_dram_read_bytes=frame.counted_dram_read_bytes.where((frame.order != "hilbert") & (frame.m == 1000))
+    )
+    assert not compared(gap).counted.any()
 
 
-def test_a_comparison_says_which_problem_has_no_row_major(results):
-    without = results[(results.m != 1000) | (results.order != "row-major")]
-    assert "Without a row of row-major: M = 1000." in texts(comparison.figure(without, ABOUT))
-    with pytest.raises(ValueError, match="row-major"):
-        comparison.figure(results[results.order != "row-major"], ABOUT)
+def test_a_comparison_of_a_gpu_without_a_model_is_of_time_alone(results):
+    assert len(comparison.figure(results, ABOUT | {"gpu": "NVIDIA L4"}).axes) == 1
+
+
+def test_a_comparison_says_how_many_problems_it_leaves_out(results):
+    without = results[(results.m != 1000) | ~results.order.str.fullmatch(r"swizzle-merge:\d")]
+    assert "1 problems of the results have nothing to compare" in texts(comparison.figure(without, ABOUT))
+    with pytest.raises(ValueError, match="no problem has an ok row of swizzle-merge with one factor"):
+        comparison.figure(without[without.m == 1000], ABOUT)
 
 
 def test_factor_one_is_row_major(results):
     renamed = results.assign(order=results.order.replace("row-major", "swizzle-merge:1"))
-    before, after = (comparison.best(rows.ok(frame, "time_us")) for frame in (results, renamed))
+    before, after = (compared(frame).drop(columns="order") for frame in (results, renamed))
     pd.testing.assert_frame_equal(before, after)
-    assert lines(factors.figure(renamed, ABOUT).axes[0])["M = 1000"].get_xdata().tolist() == [1, 2, 3, 8]
+    assert lines(panel(factors.figure(renamed, ABOUT), 3, 0))["measured"].get_xdata().tolist() == [1, 2, 3, 8]
 
 
 @pytest.mark.parametrize(
-    ("source", "traffic_source", "time_says", "traffic_says"),
-    [("gpu", "model", "measured", "predicted by the model"), ("model", "ncu", "predicted by the model", "by ncu")],
+    ("source", "says"), [("gpu", "measured"), ("model", "predicted by the model")], ids=["gpu", "model"]
 )
-def test_titles_name_the_gpu_and_where_the_values_come_from(source, traffic_source, time_says, traffic_says, results):
-    frame = results.assign(source=source, traffic_source=traffic_source)
-    assert f"NVIDIA H200, {time_says}" in texts(factors.figure(frame, ABOUT))
-    assert traffic_says in texts(traffic.figure(frame, ABOUT)).splitlines()[0]
-    compared = comparison.figure(frame, ABOUT)
-    assert f"NVIDIA H200, {time_says}" in texts(compared)
-    assert traffic_says in compared.axes[1].get_xlabel()
+def test_titles_name_the_gpu_and_where_the_times_come_from(source, says, results):
+    frame = results.assign(source=source)
+    for figure in (factors.figure, comparison.figure):
+        assert f"NVIDIA H200, {says}" in texts(figure(frame, ABOUT)).splitlines()[0]
 
 
 @pytest.mark.parametrize(

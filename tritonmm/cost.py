@@ -59,7 +59,7 @@ NEXT_LAUNCH = 2e-6
 OVERLAP = 4
 
 # Seconds by which a second of DRAM transfers slows the mma even where it is hidden: it takes power that the mma lacks.
-# A round number for the times of factors on the shapes that `autotune.fit_l2` may see (2026-11-21).
+# A round number that suits the times of factors in autotune/results/h200-l2*.csv, all of them (2026-11-21).
 DRAM_POWER = 0.1
 
 # Side of a warp's part of the tile, in elements, at which fetching operands from shared memory takes as

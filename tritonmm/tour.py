@@ -14,7 +14,7 @@ from tritonmm.autotune.sources import Source
 from tritonmm.autotune.store import Store, write_csv
 from tritonmm.autotune.sweep import sweep
 from tritonmm.orders import Hilbert, Serpentine, SplitMerge, SwizzleMerge
-from tritonmm.plots import comparison, factors, read_csv, traffic, visit
+from tritonmm.plots import comparison, factors, read_csv, visit
 
 FACTORS = (1, 4, 8, 12, 16, 24)
 
@@ -59,7 +59,6 @@ def run(source: Source, out: Path) -> int:
     figures = [
         *visit.draw([SplitMerge(4), SwizzleMerge(4)], 7, 6, out / "visit_order"),
         *factors.draw(frame, about, out / "factors"),
-        *traffic.draw(frame, about, out / "traffic"),
         *comparison.draw(frame, about, out / "comparison"),
     ]
     for path in figures:

@@ -14,8 +14,9 @@ from tritonmm.cli import needs
 def plot(results, out) -> None:
     """Draw the results of a sweep: plot sweep.csv --out figures.
 
-    Throughput, traffic and hit rate against the swizzle factor, and the orders compared, each as
-    PNG and SVG. What the results have no data for is left out, and said.
+    Hit rate, traffic and throughput against the swizzle factor, the orders compared, the model against
+    the counters, and the cost of overflow, each as PNG and SVG. What the results have no data for is
+    left out, and said.
     """
     plots = needs.plots()
     try:
@@ -23,7 +24,7 @@ def plot(results, out) -> None:
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
     written = []
-    for name in ("factors", "traffic", "comparison"):
+    for name in ("factors", "comparison", "validation", "overflow"):
         try:
             written += needs.plots(name).draw(frame, about, out / f"{results.stem}-{name}")
         except ValueError as error:

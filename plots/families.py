@@ -1,0 +1,34 @@
+"""Families: orders that differ only in their factor, as a figure names and colours them."""
+
+from tritonmm.orders import RowMajor, SwizzleMerge, parse
+
+COLOURS = {  # Okabe and Ito's, and a violet
+    "grouped": "#0072b2",
+    "serpentine": "#009e73",
+    "split-merge": "#d55e00",
+    "two-level": "#6a3d9a",
+    "hilbert": "#cc79a7",
+    "morton": "#e69f00",
+    "column-major": "#56b4e9",
+    "row-major": "#222222",
+}
+"""By family, in the order of a legend; `@n`, along the other axis, has the same colour."""
+
+
+def family(text: str) -> str:
+    """The family of an order's spelling: a single factor is "grouped", several are "two-level"; factor 1 is row-major.
+
+    Raises ValueError for no order.
+    """
+    order = parse(text)
+    if order in (RowMajor(), SwizzleMerge(1)):
+        return "row-major"
+    name = order.name
+    if isinstance(order, SwizzleMerge):
+        name = "grouped" if len(order.factors) == 1 else "two-level"
+    return name + ("@n" if order.along == "n" else "")
+
+
+def colour(name: str) -> str:
+    """The colour of a family."""
+    return COLOURS[name.removesuffix("@n")]

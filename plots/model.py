@@ -1,0 +1,52 @@
+"""What the models say of the rows of a results file, computed when a figure is drawn.
+
+A results file keeps what the model said when it was written; a figure shows what it says today.
+"""
+
+import pandas as pd
+
+from tritonmm import cost, orders
+from tritonmm import gpu as gpus
+from tritonmm.autotune import space
+from tritonmm.config import Config
+from tritonmm.gpu import Gpu
+from tritonmm.problem import Problem
+
+COLUMNS = ("predicted_us", "predicted_dram_read_bytes", "predicted_l2_read_bytes", "predicted_hit_rate")
+
+
+def gpu_of(about: dict[str, str]) -> Gpu | None:
+    """The GPU that the comment lines name, by its datasheet; None for one that `tritonmm.gpu` has no spec of."""
+    said = about.get("gpu", "").lower().replace(" ", "")
+    return next((gpus.spec(name) for name in gpus.names() if name in said), None)
+
+
+def beside(rows: pd.DataFrame, about: dict[str, str]) -> pd.DataFrame:
+    """The rows, as `rows.ok` returns them, with `COLUMNS` of bytes and microseconds; empty for an unknown GPU."""
+    gpu = gpu_of(about)
+    if gpu is None:
+        return rows.assign(**dict.fromkeys(COLUMNS, float("nan")))
+    found = [cost.predict(problem_of(row), config_of(row), gpu) for row in rows.itertuples()]
+    values = [
+        (1e6 * each.seconds, each.traffic.dram_read_bytes, each.traffic.l2_read_bytes, each.traffic.hit_rate)
+        for each in found
+    ]
+    return rows.assign(**dict(zip(COLUMNS, zip(*values, strict=True), strict=True)))
+
+
+def problem_of(row) -> Problem:
+    """A row's problem."""
+    return space.problem(row.m, row.n, row.k, batch=row.batch, dtype=row.dtype, layout=row.layout)
+
+
+def config_of(row) -> Config:
+    """A row's config."""
+    numbers = ("block_m", "block_n", "block_k", "num_stages", "num_warps", "split_k", "split_tail")
+    return Config(
+        kernel=row.kernel,
+        persistent=bool(row.persistent),
+        order=orders.parse(row.order),
+        cluster=row.cluster,
+        relayout=row.relayout,
+        **{name: int(getattr(row, name)) for name in numbers},
+    )
