@@ -271,7 +271,8 @@ def _sampled(problem: Problem, config: Config, gpu: Gpu, constants: Constants) -
     k, a_elem, b_elem = problem.k / config.split_k, problem.element_bytes, problem.b_element_bytes
     held = held_bytes(gpu, constants)
     area = min(programs * config.block_m * config.block_n, problem.m * problem.n)
-    least = math.sqrt(area) * k * (a_elem + b_elem) + area * _sum_bytes(problem, config)  # what a wave that is a square touches
+    # What a wave that is a square touches.
+    least = math.sqrt(area) * k * (a_elem + b_elem) + area * _sum_bytes(problem, config)
     remembered = held * (1 + constants.spread) / least
     wave, weight = _chosen(waves, sampled=remembered < LAST_WAVES // 2)
 
