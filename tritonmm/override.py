@@ -25,7 +25,7 @@ from tritonmm.cost import ACHIEVABLE_BANDWIDTH
 from tritonmm.gpu import Gpu
 from tritonmm.leaves import LEAVES, kernels
 from tritonmm.problem import Problem
-from tritonmm.select import FIRST_US, best
+from tritonmm.select import best
 
 
 def prefers(problem: Problem, gpu: Gpu) -> tuple[bool, str]:
@@ -42,6 +42,9 @@ def prefers(problem: Problem, gpu: Gpu) -> tuple[bool, str]:
 TOLERANCE = 1.03
 """How much longer than torch's an estimate may be: the mean error of select's estimates on an H200 (2026-11-21)."""
 
+
+TORCH_FIRST_US = 2.5
+"""From the start of its launch to the first product, and from the last one to the end, where memory is the limit."""
 
 TORCH_LAUNCH_US = 1.7
 """What torch's launches cost that follow another: they start in turn."""
@@ -61,7 +64,7 @@ def torch_us(problem: Problem, gpu: Gpu) -> float:
         share = 0.76
     share = {"int8": 0.37, "fp8e4m3": 0.67, "fp8e5m2": 0.67, "fp64": 0.9}.get(problem.dtype, share)
     computing_us = 1e6 * problem.flops / (gpu.rate(problem.dtype, problem.precision) * share)
-    reading_us = FIRST_US + 1e6 * problem.compulsory_bytes / (gpu.bandwidth * ACHIEVABLE_BANDWIDTH)
+    reading_us = TORCH_FIRST_US + 1e6 * problem.compulsory_bytes / (gpu.bandwidth * ACHIEVABLE_BANDWIDTH)
     return TORCH_LAUNCH_US + math.hypot(computing_us, reading_us)
 
 

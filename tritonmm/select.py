@@ -3,160 +3,16 @@
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
-from tritonmm import cost, skinny, tuned
 from tritonmm import gpu as gpus
-from tritonmm.config import Config, step_bytes
+from tritonmm import skinny, tuned
+from tritonmm.config import Config
+from tritonmm.estimates import Tile, estimates, tiles_of
 from tritonmm.gpu import Gpu
 from tritonmm.orders import SwizzleMerge
 from tritonmm.problem import KINDS, Problem
-from tritonmm.skinny import LAUNCH_US
-
-
-@dataclass(frozen=True, slots=True)
-class _Tile:
-    """A tile that is tried: its shape, and what it reaches.
-
-    share: of the peak rate, by a full wave within its loop over K; fixed_us: microseconds a wave beside
-    that loop. The hopper kernel's, but for 64x64, are fits to an H200 (burst, 2026-11-21): 31 products,
-    autotune/results/h200-hopper-tiles.csv, and for the larger tiles 17, h200-hopper-strips.csv. Their mean
-    error is 2 to 3%, 6 to 7% for 64x128 and 128x64. The others are estimates.
-    """
-
-    kernel: str
-    blocks: tuple[int, int, int]
-    num_stages: int
-    num_warps: int
-    share: float
-    fixed_us: float
-
-
-_HALF = (
-    _Tile("hopper", (192, 256, 64), 3, 12, 0.89, 3.70),
-    _Tile("hopper", (256, 192, 64), 3, 8, 0.88, 3.40),
-    _Tile("hopper", (192, 192, 64), 4, 12, 0.87, 3.20),
-    _Tile("hopper", (128, 256, 64), 4, 8, 0.87, 2.40),
-    _Tile("hopper", (256, 128, 64), 4, 8, 0.85, 2.40),
-    _Tile("hopper", (128, 192, 64), 5, 8, 0.85, 1.80),
-    _Tile("hopper", (192, 128, 64), 5, 12, 0.85, 1.75),
-    _Tile("hopper", (128, 128, 64), 6, 8, 0.79, 0.85),
-    _Tile("hopper", (64, 256, 64), 5, 8, 0.78, 1.10),
-    _Tile("hopper", (64, 128, 64), 8, 8, 0.65, 0.55),
-    _Tile("hopper", (128, 64, 64), 8, 8, 0.52, 0.50),
-    _Tile("hopper", (64, 64, 64), 8, 4, 0.40, 0.25),
-    _Tile("persistent", (128, 256, 64), 3, 8, 0.80, 2.5),
-    _Tile("persistent", (128, 128, 64), 4, 8, 0.70, 1.0),
-    _Tile("persistent", (128, 64, 64), 4, 4, 0.50, 0.5),
-    _Tile("tile", (128, 256, 64), 3, 8, 0.77, 2.5),
-    _Tile("tile", (256, 128, 64), 3, 8, 0.76, 2.5),
-    _Tile("tile", (128, 128, 64), 4, 8, 0.62, 1.0),
-    _Tile("tile", (128, 128, 32), 3, 8, 0.50, 1.0),
-    _Tile("tile", (128, 64, 64), 4, 4, 0.45, 0.5),
-    _Tile("tile", (64, 128, 64), 4, 4, 0.45, 0.5),
-    _Tile("tile", (64, 64, 64), 4, 4, 0.32, 0.5),
-    _Tile("tile", (64, 64, 32), 3, 4, 0.28, 0.5),
-    _Tile("tile", (32, 64, 128), 4, 4, 0.20, 0.5),
-    _Tile("tile", (16, 64, 128), 4, 4, 0.12, 0.5),
-    _Tile("tile", (16, 32, 128), 5, 2, 0.07, 0.5),
-    _Tile("tile", (32, 32, 32), 2, 4, 0.05, 0.5),
-)
-_FP32 = (
-    _Tile("tile", (128, 128, 16), 4, 8, 0.55, 1.0),
-    _Tile("tile", (128, 64, 16), 4, 8, 0.45, 0.5),
-    _Tile("tile", (64, 64, 16), 4, 4, 0.35, 0.5),
-    _Tile("tile", (32, 64, 32), 3, 4, 0.20, 0.5),
-    _Tile("tile", (32, 32, 32), 3, 4, 0.12, 0.5),
-    _Tile("tile", (16, 32, 16), 4, 2, 0.07, 0.5),
-)
-
-
-def _of_depth(block_k: int, share: float) -> tuple[_Tile, ...]:
-    """The hopper kernel's tiles for operands of another size: as many bytes of K, and so as long, in a step."""
-    tiles = (tile for tile in _HALF if tile.kernel == "hopper")
-    return tuple(replace(t, blocks=(*t.blocks[:2], block_k), share=t.share * share) for t in tiles)
-
-
-# All shares of the following are estimates.
-_BYTE = (
-    *_of_depth(128, 0.9),
-    _Tile("tile", (128, 128, 128), 3, 8, 0.50, 1.0),
-    _Tile("tile", (128, 128, 64), 4, 8, 0.45, 1.0),
-    _Tile("tile", (128, 64, 64), 4, 8, 0.35, 0.5),
-    _Tile("tile", (64, 128, 128), 4, 4, 0.40, 0.5),
-    _Tile("tile", (64, 64, 128), 4, 4, 0.28, 0.5),
-    _Tile("tile", (64, 64, 64), 4, 4, 0.25, 0.5),
-    _Tile("tile", (32, 64, 128), 4, 4, 0.15, 0.5),
-    _Tile("tile", (32, 64, 64), 4, 4, 0.13, 0.5),
-    _Tile("tile", (16, 64, 64), 4, 4, 0.08, 0.5),
-    _Tile("tile", (64, 64, 32), 3, 4, 0.20, 0.5),
-    _Tile("tile", (32, 32, 32), 2, 4, 0.04, 0.5),
-)
-_TF32 = (
-    *_of_depth(32, 0.95),
-    _Tile("tile", (128, 128, 32), 4, 8, 0.60, 1.0),
-    _Tile("tile", (64, 128, 32), 4, 4, 0.40, 0.5),
-    _Tile("tile", (64, 64, 32), 4, 4, 0.30, 0.5),
-)
-_THREE_PRODUCTS = (
-    _Tile("tile", (128, 128, 32), 3, 8, 0.60, 1.0),
-    _Tile("tile", (64, 128, 32), 3, 8, 0.45, 0.5),
-    _Tile("tile", (64, 64, 32), 3, 4, 0.40, 0.5),
-    _Tile("tile", (64, 64, 32), 3, 8, 0.35, 0.5),
-    _Tile("tile", (32, 32, 32), 3, 4, 0.12, 0.5),
-)
-_FP64 = (
-    _Tile("tile", (128, 64, 16), 3, 8, 0.75, 0.5),
-    _Tile("tile", (64, 64, 16), 3, 4, 0.70, 0.5),
-    _Tile("tile", (32, 64, 16), 3, 4, 0.45, 0.5),
-    _Tile("tile", (32, 32, 16), 3, 4, 0.30, 0.5),
-    _Tile("tile", (16, 32, 16), 3, 2, 0.15, 0.5),
-)
-_WEIGHTS = (  # of another dtype than what multiplies them
-    _Tile("tile", (128, 128, 64), 3, 8, 0.45, 1.0),
-    _Tile("tile", (64, 128, 64), 4, 8, 0.35, 0.5),
-    _Tile("tile", (64, 64, 64), 4, 4, 0.28, 0.5),
-    _Tile("tile", (32, 64, 128), 4, 4, 0.20, 0.5),
-    _Tile("tile", (16, 64, 128), 4, 4, 0.12, 0.5),
-    _Tile("tile", (64, 64, 32), 3, 4, 0.20, 0.5),
-    _Tile("tile", (16, 32, 32), 4, 2, 0.06, 0.5),
-    _Tile("tile", (16, 32, 16), 4, 2, 0.04, 0.5),
-)
-
-
-def _tiles(problem: Problem) -> tuple[_Tile, ...]:
-    """The tiles that are tried for operands of those dtypes."""
-    p = problem
-    if p.element_bytes != p.b_element_bytes:
-        return _WEIGHTS
-    if p.dtype == "fp32":
-        return {"ieee": _FP32, "tf32": _TF32 + _FP32}.get(p.precision, _THREE_PRODUCTS)
-    return {1: _BYTE, 2: _HALF, 8: _FP64}[p.element_bytes]
-
-
-FIRST_US = 2.5
-"""From the start of a launch to its first product, and from its last one to its end, where memory is the limit."""
-
-STREAM_SHARE = {"hopper": 0.8, "persistent": 0.8, "tile": 0.55}
-"""Of the bandwidth of device memory, what a kernel reaches that waits for nothing else (H200, 2026-11-21)."""
-
-SM_BANDWIDTH = 111e9
-"""Bytes/s that an SM receives while all do (H200, 2026-11-21)."""
-
-SPLIT_US = 3.8
-"""What a launch with split tiles costs beside its work: a cooperative grid, and the meeting of the parts."""
-
-SPLITS = (2, 3, 4, 6, 8, 12, 16, 32)
-"""Parts in which a tile may be multiplied."""
-
-PARTIAL_BANDWIDTH = 6e12
-"""Bytes/s at which the parts of split tiles write and read their fp32 sums (H200, 2026-11-21)."""
-
-NARROW_SHARE = {1: 0.25, 2: 0.25, 4: 0.5, 8: 0.8, 16: 1.0}
-"""What is left of the tile kernel's rate where operands are aligned to so many bytes only: its loads are that narrow,
-and those of less than 4 bytes are not asynchronous. Estimates, and for tensor cores: fp32 products are slow anyway."""
-
 
 AGREES = 1.05
 """How much longer than the shortest of all the estimate of a neighbour's config may be.
@@ -269,12 +125,14 @@ def _candidates(problem: Problem, gpu: Gpu, kernel: str) -> Iterator[tuple[Confi
     if kernel == "skinny" or (not kernel and _is_skinny(problem)):
         for us, config in skinny.timed(problem, gpu):
             yield config, [(us, 1)]
-    for tile in _tiles(problem):
+    for tile in tiles_of(problem):
         if kernel in ("", tile.kernel):
             factor = _factor(problem, gpu, *tile.blocks[:2])
-            for relayout in ("", problem.unaligned) if problem.unaligned else ("",):
+            # Copies are for TMA: the tile kernel loads as narrowly as K is divisible, wherever the lines begin.
+            copies = problem.unaligned if tile.kernel != "tile" else ""
+            for relayout in ("", copies) if copies else ("",):
                 config = _config(tile, factor, relayout)
-                yield config, _estimates(config, tile, problem, gpu)
+                yield config, estimates(config, tile, problem, gpu)
 
 
 def _moved(row: tuned.Row, problem: Problem, gpu: Gpu) -> Iterator[tuple[float, Config]]:
@@ -294,12 +152,12 @@ def _moved(row: tuned.Row, problem: Problem, gpu: Gpu) -> Iterator[tuple[float, 
             yield skinny.estimate_us(config, problem, gpu), config
         return
     blocks = *config.cta_tile, config.block_k
-    tile = next((t for t in _tiles(problem) if (t.kernel, t.blocks) == (config.kernel, blocks)), None)
+    tile = next((t for t in tiles_of(problem) if (t.kernel, t.blocks) == (config.kernel, blocks)), None)
     if isinstance(config.order, SwizzleMerge):
         config = replace(config, order=SwizzleMerge(_factor(problem, gpu, config.block_m, config.block_n)))
     config = replace(config, split_tail=1)
     if tile and config.split_k == 1 and config.fits(problem, gpu):
-        yield from _legal(config, _estimates(config, tile, problem, gpu), problem, gpu)
+        yield from _legal(config, estimates(config, tile, problem, gpu), problem, gpu)
 
 
 def _is_skinny(problem: Problem) -> bool:
@@ -310,7 +168,7 @@ def _is_skinny(problem: Problem) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _config(tile: _Tile, factor: int, relayout: str) -> Config:
+def _config(tile: Tile, factor: int, relayout: str) -> Config:
     block_m, block_n, block_k = tile.blocks
     return Config(
         kernel=tile.kernel,
@@ -330,33 +188,3 @@ def _factor(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> int:
     # columns of B. Their sum is least where both are equal.
     factor = max(1, round(math.sqrt(gpu.sms * block_n / block_m)))
     return min(factor, max(1, -(-problem.m // block_m)))
-
-
-def _estimates(config: Config, tile: _Tile, problem: Problem, gpu: Gpu) -> list[tuple[float, int]]:
-    """Estimated microseconds of a config that splits no tiles, and 1; and of the same with other values of split_tail,
-    where there is a tail that may be split."""
-    block_m, block_n = config.cta_tile
-    element_bytes = problem.element_bytes
-    flops = 2 * block_m * block_n * config.block_k * gpu.sms
-    share = tile.share
-    if config.kernel == "tile" and (element_bytes <= 2 or problem.precision != "ieee"):
-        share *= NARROW_SHARE[problem.relaid(config.relayout).alignment]
-    rate = gpu.rate(problem.dtype, problem.precision) * share
-    step_us = max(flops / rate, step_bytes(config, problem) / SM_BANDWIDTH) * 1e6
-    loop_us = max(1, -(-problem.k // config.block_k)) * step_us
-    tiles_m, tiles_n = config.tiles(problem)
-    rounds, tail = divmod(tiles_m * tiles_n * problem.batch * config.ctas, gpu.sms)
-    rounds_us = rounds * (loop_us + tile.fixed_us)
-    memory_us = FIRST_US + problem.compulsory_bytes / (gpu.bandwidth * STREAM_SHARE[config.kernel]) * 1e6
-    launch_us = LAUNCH_US + cost.relayout_seconds(problem, config, gpu) * 1e6
-    us = rounds_us + math.ceil(tail / gpu.sms) * (loop_us + tile.fixed_us)
-    times = [(launch_us + math.hypot(us, memory_us), 1)]  # both at once, but not perfectly
-    if tail and config.kernel == "hopper" and not config.cluster:
-        for splits in SPLITS:
-            parts = tail * splits
-            if parts > 2 * gpu.sms:
-                break
-            us = rounds_us + math.ceil(parts / gpu.sms) * (loop_us / splits + tile.fixed_us)
-            split_us = SPLIT_US + 8 * parts * block_m * block_n / PARTIAL_BANDWIDTH * 1e6  # sums, written and read
-            times.append((launch_us + math.hypot(us, memory_us) + split_us, splits))
-    return times

@@ -1,0 +1,258 @@
+"""How long each tile takes, for ranking what was never measured: a fit to an H200.
+
+A product of T tiles is ceil(T / SMs) rounds. In a round a tile walks along K; a step takes as long as its products at
+the tile's share of the peak rate, or as receiving its operands at the bandwidth of an SM. All rounds together take no
+less than device memory, or L2, needs for what is read of it. Nothing overlaps perfectly: the three are joined by a
+p-norm. A launch, copies of operands and the meeting of split tiles come on top.
+
+Operands whose lines are no multiples of 128 bytes cost more than twice as much on their way to the SMs: each
+128-byte row of a tile lies in two cache lines.
+
+The constants are fits to one H200 (burst, 2026-11-21) by least squares of the logarithms: 1,494 times of the
+hopper kernel and 419 of the tile kernel in autotune/results, h200-random-fit.csv, h200-hopper-tiles.csv,
+h200-hopper-strips.csv and h200-skinny.csv. Configs within 30% of a product's best are off by 7% and 15% (standard
+deviations); on products that the fit did not see, h200-random60.csv, by 9% and 18%. There the shortest estimate of
+all reaches 97% of the best measured time in geometric mean, 80% at worst. The skinny kernel has estimates
+of its own, see `skinny.py`.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+from tritonmm import cost
+from tritonmm.config import Config
+from tritonmm.gpu import Gpu
+from tritonmm.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What limits a kernel beside its tile.
+
+    stream: share of the bandwidth of device memory; sm_bandwidth: bytes/s that an SM receives while all do;
+    l2_bandwidth: bytes/s that all SMs together ask of L2; crossed: what a byte costs more whose line crosses cache
+    lines; overlap: the p of the p-norm; drain_us: from the end of the last tiles to that of their stores, for 10^4
+    elements of a tile on every SM; caution: what the estimates are multiplied by that err more than others, since the
+    shortest of many estimates is likely one that errs.
+    """
+
+    stream: float
+    sm_bandwidth: float
+    l2_bandwidth: float
+    crossed: float
+    overlap: float
+    drain_us: float = 0.0
+    caution: float = 1.0
+
+
+_BY_TMA = Kernel(stream=0.90, sm_bandwidth=200e9, l2_bandwidth=19e12, crossed=1.65, overlap=2.3, drain_us=0.31)
+KERNELS = {
+    "hopper": _BY_TMA,
+    "persistent": _BY_TMA,
+    "tile": Kernel(stream=0.51, sm_bandwidth=76e9, l2_bandwidth=22e12, crossed=0.6, overlap=2.3, caution=1.3),
+}
+
+LAUNCH_US = 1.8
+"""What a launch costs that follows another, its first loads included."""
+
+FIRST_US = 0.2
+"""From there to the first product, and from the last one to the end, where memory is the limit."""
+
+LONE_BANDWIDTH = 200e9
+"""Bytes/s that one SM reads from device memory, where few do."""
+
+SPLITS = (2, 3, 4, 6, 8, 12, 16, 32)
+"""Parts in which a tile may be multiplied."""
+
+SPLIT_US = 2.4
+"""What a launch with split tiles costs beside its work: a cooperative grid, and the meeting of the parts."""
+
+FOUR_PARTS_US = 0.45
+"""From the request of four parts' sums to their arrival; each program asks for four after four."""
+
+PARTIAL_BANDWIDTH = 4.9e12
+"""Bytes/s at which the parts of split tiles write and read their fp32 sums."""
+
+NARROW_SHARE = {1: 0.19, 2: 0.19, 4: 0.5, 8: 0.8, 16: 1.0}
+"""What is left of the tile kernel's rate where operands are aligned to so many bytes only: its loads are that narrow,
+and those of less than 4 bytes are not asynchronous. For tensor cores: fp32 products are slow anyway."""
+
+CACHE_LINE = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A tile that is tried: its shape, and what it reaches.
+
+    share: of the peak rate, by a full wave within its loop over K where nothing else limits it; fixed_us: microseconds
+    a wave beside that loop. Those of 16-bit operands are fits, see above; the others are estimates.
+    """
+
+    kernel: str
+    blocks: tuple[int, int, int]
+    num_stages: int
+    num_warps: int
+    share: float
+    fixed_us: float
+
+
+_HALF = (
+    Tile("hopper", (192, 256, 64), 3, 12, 0.92, 1.79),
+    Tile("hopper", (256, 192, 64), 3, 8, 0.90, 1.79),
+    Tile("hopper", (192, 192, 64), 4, 12, 0.91, 1.37),
+    Tile("hopper", (128, 256, 64), 4, 8, 0.94, 1.23),
+    Tile("hopper", (256, 128, 64), 4, 8, 0.91, 1.23),
+    Tile("hopper", (128, 192, 64), 5, 8, 0.92, 0.96),
+    Tile("hopper", (192, 128, 64), 5, 12, 0.92, 0.96),
+    Tile("hopper", (128, 128, 64), 6, 8, 0.94, 0.68),
+    Tile("hopper", (64, 256, 64), 5, 8, 0.97, 0.68),
+    Tile("hopper", (64, 128, 64), 8, 8, 0.78, 0.40),
+    Tile("hopper", (128, 64, 64), 8, 8, 0.69, 0.40),
+    Tile("hopper", (64, 64, 64), 8, 4, 0.56, 0.27),
+    Tile("hopper", (64, 64, 128), 6, 4, 0.46, 0.27),
+    Tile("persistent", (128, 256, 64), 3, 8, 0.85, 2.0),
+    Tile("persistent", (128, 128, 64), 4, 8, 0.75, 1.2),
+    Tile("persistent", (128, 64, 64), 4, 4, 0.60, 0.6),
+    Tile("tile", (128, 256, 64), 3, 8, 0.83, 2.01),
+    Tile("tile", (256, 128, 64), 3, 8, 0.72, 2.10),
+    Tile("tile", (128, 128, 64), 4, 8, 0.89, 1.18),
+    Tile("tile", (128, 128, 32), 3, 8, 0.31, 0.45),
+    Tile("tile", (128, 64, 64), 4, 4, 0.46, 0.53),
+    Tile("tile", (64, 128, 64), 4, 4, 0.47, 0.36),
+    Tile("tile", (64, 64, 64), 4, 4, 0.33, 0.43),
+    Tile("tile", (64, 64, 32), 3, 4, 0.14, 0.03),
+    Tile("tile", (32, 64, 128), 4, 4, 0.27, 0.56),
+    Tile("tile", (16, 64, 128), 4, 4, 0.18, 0.39),
+    Tile("tile", (16, 32, 128), 5, 2, 0.09, 0.41),
+    Tile("tile", (32, 32, 32), 2, 4, 0.03, 0.17),
+)
+_FP32 = (
+    Tile("tile", (128, 128, 16), 4, 8, 0.55, 1.0),
+    Tile("tile", (128, 64, 16), 4, 8, 0.45, 0.5),
+    Tile("tile", (64, 64, 16), 4, 4, 0.35, 0.5),
+    Tile("tile", (32, 64, 32), 3, 4, 0.20, 0.5),
+    Tile("tile", (32, 32, 32), 3, 4, 0.12, 0.5),
+    Tile("tile", (16, 32, 16), 4, 2, 0.07, 0.5),
+)
+
+
+def _of_depth(block_k: int, share: float) -> tuple[Tile, ...]:
+    """The hopper kernel's tiles for operands of another size: as many bytes of K, and so as long, in a step."""
+    tiles = (tile for tile in _HALF if tile.kernel == "hopper")
+    return tuple(replace(t, blocks=(*t.blocks[:2], block_k), share=t.share * share) for t in tiles)
+
+
+_BYTE = (
+    *_of_depth(128, 0.9),
+    Tile("tile", (128, 128, 128), 3, 8, 0.50, 1.0),
+    Tile("tile", (128, 128, 64), 4, 8, 0.45, 1.0),
+    Tile("tile", (128, 64, 64), 4, 8, 0.35, 0.5),
+    Tile("tile", (64, 128, 128), 4, 4, 0.40, 0.5),
+    Tile("tile", (64, 64, 128), 4, 4, 0.28, 0.5),
+    Tile("tile", (64, 64, 64), 4, 4, 0.25, 0.5),
+    Tile("tile", (32, 64, 128), 4, 4, 0.15, 0.5),
+    Tile("tile", (32, 64, 64), 4, 4, 0.13, 0.5),
+    Tile("tile", (16, 64, 64), 4, 4, 0.08, 0.5),
+    Tile("tile", (64, 64, 32), 3, 4, 0.20, 0.5),
+    Tile("tile", (32, 32, 32), 2, 4, 0.04, 0.5),
+)
+_TF32 = (
+    *_of_depth(32, 0.95),
+    Tile("tile", (128, 128, 32), 4, 8, 0.60, 1.0),
+    Tile("tile", (64, 128, 32), 4, 4, 0.40, 0.5),
+    Tile("tile", (64, 64, 32), 4, 4, 0.30, 0.5),
+)
+_THREE_PRODUCTS = (
+    Tile("tile", (128, 128, 32), 3, 8, 0.60, 1.0),
+    Tile("tile", (64, 128, 32), 3, 8, 0.45, 0.5),
+    Tile("tile", (64, 64, 32), 3, 4, 0.40, 0.5),
+    Tile("tile", (64, 64, 32), 3, 8, 0.35, 0.5),
+    Tile("tile", (32, 32, 32), 3, 4, 0.12, 0.5),
+)
+_FP64 = (
+    Tile("tile", (128, 64, 16), 3, 8, 0.75, 0.5),
+    Tile("tile", (64, 64, 16), 3, 4, 0.70, 0.5),
+    Tile("tile", (32, 64, 16), 3, 4, 0.45, 0.5),
+    Tile("tile", (32, 32, 16), 3, 4, 0.30, 0.5),
+    Tile("tile", (16, 32, 16), 3, 2, 0.15, 0.5),
+)
+_WEIGHTS = (  # of another dtype than what multiplies them
+    Tile("tile", (128, 128, 64), 3, 8, 0.45, 1.0),
+    Tile("tile", (64, 128, 64), 4, 8, 0.35, 0.5),
+    Tile("tile", (64, 64, 64), 4, 4, 0.28, 0.5),
+    Tile("tile", (32, 64, 128), 4, 4, 0.20, 0.5),
+    Tile("tile", (16, 64, 128), 4, 4, 0.12, 0.5),
+    Tile("tile", (64, 64, 32), 3, 4, 0.20, 0.5),
+    Tile("tile", (16, 32, 32), 4, 2, 0.06, 0.5),
+    Tile("tile", (16, 32, 16), 4, 2, 0.04, 0.5),
+)
+
+
+def tiles_of(problem: Problem) -> tuple[Tile, ...]:
+    """The tiles that are tried for operands of those dtypes."""
+    p = problem
+    if p.element_bytes != p.b_element_bytes:
+        return _WEIGHTS
+    if p.dtype == "fp32":
+        return {"ieee": _FP32, "tf32": _TF32 + _FP32}.get(p.precision, _THREE_PRODUCTS)
+    return {1: _BYTE, 2: _HALF, 8: _FP64}[p.element_bytes]
+
+
+def crossing(problem: Problem, relayout: str) -> tuple[bool, bool]:
+    """Whether the lines of A, and of B, as they are stored, begin anywhere in cache lines."""
+    p = problem
+    lines = (
+        ("a", (p.k if p.layout[0] == "n" else p.m) * p.element_bytes),
+        ("b", (p.k if p.layout[1] == "t" else p.n) * p.b_element_bytes),
+    )
+    return tuple(name not in relayout and length % CACHE_LINE > 0 for name, length in lines)
+
+
+def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tuple[float, int]]:
+    """Estimated microseconds of a config that splits no tiles, and 1; and of the same with other values of split_tail,
+    where there is a tail that may be split."""
+    p, kernel = problem, KERNELS[config.kernel]
+    block_m, block_n = config.cta_tile
+    tiles_m, tiles_n = config.tiles(p)
+    tiles = tiles_m * tiles_n * p.batch * config.ctas
+    a_cost, b_cost = (1 + kernel.crossed * crosses for crosses in crossing(p, config.relayout))
+
+    share = tile.share
+    if config.kernel == "tile" and (p.element_bytes <= 2 or p.precision != "ieee"):
+        share *= NARROW_SHARE[p.relaid(config.relayout).alignment]
+    flops = 2 * block_m * block_n * config.block_k * gpu.sms
+    # Of a tile's operands, what lies beyond the matrices is not read.
+    a_line, b_line = p.element_bytes * a_cost * min(block_m, p.m), p.b_element_bytes * b_cost * min(block_n, p.n)
+    received = (a_line + b_line) * config.block_k
+    step_us = max(flops / (gpu.rate(p.dtype, p.precision) * share), received / kernel.sm_bandwidth) * 1e6
+    loop_us = max(1, -(-p.k // config.block_k)) * step_us
+
+    a_bytes = p.m * p.k * p.batch * p.element_bytes * tiles_n * a_cost
+    b_bytes = p.n * p.k * p.batch * p.b_element_bytes * tiles_m * b_cost
+    rounds, tail = divmod(tiles, gpu.sms)
+    launch_us = LAUNCH_US + cost.relayout_seconds(p, config, gpu) * 1e6
+
+    def total_us(splits: int) -> float:
+        parts = tail * splits
+        sums = 8 * parts * block_m * block_n if splits > 1 else 0  # written and read
+        compute_us = rounds * (loop_us + tile.fixed_us) + math.ceil(parts / gpu.sms) * (
+            loop_us / splits + tile.fixed_us
+        )
+        busy = gpu.sms if rounds else min(parts, gpu.sms)
+        bandwidth = min(gpu.bandwidth * kernel.stream, busy * LONE_BANDWIDTH)
+        memory_us = FIRST_US + p.compulsory_bytes / bandwidth * 1e6
+        l2_us = FIRST_US + (a_bytes + b_bytes + sums) / kernel.l2_bandwidth * 1e6
+        longest = max(compute_us, memory_us, l2_us)
+        joined = sum((us / longest) ** kernel.overlap for us in (compute_us, memory_us, l2_us)) ** (1 / kernel.overlap)
+        drain_us = kernel.drain_us * block_m * block_n / 1e4 * busy / gpu.sms
+        us = launch_us + longest * joined * kernel.caution + drain_us
+        if splits > 1:
+            us += SPLIT_US + FOUR_PARTS_US * math.ceil(splits / 4) + sums / PARTIAL_BANDWIDTH * 1e6
+        return us
+
+    if not tiles:
+        return [(launch_us, 1)]
+    times = [(total_us(1), 1)]
+    if tail and config.kernel == "hopper" and not config.cluster:
+        times += [(total_us(splits), splits) for splits in SPLITS if tail * splits <= 2 * gpu.sms]
+    return times
