@@ -369,7 +369,7 @@ def relayout_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gp
     if not gpu.is_nvidia:
         return ""
     first = "ab".index(config.relayout[0])
-    if problem.relaid(config.relayout).layout[first] != problem.layout[first]:  # transposed
+    if problem.layout[first] not in ("s", problem.relaid(config.relayout).layout[first]):  # transposed
         return "" if re.search(r"st\.global\S*\.v4\.b32", compiled.assembly) else "no st.global of 16 bytes"
     if problem.k > 1024 and compiled.registers * 32 * RESIDENT > 65_536:  # short lines, many to a tile, may take more
         return f"an SM does not hold {RESIDENT} programs of {compiled.registers} registers a thread"
