@@ -17,7 +17,7 @@ def test_the_split_is_by_shape():
     assert len(UNSEEN) >= 100
 
 
-@pytest.mark.parametrize("simulated", [False, True], ids=["sample", "simulator"])
+@pytest.mark.parametrize("simulated", [False, True], ids=["of", "simulator"])
 def test_bytes_of_unseen_shapes(simulated):
     predict = (lambda p: l2_simulator.simulate(p.problem, p.config, fit_l2.GPU)) if simulated else None
     found = fit_l2.errors(UNSEEN, predict)
