@@ -327,6 +327,22 @@ def test_the_closed_form_looks_at_no_program(monkeypatch):
         l2.estimate(LARGE, large_config(order), H200, l2.FITTED)
 
 
+def test_the_best_factor_moves_the_fewest_bytes():
+    factors = (32, 1, 4, 6, 8, 16, 12)
+    best = l2.best_factor(LARGE, large_config(RowMajor()), H200, factors)
+    reads = {f: l2.of(LARGE, large_config(SwizzleMerge(f)), H200).dram_read_bytes for f in factors}
+    assert reads[best] < 1.02 * min(reads.values())
+    across = large_config(SwizzleMerge(1, along="n"))
+    assert l2.best_factor(LARGE, across, H200, factors) < best, "tiles are twice as wide as high"
+
+
+def test_the_best_factor_of_equals_is_the_smallest():
+    one_row = Problem(128, 8192, 512)
+    assert l2.best_factor(one_row, large_config(RowMajor()), H200, [8, 2, 4]) == 2
+    with pytest.raises(ValueError, match="no factor given"):
+        l2.best_factor(one_row, large_config(RowMajor()), H200, [])
+
+
 def test_the_sample_does_not_grow_with_the_product(monkeypatch):
     """A large product costs no more than one that is a few waves longer than the sample."""
     seen = []

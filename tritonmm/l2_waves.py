@@ -1,5 +1,6 @@
 """The counts of a launch from a sample of its waves: for the orders that have no closed form."""
 
+import functools
 import math
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.l2_laws import Constants, Counts, concurrent, held_bytes, scaled, sum_bytes, survives
+from tritonmm.orders import Order
 from tritonmm.problem import Problem
 
 # Waves that `of` looks at, of a longer launch.
@@ -21,29 +23,21 @@ def sampled(problem: Problem, config: Config, gpu: Gpu, constants: Constants) ->
     """The counts of a launch from its first and its last waves; the first ones stand for those between.
 
     Where L2 remembers many waves, as with small tiles and a short K, all of them are looked at, which takes longer.
-    Overflow programs count as slots of their wave that read nothing.
+    Of orders without overflow programs.
     """
     tiles_m, tiles_n = config.tiles(problem)
-    launched = config.order.launched(tiles_m, tiles_n)
-    total = launched * problem.batch * config.split_k
+    passes = problem.batch * config.split_k
     programs = concurrent(problem, config, gpu)
-    waves = -(-total // programs)
+    waves = -(-tiles_m * tiles_n * passes // programs)
     k, a_elem, b_elem = problem.k / config.split_k, problem.element_bytes, problem.b_element_bytes
     held = held_bytes(gpu, constants)
     area = min(programs * config.block_m * config.block_n, problem.m * problem.n)
     # What a wave that is a square touches.
     least = math.sqrt(area) * k * (a_elem + b_elem) + area * sum_bytes(problem, config)
     remembered = held * (1 + constants.spread) / least
-    wave, weight = _chosen(waves, sampled=remembered < LAST_WAVES // 2)
-
-    index = wave[:, None] * programs + np.arange(programs)
-    real = index < total
-    index = np.minimum(index, total - 1).astype(np.int32)
-    part = index // launched
-    m, n = config.order._map(index - part * launched, tiles_m, tiles_n)
-    if launched > tiles_m * tiles_n:
-        real &= (m < tiles_m) & (n < tiles_n)
-    part = _renumbered(part)
+    few = remembered < LAST_WAVES // 2
+    wave, weight = _chosen(waves, sampled=few)
+    m, n, part, real = _tiles(config.order, tiles_m, tiles_n, passes, programs, few)
     parts = int(part[-1, -1]) + 1
     rows, cols = _extents(problem.m, config.block_m) * a_elem, _extents(problem.n, config.block_n) * b_elem
     size = np.concatenate([np.tile(rows, parts), np.tile(cols, parts), [0.0]])
@@ -56,7 +50,6 @@ def sampled(problem: Problem, config: Config, gpu: Gpu, constants: Constants) ->
 
     asked_a, asked_b = size[a], size[b]
     written = (asked_a * asked_b).sum(axis=1) * (sum_bytes(problem, config) / (a_elem * b_elem))
-    passes = problem.batch * config.split_k
     panels = [
         scaled(exact, *(float(weight @ x) for x in (asked.sum(axis=1), _paired(panel, asked), distinct)))
         for exact, panel, asked, distinct in (
@@ -66,6 +59,23 @@ def sampled(problem: Problem, config: Config, gpu: Gpu, constants: Constants) ->
     ]
     missed = weight @ _missed(used, wave, size, k, written, held, constants)
     return Counts(*panels, float(missed), waves)
+
+
+@functools.lru_cache(maxsize=64)
+def _tiles(order: Order, tiles_m: int, tiles_n: int, passes: int, programs: int, sampled: bool):
+    """(m, n, pass, whether there is such a tile) of the programs of the chosen waves, arrays of (waves, programs).
+
+    Kept, as a curve takes longer to follow than all the rest, and a tuner asks for the same grid again and again.
+    """
+    tiles = tiles_m * tiles_n
+    total = tiles * passes
+    wave, _ = _chosen(-(-total // programs), sampled=sampled)
+    index = wave[:, None] * programs + np.arange(programs)
+    real = index < total
+    index = np.minimum(index, total - 1).astype(np.int32)
+    part = index // tiles
+    m, n = order._map(index - part * tiles, tiles_m, tiles_n)
+    return m, n, _renumbered(part), real
 
 
 def _chosen(waves: int, *, sampled: bool):
