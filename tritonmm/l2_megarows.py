@@ -25,8 +25,8 @@ from tritonmm.problem import Problem
 def megarows(order: Order) -> tuple[int, str] | None:
     """(factor, cut axis) of an order that is a walk through megarows, None of any other.
 
-    The overflow programs of SplitMerge read nothing: what is left is the walk of SwizzleMerge. That they bring persistent
-    programs out of step is left out.
+    The overflow programs of SplitMerge read nothing: what is left is the walk of SwizzleMerge. That they bring
+    persistent programs out of step is left out.
     """
     if isinstance(order, RowMajor):
         return 1, "m"
