@@ -156,7 +156,7 @@ def errors(found: list[Point], predict: Callable[[Point], Traffic] | None = None
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The order with the least predicted DRAM reads among a sweep of factors, and what it costs.
+    """What `l2.best_factor` chooses among the factors of a sweep, and what it costs.
 
     regret: its measured time over the best measured one, minus 1.
     """
@@ -179,7 +179,8 @@ def best_factors(found: list[Point]) -> list[Best]:
     rows = []
     for (_, shape, tile), sweep in groups.items():
         fastest = min(sweep, key=lambda p: p.time_us)
-        chosen = min(sweep, key=lambda p: l2.of(p.problem, p.config, GPU).dram_read_bytes)
+        factors = {point.config.order.factors[0]: point for point in sweep}
+        chosen = factors[l2.best_factor(fastest.problem, fastest.config, GPU, factors)]
         regret = chosen.time_us / fastest.time_us - 1
         rows.append(Best(shape, tile, len(sweep), str(chosen.config.order), str(fastest.config.order), regret))
     return rows

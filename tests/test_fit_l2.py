@@ -17,7 +17,7 @@ def test_the_split_is_by_shape():
     assert len(UNSEEN) >= 100
 
 
-@pytest.mark.parametrize("simulated", [False, True], ids=["sample", "simulator"])
+@pytest.mark.parametrize("simulated", [False, True], ids=["of", "simulator"])
 def test_bytes_of_unseen_shapes(simulated):
     predict = (lambda p: l2_simulator.simulate(p.problem, p.config, fit_l2.GPU)) if simulated else None
     found = fit_l2.errors(UNSEEN, predict)
@@ -27,7 +27,7 @@ def test_bytes_of_unseen_shapes(simulated):
     assert found.hit_rate_median < 0.05, found
 
 
-def test_the_factor_with_the_least_dram_reads_is_fast():
+def test_the_best_factor_is_fast():
     rows = [row for row in fit_l2.best_factors(POINTS) if row.shape not in fit_l2.FIT]
     good = sum(row.regret <= 0.01 for row in rows)
     assert good >= 0.8 * len(rows), [row for row in rows if row.regret > 0.01]

@@ -10,7 +10,8 @@ import numpy as np
 from tritonmm import l2
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
-from tritonmm.l2 import FITTED, Constants, Counts, Panels, Traffic
+from tritonmm.l2 import Traffic
+from tritonmm.l2_laws import FITTED, Constants, Counts, Panels, concurrent, held_bytes, sum_bytes, survives
 from tritonmm.problem import Problem
 
 __all__ = ["simulate"]
@@ -36,11 +37,10 @@ def simulate(problem: Problem, config: Config, gpu: Gpu, constants: Constants = 
     row_bytes = np.concatenate([np.tile(a_bytes, passes), np.tile(b_bytes, passes)])
     k = problem.k if config.split_k == 1 else problem.k / config.split_k
 
-    sum_bytes = l2.PARTIAL_BYTES if config.split_k > 1 else problem.out_element_bytes
-    written = np.bincount(wave, weights=rows[m] * cols[n] * sum_bytes)
+    written = np.bincount(wave, weights=rows[m] * cols[n] * sum_bytes(problem, config))
     ends = np.minimum(config.block_k * np.arange(1, -(-k // config.block_k) + 1), k)
     waves = _distinct(wave, a, b, len(row_bytes))
-    missed = _missed(waves, row_bytes, ends, written, l2.held_bytes(gpu, constants), constants)
+    missed = _missed(waves, row_bytes, ends, written, held_bytes(gpu, constants), constants)
 
     wanted = np.concatenate(waves)
     of_a = wanted < passes * tiles_m
@@ -67,7 +67,7 @@ def _schedule(problem: Problem, config: Config, gpu: Gpu):
     tile = np.tile(np.arange(len(visit)), passes)
     part = np.repeat(np.arange(passes), len(visit))
     real = visit[tile, 0] >= 0
-    programs = l2.concurrent(problem, config, gpu)
+    programs = concurrent(problem, config, gpu)
     if config.persistent:
         walks = np.zeros((-(-len(tile) // programs), programs), dtype=bool)
         walks.flat[: len(tile)] = real
@@ -128,7 +128,7 @@ def _missed(waves, row_bytes, ends, written, held, constants):
         missed += size.sum() * k
         for j in np.flatnonzero(kept):
             touched = (newer[j] + kept[j]) * k + (seen[j] - kept[j]) * (k - starts) + older[j] * ends + since[j]
-            missed -= kept[j] * ((ends - starts) * l2.survives(touched, held, constants)).sum()
+            missed -= kept[j] * ((ends - starts) * survives(touched, held, constants)).sum()
         live[horizon:w] -= kept
         live[w] = size.sum()
         last[panels] = w
