@@ -197,9 +197,10 @@ def test_select_copies_nothing_of_tiny_products_and_nothing_aligned():
         assert choose(Problem.dense(size, size, size), H200).relayout == ""
 
 
-def test_select_copies_for_aligned_loads_where_there_is_no_tma():
+def test_select_copies_nothing_where_there_is_no_tma():
+    """The tile kernel loads as narrowly as K is divisible: copies made it 20% faster at best, and often slower."""
     config = choose(Problem.dense(4095, 4095, 4095), gpus.spec("a100"))
-    assert (config.kernel, config.relayout) == ("tile", "ab")
+    assert (config.kernel, config.relayout) == ("tile", "")
 
 
 def test_the_model_counts_the_copies():

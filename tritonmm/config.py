@@ -219,8 +219,9 @@ def _accumulator_limit(config: Config, problem: Problem, gpu: Gpu) -> int:
     if problem.dtype == "fp32" and problem.precision in on_cuda_cores:
         return 32  # FMA on operands in registers
     if problem.precision.endswith("x3"):
-        most = 64 if problem.precision == "bf16x3" and gpu.capability >= 90 else 32
-        return most if problem.alignment == 16 else most // 2  # the parts of operands are in registers
+        if problem.alignment < 16:  # the parts of operands are in registers, and an address for each
+            return 16 if gpu.capability >= 90 else 8
+        return 64 if problem.precision == "bf16x3" and gpu.capability >= 90 else 32
     if problem.dtype == "fp64":
         if gpu.capability >= 100:
             return 8  # FMA, of two registers each
