@@ -18,4 +18,10 @@ counters.py     what the hardware counts of a trial, by NVIDIA's profiler
 once.py         the process that it profiles
 suite.py        which products a bench measures; suites/ ships some
 bench.py        tritonmm's choice beside torch, product by product, into CSV
+random_suite.py products that nobody has tuned anything to
+regret.py       how much of an exhaustive search's best `select` reaches
+fit_l2.py       fits the model of L2 to counters, and checks it on other shapes
+pipeline.py     a study of stages, block_k and epilogues
+transpose.py    a study of bank conflicts
+study.py        the files of studies
 """

@@ -9,8 +9,11 @@
     pipeline.py      stages, depth of a step and epilogue
     transpose.py     the transpose through plain, padded and swizzled tiles, against a copy
 
-Each has functions that make a matplotlib Figure, and `draw(..., path)`, which writes it as PNG and SVG and
-returns both paths. Factors, comparison, validation and overflow draw what `read_csv` returns of a sweep. All
+What they share: model.py, what is predicted for the rows of a file; families.py, names and colours of orders; rows.py,
+which rows are drawn; style.py.
+
+Each figure's module has functions that make a matplotlib Figure, and `draw(..., path)`, which writes it as PNG and
+SVG and returns both paths. Factors, comparison, validation and overflow draw what `read_csv` returns of a sweep. All
 need the `plot` extra, matplotlib and pandas. `python -m tritonmm.plots` draws the figures of the README and the
 docs again.
 """

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
+from tritonmm.orders import Order
 from tritonmm.problem import Epilogue, Problem
 
 SCHEMA = 1
@@ -161,15 +162,20 @@ def _named(gpu: Gpu) -> dict[str, object]:
     return {"name": gpu.name, "arch": gpu.arch, "sms": gpu.sms}
 
 
-def _problem(found: object) -> Problem:
-    found = _object("problem", found, Problem)
-    for field in fields(Problem):
+def _typed(name: str, found: object, of: type, most: int) -> dict:
+    """The object `name`, whose fields are those of the dataclass: numbers up to `most`, and texts, an order's too."""
+    found = _object(name, found, of)
+    for field in fields(of):
         if field.name in found:
-            value = found[field.name]
             if field.type is int:
-                _integer(field.name, value, MAX_SIZE)
-            elif field.type is str:
-                _text(field.name, value)
+                _integer(field.name, found[field.name], most)
+            elif field.type in (str, Order):
+                _text(field.name, found[field.name])
+    return found
+
+
+def _problem(found: object) -> Problem:
+    found = _typed("problem", found, Problem, MAX_SIZE)
     epilogue = _object("epilogue", found.get("epilogue", {}), Epilogue)
     for name, value in epilogue.items():
         if not isinstance(value, bool):
@@ -178,14 +184,7 @@ def _problem(found: object) -> Problem:
 
 
 def _config(found: object) -> Config:
-    found = _object("config", found, Config)
-    for field in fields(Config):
-        if field.name in found:
-            value = found[field.name]
-            if field.type is int:
-                _integer(field.name, value, MAX_PARAMETER)
-            elif field.type is not bool:
-                _text(field.name, value)
+    found = _typed("config", found, Config, MAX_PARAMETER)
     return Config.from_json(json.dumps(found))
 
 
