@@ -6,7 +6,6 @@ then those of merging, by that of the L2 reads: a descent along one constant aft
 factors, so the result is the same on every machine. It prints the constants, then tables of the errors in Markdown.
 """
 
-import csv
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from tritonmm import l2, orders
+from tritonmm.autotune import results_file
 from tritonmm.config import Config
 from tritonmm.gpu import spec
 from tritonmm.l2 import Constants, Traffic
@@ -36,7 +36,9 @@ FIT = {
 }
 """Shapes (m, n, k) that the constants may see: every other one of the counted shapes, sorted."""
 
-START = Constants(capacity=0.6, spread=0.2, drift=0.1, coupled=10.0, partner=1.0, merged=0.3, apart=2000.0)
+START = Constants(
+    capacity=0.6, spread=0.2, drift=0.1, coupled=10.0, partner=1.0, merged=0.3, apart=2000.0, scattered=0.2
+)
 STEPS = (1.3, 1.1, 1.03, 1.01)
 """Factors by which a constant is tried larger and smaller, one after the other."""
 
@@ -68,28 +70,14 @@ class Point:
 
 def points() -> list[Point]:
     """All rows of `FILES`."""
-    found = []
-    for name in FILES:
-        with (RESULTS / name).open(encoding="utf-8", newline="") as file:
-            found += [_point(name, row) for row in csv.DictReader(line for line in file if not line.startswith("#"))]
-    return found
+    return [_point(name, row) for name in FILES for row in results_file.read(RESULTS / name)[2]]
 
 
-def _point(name: str, row: dict[str, str]) -> Point:
-    sizes = {name: int(row[name]) for name in ("m", "n", "k", "batch")}
-    blocks = ("block_m", "block_n", "block_k", "num_stages", "num_warps", "split_k", "split_tail")
-    config = Config(
-        kernel=row["kernel"],
-        persistent=row["persistent"] == "True",
-        order=orders.parse(row["order"]),
-        cluster=row["cluster"],
-        relayout=row["relayout"],
-        **{name: int(row[name]) for name in blocks if row[name]},
-    )
+def _point(name: str, row: results_file.Row) -> Point:
+    problem, config = results_file.product(row)
     counted = [float(row[f"counted_{name}"] or "nan") for name in ("dram_read_bytes", "l2_read_bytes")]
     hit = float(row["counted_hits"]) / float(row["counted_lookups"]) if row["counted_lookups"] else None
     dram, reads = (None if math.isnan(x) else x for x in counted)
-    problem = Problem(**sizes, layout=row["layout"], dtype=row["dtype"])
     return Point(name, problem, config, float(row["time_us"]), dram, reads, hit)
 
 
@@ -103,7 +91,8 @@ def fit(found: list[Point], start: Constants = START, *, steps: tuple[float, ...
     reads = [point.l2_read_bytes for point in found]
     lockstep = ("capacity", "spread", "drift", "coupled")
     best = _descend(start, lockstep, lambda c: _loss(_predicted(found, c)[0], dram), steps)
-    return _descend(best, ("partner", "merged", "apart"), lambda c: _loss(_predicted(found, c)[1], reads), steps)
+    merging = ("partner", "merged", "apart", "scattered")
+    return _descend(best, merging, lambda c: _loss(_predicted(found, c)[1], reads), steps)
 
 
 def _predicted(found: list[Point], constants: Constants) -> tuple[list[int], list[int]]:

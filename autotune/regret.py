@@ -10,19 +10,17 @@ time that the sweep measured of it:
 * neighbours: a table of the best configs of all the other problems of the file, before the estimates.
 """
 
-import csv
-import json
 import math
 import statistics
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from tritonmm import gpu as gpus
-from tritonmm import orders, tuned
-from tritonmm.autotune import space
+from tritonmm import tuned
+from tritonmm.autotune import results_file
 from tritonmm.config import TRITON, Config
 from tritonmm.gpu import Gpu
 from tritonmm.problem import Problem
@@ -57,16 +55,13 @@ def read(path: str | Path) -> tuple[Measured, dict[str, str]]:
     Rows of another status than ok are left out; of several rows of the same it is the median. Raises ValueError for a
     file without such rows, or with rows that are not a sweep's.
     """
-    with open(path, newline="", encoding="utf-8") as file:
-        lines = file.readlines()
-    comments = [line for line in lines if line.startswith("#")]
-    about = {key.strip("# "): value.strip() for key, _, value in (line.partition(":") for line in comments)}
+    about, _, rows = results_file.read(path)
     times: dict[Problem, dict[Config, list[float]]] = {}
-    for i, row in enumerate(csv.DictReader(line for line in lines if not line.startswith("#")), 1):
+    for i, row in enumerate(rows, 1):
         try:
             if row["status"] == "ok" and row["time_us"]:
-                of_problem = times.setdefault(_problem(row), {})
-                of_problem.setdefault(_config(row), []).append(float(row["time_us"]))
+                problem, config = results_file.product(row)
+                times.setdefault(problem, {}).setdefault(config, []).append(float(row["time_us"]))
         except (KeyError, ValueError, TypeError) as error:
             raise ValueError(f"{path}: row {i} is not a trial's: {error}") from None
     if not times:
@@ -119,25 +114,6 @@ def lines(found: Iterable[Regret]) -> Iterable[str]:
         yield said + ("" if len(known) == len(of_way) else "; the others' configs were not measured")
 
 
-def _problem(row: dict[str, str]) -> Problem:
-    m, n, k, batch = (int(row[name]) for name in ("m", "n", "k", "batch"))
-    return space.problem(m, n, k, batch=batch, dtype=row["dtype"], layout=row["layout"])
-
-
-def _config(row: dict[str, str]) -> Config:
-    given = {}
-    for field in fields(Config):
-        if row.get(field.name):  # later fields are missing in older files, and empty where they are ""
-            text = row[field.name]
-            if field.name == "order":
-                given["order"] = orders.parse(text)
-            elif field.type is str:
-                given[field.name] = text
-            else:  # as JSON has numbers and truth
-                given[field.name] = json.loads(text.lower())
-    return Config(**given)
-
-
 def _gpu(name: str | None, about: dict[str, str]) -> Gpu:
     if name:
         return gpus.spec(name)
@@ -149,12 +125,12 @@ def _gpu(name: str | None, about: dict[str, str]) -> Gpu:
 
 
 @click.command()
-@click.argument("results", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("path", metavar="RESULTS", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--gpu", help="Select for this GPU.  [default: the one of the results]")
-def main(results: Path, gpu: str | None) -> None:
+def main(path: Path, gpu: str | None) -> None:
     """Judge what is selected by the measurements in RESULTS, a sweep's CSV file."""
     try:
-        measured, about = read(results)
+        measured, about = read(path)
         for line in lines(regrets(measured, _gpu(gpu, about))):
             click.echo(line)
     except (ValueError, OSError) as error:

@@ -27,7 +27,9 @@ ORDERS = [
     Morton(),
     Hilbert(),
 ]
-LOCKSTEP = l2.Constants(capacity=1.0, spread=1e-9, drift=0.0, coupled=1.0, partner=0.0, merged=0.0, apart=1.0)
+LOCKSTEP = l2.Constants(
+    capacity=1.0, spread=1e-9, drift=0.0, coupled=1.0, partner=0.0, merged=0.0, apart=1.0, scattered=0.0
+)
 """Programs that never drift apart, an LRU that forgets at once, and merging by the SMs of a TPC alone."""
 ROW_MAJOR = RowMajor()
 LARGE = Problem(16384, 16384, 4096)
@@ -222,7 +224,7 @@ def test_whole_waves_of_a_batch_add_up(capacity):
     gpu = small_gpu(capacity)  # 5 tiles: a wave each
     found, single = l2.of(many, small_config(), gpu), l2.of(one, small_config(), gpu)
     assert found.dram_read_bytes == 4 * single.dram_read_bytes
-    assert found.l2_read_bytes == pytest.approx(4 * single.l2_read_bytes, abs=2)
+    assert found.l2_read_bytes == pytest.approx(4 * single.l2_read_bytes, rel=1e-3), "later waves merge less"
     assert found.dram_write_bytes == 4 * single.dram_write_bytes
 
 
@@ -330,8 +332,9 @@ def test_the_closed_form_looks_at_no_program(monkeypatch):
 def test_the_best_factor_moves_the_fewest_bytes():
     factors = (32, 1, 4, 6, 8, 16, 12)
     best = l2.best_factor(LARGE, large_config(RowMajor()), H200, factors)
-    reads = {f: l2.of(LARGE, large_config(SwizzleMerge(f)), H200).dram_read_bytes for f in factors}
-    assert reads[best] < 1.02 * min(reads.values())
+    found = {f: l2.of(LARGE, large_config(SwizzleMerge(f)), H200) for f in factors}
+    moved = {f: t.dram_read_bytes + l2.L2_BYTE * t.l2_read_bytes for f, t in found.items()}
+    assert moved[best] == min(moved.values())
     across = large_config(SwizzleMerge(1, along="n"))
     assert l2.best_factor(LARGE, across, H200, factors) < best, "tiles are twice as wide as high"
 

@@ -40,7 +40,7 @@ ACHIEVABLE_RATE = 0.85
 ACHIEVABLE_BANDWIDTH = 0.9
 
 # Bytes/s between L2 and one SM while all SMs ask.
-L2_BANDWIDTH_PER_SM = 60e9
+L2_BANDWIDTH_PER_SM = 66e9
 
 # Seconds from the request of a step's operands to their arrival, when L2 misses.
 LOAD_LATENCY = 0.8e-6

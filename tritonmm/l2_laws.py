@@ -22,8 +22,9 @@ class Constants:
     coupled: sharers of a panel, spread over the SMs, that keep each other together, so that nothing drifts.
     partner: sharers of a tile's other panel at which half of the requests merge that could: with fewer, the
         programs that want this panel wait for the other one at different times.
-    merged: share of the requests by SMs of different TPCs that merge while the programs are together.
+    merged: share of the requests by different TPCs of a `GROUP` of SMs that merge while the programs are together.
     apart: steps after which persistent programs are too far apart for that, by a factor of e.
+    scattered: share of the requests by different TPCs that merge in a plain launch.
     """
 
     capacity: float
@@ -33,10 +34,17 @@ class Constants:
     partner: float
     merged: float
     apart: float
+    scattered: float
 
 
-FITTED = Constants(capacity=0.571, spread=0.15, drift=0.104, coupled=13.0, partner=1.13, merged=0.231, apart=2860.0)
+FITTED = Constants(
+    capacity=0.571, spread=0.15, drift=0.104, coupled=13.0, partner=2.85, merged=0.659, apart=4830.0, scattered=0.14
+)
 """By `python -m tritonmm.autotune.fit_l2`, from the counters of an H200 (2026-11-21)."""
+
+GROUP = 12
+"""SMs, of consecutive programs, whose requests may merge. Of 4 to 33 it is the number with which the fitted points come
+out best; on an H200 6 SMs are a CPC, and 16 or 18 a GPC."""
 
 STEP = 64
 """Elements of K in the step that `Constants.apart` counts: that of the measured configs."""
@@ -55,11 +63,13 @@ MOST_REGISTERS = 255
 class Panels:
     """What all programs of a launch want of one operand, in bytes a unit of K.
 
-    asked: all of it; paired: what both SMs of a TPC want; distinct: summed over waves, each panel of a wave once.
+    asked: all of it; paired: what both SMs of a TPC want; nearby: summed over waves and groups of `GROUP` SMs, each
+    panel of a group once; distinct: summed over waves, each panel of a wave once.
     """
 
     asked: float
     paired: float
+    nearby: float
     distinct: float
 
     @property
@@ -88,9 +98,9 @@ def sum_bytes(problem: Problem, config: Config) -> int:
     return PARTIAL_BYTES if config.split_k > 1 else problem.out_element_bytes
 
 
-def scaled(exact: float, asked: float, paired: float, distinct: float) -> Panels:
+def scaled(exact: float, asked: float, paired: float, nearby: float, distinct: float) -> Panels:
     """What a sample found, scaled to the bytes that all programs ask for, which are known."""
-    return Panels(exact, paired * exact / asked, distinct * exact / asked)
+    return Panels(exact, *(found * exact / asked for found in (paired, nearby, distinct)))
 
 
 def held_bytes(gpu: Gpu, constants: Constants) -> float:

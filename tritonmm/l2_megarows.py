@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
-from tritonmm.l2_laws import Constants, Counts, concurrent, held_bytes, scaled, sum_bytes
+from tritonmm.l2_laws import GROUP, Constants, Counts, concurrent, held_bytes, scaled, sum_bytes
 from tritonmm.orders import ColumnMajor, Order, RowMajor, Serpentine, SplitMerge, SwizzleMerge
 from tritonmm.problem import Problem
 
@@ -68,8 +68,8 @@ def counted(problem: Problem, config: Config, gpu: Gpu, constants: Constants) ->
     wanted_cols = min(tiles, max(cols, found.cols))
     missed = (wanted_rows * row + wanted_cols * col - found.kept) * walk.k
     panels = (
-        (tiles * row, min(found.row_pairs, tiles - wanted_rows) * row, wanted_rows * row),
-        (tiles * col, min(found.col_pairs, tiles - wanted_cols) * col, wanted_cols * col),
+        (tiles * row, min(found.row_pairs, tiles - wanted_rows) * row, found.near_rows * row, wanted_rows * row),
+        (tiles * col, min(found.col_pairs, tiles - wanted_cols) * col, found.near_cols * col, wanted_cols * col),
     )
     a, b = panels if along == "m" else reversed(panels)
     exact_a, exact_b = passes * tiles_n * whole_a, passes * tiles_m * whole_b
@@ -78,13 +78,15 @@ def counted(problem: Problem, config: Config, gpu: Gpu, constants: Constants) ->
 
 @dataclass(slots=True)
 class _Found:
-    """Of one pass: rows and columns wanted, summed over waves; pairs of SMs that want the same; bytes a unit of K that
-    are wanted again and still there."""
+    """Of one pass: rows and columns wanted, summed over waves; pairs of SMs that want the same; rows and columns
+    wanted, summed over groups of SMs; bytes a unit of K that are wanted again and still there."""
 
     rows: float = 0.0
     cols: float = 0.0
     row_pairs: float = 0.0
     col_pairs: float = 0.0
+    near_rows: float = 0.0
+    near_cols: float = 0.0
     kept: float = 0.0
 
 
@@ -181,7 +183,22 @@ class _Walk:
             found.col_pairs += region / 2 * (_run(height, programs) if cols > 1 else 1.0)
             if height == 1:
                 found.row_pairs += region / 2 * _run(cols, programs)
+            near_rows, near_cols = self._nearby(height, min(GROUP, part))
+            found.near_rows += region * near_rows
+            found.near_cols += region * near_cols
         return found
+
+    def _nearby(self, height: int, group: int) -> tuple[float, float]:
+        """Rows and columns that `group` neighbours in megarows of `height` want, each once, a neighbour."""
+        megarow = height * self.cols
+        if group >= megarow:
+            met = (group - math.gcd(group, megarow)) / megarow + 1
+            return min(self.rows, met * height) / group, self.cols / group
+        rows, cols = min(height, group), min(self.cols, (group - math.gcd(group, height)) / height + 1)
+        # Across the border of two megarows they want rows of both.
+        crossing = (group - math.gcd(group, megarow)) / megarow if height < self.rows else 0.0
+        both = 2 * height - height * height / group if height < group else group
+        return (rows + crossing * (both - rows)) / group, cols / group
 
     def _share(self, rows: float, cols: float, tiles: float, swing: float = 0.0) -> float:
         """Share that is still there after rows, `swing` / 2 more or less, columns and finished tiles."""

@@ -11,7 +11,7 @@ from tritonmm import l2
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.l2 import Traffic
-from tritonmm.l2_laws import FITTED, Constants, Counts, Panels, concurrent, held_bytes, sum_bytes, survives
+from tritonmm.l2_laws import FITTED, GROUP, Constants, Counts, Panels, concurrent, held_bytes, sum_bytes, survives
 from tritonmm.problem import Problem
 
 __all__ = ["simulate"]
@@ -48,6 +48,7 @@ def simulate(problem: Problem, config: Config, gpu: Gpu, constants: Constants = 
         Panels(
             float(row_bytes[panel].sum()),
             float(_paired(wave, slot, panel, row_bytes)),
+            float(_nearby(wave, slot, panel, row_bytes)),
             float(row_bytes[wanted[mine]].sum()),
         )
         for panel, mine in ((a, of_a), (b, ~of_a))
@@ -93,6 +94,12 @@ def _paired(wave, slot, panel, row_bytes):
     grid[wave * slots + slot] = panel
     even, odd = grid[::2], grid[1::2]
     return row_bytes[even[(even == odd) & (even >= 0)]].sum()
+
+
+def _nearby(wave, slot, panel, row_bytes):
+    """Bytes a unit of K that groups of SMs want in the same wave, each panel of a group once."""
+    groups = slot.max() // GROUP + 1
+    return row_bytes[np.unique((wave * groups + slot // GROUP) * len(row_bytes) + panel) % len(row_bytes)].sum()
 
 
 def _missed(waves, row_bytes, ends, written, held, constants):

@@ -7,7 +7,7 @@ import numpy as np
 
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
-from tritonmm.l2_laws import Constants, Counts, concurrent, held_bytes, scaled, sum_bytes, survives
+from tritonmm.l2_laws import GROUP, Constants, Counts, concurrent, held_bytes, scaled, sum_bytes, survives
 from tritonmm.orders import Order
 from tritonmm.problem import Problem
 
@@ -51,7 +51,10 @@ def sampled(problem: Problem, config: Config, gpu: Gpu, constants: Constants) ->
     asked_a, asked_b = size[a], size[b]
     written = (asked_a * asked_b).sum(axis=1) * (sum_bytes(problem, config) / (a_elem * b_elem))
     panels = [
-        scaled(exact, *(float(weight @ x) for x in (asked.sum(axis=1), _paired(panel, asked), distinct)))
+        scaled(
+            exact,
+            *(float(weight @ x) for x in (asked.sum(axis=1), _paired(panel, asked), _nearby(panel, size), distinct)),
+        )
         for exact, panel, asked, distinct in (
             (passes * tiles_n * problem.m * a_elem, a, asked_a, used[:, :first_b] @ size[:first_b]),
             (passes * tiles_m * problem.n * b_elem, b, asked_b, used[:, first_b:] @ size[first_b:]),
@@ -107,6 +110,17 @@ def _paired(panel, asked):
     """Bytes a unit of K that both SMs of a TPC want, in every wave: programs 2j and 2j + 1 run there."""
     even = panel.shape[1] // 2 * 2
     return (asked[:, 1:even:2] * (panel[:, 0:even:2] == panel[:, 1:even:2])).sum(axis=1)
+
+
+def _nearby(panel, size):
+    """Bytes a unit of K that groups of SMs want, in every wave, each panel of a group once. size: of every panel."""
+    waves, programs = panel.shape
+    groups = -(-programs // GROUP)
+    padded = np.full((waves, groups * GROUP), len(size) - 1)  # the last panel is nobody's and empty
+    padded[:, :programs] = panel
+    ordered = np.sort(padded.reshape(waves, groups, GROUP), axis=2)
+    first = np.diff(ordered, axis=2, prepend=-1) > 0
+    return (size[ordered] * first).sum(axis=(1, 2))
 
 
 def _missed(used, wave, size, k, written, held, constants):

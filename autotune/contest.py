@@ -1,0 +1,105 @@
+"""Times all configs of a problem against each other, in rounds of random order, so that all meet the same clocks.
+
+    python -m tritonmm.autotune.contest autotune/results/h200-l2.csv --rounds 15
+
+A sweep pairs each config with torch; two configs of it are minutes apart, and the same one timed twice differs by up
+to 2%. Here one round runs every config once, and the median of many rounds tells configs apart that differ by a few
+tenths of a percent. The command replaces the times in a results file and leaves what else its rows hold.
+"""
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import click
+import torch
+
+from tritonmm import gpu as gpus
+from tritonmm.autotune import results_file, space
+from tritonmm.autotune.environment import Environment
+from tritonmm.autotune.measure import GraphReplay, Replay, set_count
+from tritonmm.config import Config
+from tritonmm.gpu import Gpu
+from tritonmm.plan import plan_for
+from tritonmm.problem import Problem
+
+REST = 0.012
+"""Seconds of idleness before each replay, in which the card cools down and the clock recovers."""
+
+COMPILERS = 12
+
+
+def contest(
+    arms: dict[object, Replay], rounds: int, *, seconds: float, rest: Callable[[float], None] = time.sleep
+) -> dict[object, float]:
+    """The median over all rounds of each arm's microseconds, of replays of about `seconds` each."""
+    shuffle = random.Random(0)
+    times = {name: [] for name in arms}
+    for _ in range(rounds):
+        for name in shuffle.sample(list(arms), len(arms)):
+            rest(REST)
+            times[name].append(arms[name](seconds) * 1e6)
+    return {name: statistics.median(of_arm) for name, of_arm in times.items()}
+
+
+def of_problem(problem: Problem, configs: Sequence[Config], rounds: int, gpu: Gpu) -> dict[Config | None, float]:
+    """Microseconds of every config, and of torch as None, on random normal data in operands that exceed L2."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    sets = [space.operands(problem, device) for _ in range(set_count(problem, gpu))]
+    for a, b, _ in sets:
+        space.fill(a), space.fill(b)
+    arms = {None: GraphReplay(lambda a, b, out: torch.matmul(a, b, out=out), sets)}
+    arms |= {config: GraphReplay(plan_for(problem, config, device), sets) for config in configs}
+    try:
+        return contest(arms, rounds, seconds=0.001)
+    finally:
+        for arm in arms.values():
+            arm.free()
+
+
+def compile_all(pairs: Sequence[tuple[Problem, Config]]) -> None:
+    """Fills Triton's cache, on several cores."""
+    device = torch.device("cuda", torch.cuda.current_device())
+
+    def launch(pair: tuple[Problem, Config]) -> None:
+        problem, config = pair
+        plan_for(problem, config, device)(*(x.zero_() for x in space.operands(problem, device)))
+
+    with ThreadPoolExecutor(COMPILERS) as pool:
+        list(pool.map(launch, pairs))
+    torch.cuda.synchronize()
+
+
+@click.command()
+@click.argument("path", metavar="RESULTS", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--rounds", type=click.IntRange(1), default=15, show_default=True, help="Replays of each config.")
+def main(path: Path, rounds: int) -> None:
+    """Time all configs in RESULTS, a sweep's CSV file, again, and put the new times in it."""
+    about, columns, rows = results_file.read(path)
+    by_problem: dict[Problem, dict[Config, list[results_file.Row]]] = {}
+    for row in rows:
+        if row["status"] == "ok":
+            problem, config = results_file.product(row)
+            by_problem.setdefault(problem, {}).setdefault(config, []).append(row)
+    if not torch.cuda.is_available():
+        raise click.ClickException("times need a GPU, and torch sees none")
+    compile_all([(problem, config) for problem, configs in by_problem.items() for config in configs])
+    gpu = gpus.of_device(torch.cuda.current_device())
+    for problem, configs in by_problem.items():
+        times = of_problem(problem, list(configs), rounds, gpu)
+        for config, of_config in configs.items():
+            for row in of_config:
+                tflops = problem.flops / times[config] / 1e6
+                row |= {"time_us": times[config], "torch_us": times[None], "tflops": tflops}
+        click.echo(f"{problem!s:<28} torch {times.pop(None):9.2f} us, best {min(times.values()):9.2f} us")
+    here = Environment.here(torch.cuda.get_device_name())
+    about["times"] = f"{here.gpu}, Triton {here.triton}, {here.date}, commit {here.commit}: burst, medians of {rounds}"
+    about["times"] += f" rounds of all configs in random order, {REST * 1e3:g} ms of rest"
+    results_file.write(path, about, columns, rows)
+
+
+if __name__ == "__main__":
+    main()

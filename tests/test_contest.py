@@ -1,0 +1,78 @@
+"""Configs timed against each other, and the results files that it changes."""
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from tritonmm.autotune import contest, results_file, space
+from tritonmm.config import Config
+from tritonmm.orders import SwizzleMerge
+
+RESULTS = "autotune/results/h200-l2.csv"
+
+
+def test_every_round_runs_each_arm_once_and_in_another_order():
+    ran = []
+
+    def arm(name, times):
+        def replay(seconds):
+            ran.append(name)
+            return next(times)
+
+        return replay
+
+    arms = {"a": arm("a", iter([3e-6, 1e-6, 2e-6])), "b": arm("b", iter([5e-6, 9e-6, 7e-6]))}
+    found = contest.contest(arms, 3, seconds=0.001, rest=lambda seconds: None)
+    assert found == pytest.approx({"a": 2.0, "b": 7.0})
+    assert all(sorted(ran[i : i + 2]) == ["a", "b"] for i in (0, 2, 4))
+
+
+def test_rounds_differ_in_their_order():
+    ran = []
+    arms = {name: lambda seconds, name=name: ran.append(name) or 1e-6 for name in "abcdef"}
+    contest.contest(arms, 4, seconds=0.001, rest=lambda seconds: None)
+    assert len({tuple(ran[i : i + 6]) for i in range(0, 24, 6)}) == 4
+
+
+def test_a_results_file_is_read_and_written_without_loss(tmp_path):
+    about, columns, rows = results_file.read(RESULTS)
+    results_file.write(tmp_path / "x.csv", about, columns, rows)
+    with open(RESULTS, encoding="utf-8") as given, open(tmp_path / "x.csv", encoding="utf-8") as written:
+        assert given.read() == written.read()
+
+
+def test_a_row_names_its_problem_and_config():
+    row = {"m": "100", "n": "64", "k": "32", "batch": "1", "dtype": "fp16", "layout": "tn", "kernel": "hopper"}
+    row |= {"block_m": "64", "persistent": "True", "order": "swizzle-merge:3", "cluster": "", "num_stages": ""}
+    problem, config = results_file.product(row)
+    assert problem == space.problem(100, 64, 32, dtype="fp16", layout="tn")
+    assert config == Config("hopper", block_m=64, persistent=True, order=SwizzleMerge(3))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"m": "x"}, {"order": "sideways"}, {"kernel": "cutlass"}, {"num_stages": "0"}], ids=str
+)
+def test_a_row_that_is_no_trial_is_refused(wrong):
+    row = {"m": "1", "n": "1", "k": "1", "batch": "1", "dtype": "bf16", "layout": "nn"}
+    with pytest.raises(ValueError, match=".+"):
+        results_file.product(row | wrong)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="without a GPU")
+def test_without_a_gpu_there_is_nothing_to_time():
+    found = CliRunner().invoke(contest.main, [RESULTS])
+    assert found.exit_code == 1
+    assert "GPU" in found.output
+
+
+@pytest.mark.gpu
+def test_the_slower_of_two_configs_is_found(device):
+    from tritonmm import gpu as gpus
+
+    problem = space.problem(2048, 2048, 2048)
+    good = Config(block_m=128, block_n=128, block_k=64, num_stages=3, num_warps=8)
+    bad = Config(block_m=16, block_n=16, block_k=16, num_stages=2, num_warps=4)
+    contest.compile_all([(problem, good), (problem, bad)])
+    times = contest.of_problem(problem, [bad, good], 3, gpus.of_device(device.index))
+    assert times[good] < times[bad] / 2
+    assert times[None] > 0
