@@ -6,37 +6,16 @@ One program an SM, or pair of SMs, walks work items. Its warps are specialised o
     consumers    1 to 3 warpgroups; each multiplies its own rows (or columns) of the tile and
                  writes them out, while the loader already fills the ring for the next item
 
-The ring. `full[s]` counts one arrival, the loader's expect, plus the bytes that TMA brings;
-`empty[s]` counts one arrival of each consumer. Use u of the ring is stage u % S, and its phase bit
-is (u // S) & 1. The loader fills use u after phase u // S - 1 of `empty` (the first S uses wait for
-the phase before the first, which a fresh barrier reports as complete); a consumer reads use u
-after phase u // S of `full`.
-
-Why a waiter is never lapped (a parity tells only neighbouring phases apart): `full[s]` cannot
-complete use u + S before the loader has seen every consumer release use u, hence after each of them
-passed its wait for use u; `empty[s]` cannot complete use u + S before the loader itself has filled it.
-
-Why there is no deadlock: loader and consumers derive the same items and K ranges from the same
-arguments, so the uses are totally ordered. Filling use u needs only releases of use u - S;
-releasing use u needs only the fills of u and u + 1, since a stage is released one step late, while
-the wgmma of the next one runs, and the last one of an item right after its loop. So S >= 2
-suffices. The epilogue waits for nothing but its own TMA stores.
+`ring.py` says why the ring neither overwrites what is read nor waits for ever.
 
 A and B are loaded as they lie in memory, whichever dimension is contiguous, and wgmma reads the
 transposed view of the buffer where needed; of other than 2-byte operands it cannot, and they lie with
-K contiguous. Ragged edges come out of TMA: elements outside of the
-tensor read as zero and are not written.
+K contiguous. Ragged edges come out of TMA: elements outside of the tensor read as zero and are not
+written.
 
 Split tiles. An item is a whole tile, or one of `splits` ranges of its K steps. The first `whole`
-items are whole tiles; from there on each tile is `splits` consecutive items. The programs of a
-split tile all write their partial sums to a workspace, wait until all have, and then each adds up
-and writes its share of the tile's rows. It serves few tiles with a deep K, and the last, partial
-wave of many: 544 tiles on 132 SMs are four waves and 16 tiles, and those 16 take an eighth of
-their time when eight programs share each. This wait cannot deadlock: all programs are resident (at
-most one an SM is launched, as a cooperative grid), and of the split tiles for which programs would
-wait for ever, consider the first. It has at most as many items as there are programs, so whatever
-precedes one of its items in that item's program belongs to an earlier tile, and ends; hence all of
-its parts arrive.
+items are whole tiles; from there on each tile is `splits` consecutive items, whose programs add up
+and write a share of its rows each: `split.py`.
 
 Clusters. A program may be two CTAs that divide the tile and share one operand (`Tiling.cluster`):
 everything here is then written for both at once, the layouts deal rows or columns to them, and
@@ -72,23 +51,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from tritonmm.kernels import cluster
 from tritonmm.kernels.epilogue import finish, split_columns, store_masked
-from tritonmm.kernels.gluon_api import (
-    barrier,
-    let_next_grid_start,
-    load_acquire,
-    tma_load,
-    tma_store,
-    wait_for_previous_grid,
-)
+from tritonmm.kernels.gluon_api import let_next_grid_start, tma_load, tma_store, wait_for_previous_grid
 from tritonmm.kernels.order import tile_at
-
-
-@gluon.jit
-def next_use(stage, phase, STAGES: gl.constexpr):
-    """The ring position after this one; the phase bit flips where the ring wraps."""
-    stage += 1
-    wraps = stage == STAGES
-    return gl.where(wraps, 0, stage), gl.where(wraps, phase ^ 1, phase)
+from tritonmm.kernels.promoted import multiply_promoted
+from tritonmm.kernels.ring import next_use, operand, release, zeros
+from tritonmm.kernels.split import share
 
 
 @gluon.jit
@@ -187,39 +154,12 @@ def load(a_desc, b_descs, ring, schedule, TILING: gl.constexpr):
 
 
 @gluon.jit
-def operand(buf, TRANSPOSED: gl.constexpr):
-    """A stage's buffer as the two-dimensional operand of wgmma."""
-    ROWS: gl.constexpr = buf.shape[1]
-    COLS: gl.constexpr = buf.shape[2]
-    flat = buf.reshape([ROWS, COLS])
-    return flat.permute((1, 0)) if TRANSPOSED else flat
-
-
-@gluon.jit
-def release(empty, stage, pred, TILING: gl.constexpr):
-    """This consumer is done with the use of the ring before the position `stage`."""
-    last = empty.index(gl.where(stage == 0, TILING.num_stages - 1, stage - 1))
-    if TILING.ctas > 1:
-        cluster.release(last, pred)
-    else:
-        mbarrier.arrive(last, count=1, pred=pred)
-
-
-@gluon.jit
 def allocate_b(STRIP: gl.constexpr, TILING: gl.constexpr):
     """The ring's buffers for one strip of B."""
     SHAPE: gl.constexpr = [TILING.num_stages * TILING.consumers_n] + TILING.b_blocks[STRIP]
     SHARED: gl.constexpr = TILING.b_shared[STRIP]
     DTYPE: gl.constexpr = TILING.b_dtype or TILING.dtype
     return gl.allocate_shared_memory(DTYPE, SHAPE, SHARED)
-
-
-@gluon.jit
-def zeros(STRIP: gl.constexpr, TILING: gl.constexpr):
-    """The accumulator of one strip."""
-    SHAPE: gl.constexpr = [TILING.rows, TILING.strips[STRIP]]
-    LAYOUT: gl.constexpr = TILING.acc_layouts[STRIP]
-    return gl.zeros(SHAPE, TILING.sum_dtype, LAYOUT)
 
 
 @gluon.jit
@@ -259,56 +199,6 @@ def multiply(ring, stage, phase, steps, WHO: gl.constexpr, TILING: gl.constexpr)
 
 
 @gluon.jit
-def row_scales(group, row, col, m, n, scales, TILING: gl.constexpr):
-    """What a group's sums are multiplied by in each row of a consumer's part."""
-    scale_a, stride_sam, stride_sak, scale_b, stride_sbn, stride_sbk = scales
-    rows = row + gl.arange(0, TILING.rows, gl.SliceLayout(1, TILING.acc_layouts[0]))
-    at = rows // TILING.scaled_rows * stride_sam + group * stride_sak
-    found = gl.load(scale_a + at, mask=rows < m, other=0.0)
-    if TILING.scaled_cols > 1:  # all columns of the consumer have one
-        found *= gl.load(scale_b + gl.minimum(col, n - 1) // TILING.scaled_cols * stride_sbn + group * stride_sbk)
-    return found
-
-
-@gluon.jit
-def column_scales(group, col, n, scales, TILING: gl.constexpr):
-    """What they are multiplied by in each column, where columns differ; the scales of a group are contiguous."""
-    cols = col + gl.arange(0, TILING.cols, gl.SliceLayout(0, TILING.acc_layouts[0]))
-    return gl.load(scales[3] + group * scales[5] + cols, mask=cols < n, other=0.0)
-
-
-@gluon.jit
-def multiply_promoted(ring, stage, phase, begin, end, row, col, m, n, scales, WHO: gl.constexpr, TILING: gl.constexpr):
-    """As `multiply`, of steps that are each a sum of the tensor cores', added to the others in fp32.
-
-    wgmma adds products of fp8 with 13 bits behind the leading one and drops the others: over a long K that is what
-    limits the result. So the tensor cores add up 128 products at most, as DeepSeek-V3 does (arXiv 2412.19437, 3.3.2).
-    One consumer multiplies meanwhile what the other adds.
-    """
-    a_bufs, b_bufs, empty, full = ring
-    STAGES: gl.constexpr = TILING.num_stages
-    CONSUMERS_M: gl.constexpr = TILING.consumers_m
-    CONSUMERS_N: gl.constexpr = TILING.consumers_n
-    total = zeros(0, TILING)
-    for step in range(begin, end):
-        if TILING.grouped:  # loaded while the operands are
-            of_rows = row_scales(step, row, col, m, n, scales, TILING)
-        mbarrier.wait(full.index(stage), phase)
-        a = operand(a_bufs.index(stage * CONSUMERS_M + WHO // CONSUMERS_N), TILING.a_transposed)
-        b = operand(b_bufs[0].index(stage * CONSUMERS_N + WHO % CONSUMERS_N), TILING.b_transposed)
-        part = warpgroup_mma(a, b, zeros(0, TILING), is_async=True, use_acc=False)
-        part = warpgroup_mma_wait(0, (part,))
-        stage, phase = next_use(stage, phase, STAGES)
-        release(empty, stage, True, TILING)
-        if TILING.grouped:
-            part *= of_rows[:, None]
-            if TILING.scaled_cols == 1:
-                part *= column_scales(step, col, n, scales, TILING)[None, :]
-        total += part
-    return (total,), stage, phase
-
-
-@gluon.jit
 def write(accs, batch, row, col, output, addends, WHO: gl.constexpr, TILING: gl.constexpr):
     """Finishes the consumer's part of a whole tile and writes it, strip by strip."""
     if TILING.cluster == "n":  # a piece is a part of each CTA's columns; its layout knows only the piece's own width
@@ -345,57 +235,6 @@ def write_strip(x, batch, row, col, output, addends, WHO: gl.constexpr, TILING: 
             else:
                 flat.store(piece)
                 store_masked(flat.load(ROW_LAYOUT), batch, row, at, output)
-
-
-@gluon.jit
-def meet(flag, part, splits):
-    """Waits until all `splits` programs have come here; what they wrote before can be read after.
-
-    The parts together add 2**31 to the flag: its top bit flips when the last one arrives, and the
-    other bits are zero again for the next launch, whatever its splits.
-    """
-    barrier()  # the other threads' writes come before this thread's release
-    before = gl.atomic_add(flag, gl.where(part == 0, 2147483647 - (splits - 2), 1), sem="release", scope="gpu")
-    now = load_acquire(flag)
-    while (now ^ before) >= 0:
-        now = load_acquire(flag)
-    barrier()
-
-
-@gluon.jit
-def share(
-    accs, batch, row, col, slot, part, splits, scratch, output, addends, WHO: gl.constexpr, TILING: gl.constexpr
-):  # fmt: skip
-    """A split tile: leaves this part's sums in the workspace, then finishes and writes its share of the rows."""
-    workspace, flags = scratch
-    m = output[5]
-    n = output[6]
-    ROWS: gl.constexpr = TILING.rows
-    COLS: gl.constexpr = TILING.cols
-    CHUNK: gl.constexpr = TILING.share_rows
-    ACC: gl.constexpr = TILING.acc_layouts[0]
-    LAYOUT: gl.constexpr = TILING.share_layout
-    OUT_DTYPE: gl.constexpr = TILING.out_dtype
-    BETWEEN: gl.constexpr = TILING.consumers * ROWS * COLS  # from the sums of one part to those of the next
-    sums = workspace + (slot * splits).to(gl.int64) * BETWEEN + WHO * ROWS * COLS
-    rows = gl.arange(0, ROWS, gl.SliceLayout(1, ACC))
-    cols = gl.arange(0, COLS, gl.SliceLayout(0, ACC))
-    mine = sums + part.to(gl.int64) * BETWEEN
-    gl.store(mine + rows[:, None] * COLS + cols[None, :], accs[0], mask=(row + rows < m)[:, None])
-    meet(flags + slot * TILING.consumers + WHO, part, splits)
-    rows = gl.arange(0, CHUNK, gl.SliceLayout(1, LAYOUT))
-    cols = gl.arange(0, COLS, gl.SliceLayout(0, LAYOUT))
-    last = gl.minimum(ROWS, m - row)
-    for first in range(part * CHUNK, last, splits * CHUNK):
-        at = (first + rows)[:, None] * COLS + cols[None, :]
-        inside = (first + rows < last)[:, None]
-        total = gl.zeros([CHUNK, COLS], TILING.sum_dtype, LAYOUT)
-        for base in range(0, splits, 4):  # four parts' loads are in flight together
-            for i in gl.static_range(4):
-                its = sums + (base + i).to(gl.int64) * BETWEEN
-                total += gl.load(its + at, mask=inside & (base + i < splits), other=0, cache_modifier=".cg")
-        x = finish(total, batch, row + first, col, m, n, addends, TILING).to(OUT_DTYPE)
-        store_masked(x, batch, row + first, col, output)
 
 
 @gluon.jit
