@@ -56,9 +56,9 @@ if HINTS:
         return hopper.CachePolicy(l2=hopper.FractionalEvictionPolicy(hint, 1.0)) if hint else None
 
     @gluon.jit
-    def tma_load(desc, at, bar, buf, POLICY: gl.constexpr):
-        """Copies the block of `desc` at coordinates `at` into `buf`; its bytes are counted by `bar`."""
-        _load(desc, at, bar, buf, cache_policy=POLICY)
+    def tma_load(desc, at, bar, buf, POLICY: gl.constexpr, pred=True):
+        """Copies the block of `desc` at coordinates `at` into `buf`, if `pred`; its bytes are counted by `bar`."""
+        _load(desc, at, bar, buf, pred=pred, cache_policy=POLICY)
 
     @gluon.jit
     def tma_store(desc, at, buf, POLICY: gl.constexpr):
@@ -72,9 +72,9 @@ else:
         return None
 
     @gluon.jit
-    def tma_load(desc, at, bar, buf, POLICY: gl.constexpr):
-        """Copies the block of `desc` at coordinates `at` into `buf`; its bytes are counted by `bar`."""
-        _load(desc, at, bar, buf)
+    def tma_load(desc, at, bar, buf, POLICY: gl.constexpr, pred=True):
+        """Copies the block of `desc` at coordinates `at` into `buf`, if `pred`; its bytes are counted by `bar`."""
+        _load(desc, at, bar, buf, pred=pred)
 
     @gluon.jit
     def tma_store(desc, at, buf, POLICY: gl.constexpr):

@@ -49,7 +49,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from tritonmm.kernels import cluster
+from tritonmm.kernels import cluster, edges
 from tritonmm.kernels.epilogue import finish, split_columns, store_masked
 from tritonmm.kernels.gluon_api import let_next_grid_start, tma_load, tma_store, wait_for_previous_grid
 from tritonmm.kernels.order import tile_at
@@ -108,7 +108,7 @@ def load_block(desc, batch, line, k, bar, buf, K_FIRST: gl.constexpr, POLICY: gl
 
 
 @gluon.jit
-def load(a_desc, b_descs, ring, schedule, TILING: gl.constexpr):
+def load(a_desc, b_descs, edge_desc, ring, schedule, m, TILING: gl.constexpr):
     """The loader: brings the operands of every step of every item into the ring."""
     a_bufs, b_bufs, empty, full = ring
     items = schedule[0]
@@ -129,14 +129,21 @@ def load(a_desc, b_descs, ring, schedule, TILING: gl.constexpr):
             k = step * TILING.block_k
             mbarrier.wait(empty.index(stage), phase)
             bar = full.index(stage)
-            mbarrier.expect(bar, TILING.stage_bytes)
+            if TILING.edge:
+                edges.expect(bar, m - row, TILING)
+            else:
+                mbarrier.expect(bar, TILING.stage_bytes)
             if TILING.cluster == "n":
                 bufs = a_bufs.index(stage * CONSUMERS_M)
                 cluster.load_half(bufs, bar, batch, row, k, "a", A_K_FIRST, TILING.block_m, TILING.a_hint)
             else:
                 for i in gl.static_range(CONSUMERS_M):
                     buf = a_bufs.index(stage * CONSUMERS_M + i)
-                    load_block(a_desc, batch, row + i * TILING.rows, k, bar, buf, A_K_FIRST, A_POLICY)
+                    at = row + i * TILING.rows
+                    if TILING.edge:
+                        edges.load(a_desc, edge_desc, batch, at, m - at, k, bar, buf, TILING)
+                    else:
+                        load_block(a_desc, batch, at, k, bar, buf, A_K_FIRST, A_POLICY)
             if TILING.cluster == "m":
                 bufs = b_bufs[0].index(stage * CONSUMERS_N)
                 cluster.load_half(bufs, bar, batch, col, k, "b", B_K_FIRST, TILING.block_n, TILING.b_hint)
@@ -144,9 +151,8 @@ def load(a_desc, b_descs, ring, schedule, TILING: gl.constexpr):
                 for i in gl.static_range(CONSUMERS_N):
                     at = col + i * TILING.cols
                     for j in gl.static_range(len(STRIPS)):
-                        load_block(
-                            b_descs[j], batch, at, k, bar, b_bufs[j].index(stage * CONSUMERS_N + i), B_K_FIRST, B_POLICY
-                        )
+                        buf = b_bufs[j].index(stage * CONSUMERS_N + i)
+                        load_block(b_descs[j], batch, at, k, bar, buf, B_K_FIRST, B_POLICY)
                         at += STRIPS[j]
             stage, phase = next_use(stage, phase, TILING.num_stages)
     if TILING.ctas > 1:
@@ -285,7 +291,7 @@ def gemm(
     a_desc, b_desc, out_desc, out, stride_ob, stride_om, stride_on,
     alpha, beta, bias, c, stride_cb, stride_cm, stride_cn,
     m, n, items, whole, splits, launched, tiles_m, tiles_n, steps, table, factors, workspace, flags,
-    b_desc_1, scale_a, stride_sam, stride_sak, scale_b, stride_sbn, stride_sbk,
+    b_desc_1, edge_desc, scale_a, stride_sam, stride_sak, scale_b, stride_sbn, stride_sbk,
     TILING: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """out[b, m, n] = alpha * sum over k of A * B + bias[n] + beta * c[b, m, n], rounded once.
@@ -334,7 +340,7 @@ def gemm(
         gl.warp_specialize(
             [
                 (consume, (output, addends, ring, schedule, scratch, 0, TILING)),
-                (load, (a_desc, b_descs, ring, schedule, TILING)),
+                (load, (a_desc, b_descs, edge_desc, ring, schedule, m, TILING)),
             ],
             [1],
             [24],
@@ -344,7 +350,7 @@ def gemm(
             [
                 (consume, (output, addends, ring, schedule, scratch, 0, TILING)),
                 (consume, (output, addends, ring, schedule, scratch, 1, TILING)),
-                (load, (a_desc, b_descs, ring, schedule, TILING)),
+                (load, (a_desc, b_descs, edge_desc, ring, schedule, m, TILING)),
             ],
             [4, 1],
             [REGISTERS, 24],
@@ -356,7 +362,7 @@ def gemm(
                 (consume, (output, addends, ring, schedule, scratch, 0, TILING)),
                 (consume, (output, addends, ring, schedule, scratch, 1, TILING)),
                 (consume, (output, addends, ring, schedule, scratch, 2, TILING)),
-                (load, (a_desc, b_descs, ring, schedule, TILING)),
+                (load, (a_desc, b_descs, edge_desc, ring, schedule, m, TILING)),
             ],
             [4, 4, 1],
             [REGISTERS, REGISTERS, 24],

@@ -27,6 +27,7 @@ class Tiling:
     b_dtype, sum_dtype: of B where it is not A's, and of the sums.
     promotes: whether the sums of each step of K are added to others outside of the tensor cores.
     scales: how operands are scaled, see `Problem.scales`.
+    edge: rows of the boxes in which A's last rows are loaded, see `edges`; 0: in whole blocks.
     piece_cols: columns of the pieces in which a consumer writes its part of the tile, in both CTAs together.
     out_buffers: shared buffers of one piece that a consumer cycles through.
     store: how finished pieces are written: "tma", through shared memory and by TMA, for an output whose address and row
@@ -68,6 +69,7 @@ class Tiling:
     sum_dtype: gl.dtype = gl.float32
     promotes: bool = False
     scales: str = ""
+    edge: int = 0
 
     @property
     def tma_store(self):
@@ -160,6 +162,14 @@ class Tiling:
     def releases(self):
         """Arrivals that empty a stage: one a consumer; in a cluster one of each of its four warps in each CTA."""
         return self.consumers * 4 * self.ctas if self.cluster else self.consumers
+
+    @property
+    def edge_block(self):
+        return [1, self.edge, self.block_k]
+
+    @property
+    def edge_shared(self):
+        return gl.NVMMASharedLayout.get_default_for(self.edge_block, self.dtype)
 
     @property
     def a_policy(self):

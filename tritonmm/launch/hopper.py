@@ -55,6 +55,7 @@ class HopperPlan(Plan):
             p.m, p.n, self.programs + self.split * (self.splits - 1), self.programs - self.split, self.splits,
             self.launched, tiles_m, tiles_n, -(-p.k // tiling.block_k),
             self.table, self.order[1], sums, flags, b_descs[1] if len(b_descs) > 1 else None,
+            _describe(a, tiling.edge_block, tiling.edge_shared) if tiling.edge else None,
             *scale_arguments(p, scales), tiling,
         )  # fmt: skip
         # The parts of a split tile wait for each other: a cooperative grid is resident as a whole, or not started.
@@ -96,7 +97,17 @@ def _tiling(problem: Problem, config: Config, order: tuple[str, tuple[int, ...],
         sum_dtype=GLUON_DTYPES[problem.sum_dtype],
         promotes=problem.promotes,
         scales=problem.scales,
+        edge=_edge(problem, config),
     )
+
+
+def _edge(problem: Problem, config: Config) -> int:
+    """`Tiling.edge`: more boxes than 8 in a tile take registers that the loader has not."""
+    line_bytes = config.block_k * problem.element_bytes
+    if problem.layout[0] != "n" or line_bytes != 128 or config.cluster:
+        return 0
+    edge = 16 if config.block_m <= 128 else 32
+    return edge if -problem.m % config.block_m >= edge else 0
 
 
 def _describe(x: torch.Tensor, block: list[int], layout) -> TensorDescriptor:

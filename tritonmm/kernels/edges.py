@@ -1,0 +1,40 @@
+"""Tiles whose rows are not all there, loaded in small boxes, so that few rows beyond the matrix are asked for.
+
+TMA fills what lies outside of a tensor with zeros, and takes at least the time that reading it would take. Programs
+with one row left were slower than whole ones and held up all others: 257x4096x4096 took 30.1 us, 384x4096x4096
+22.6 us (bf16, 128 x 128 tiles, H200, 2026-11-21). So such a tile's rows come in boxes of `Tiling.edge` rows, and no
+box is wholly outside. What the buffer's other rows hold is multiplied too, whatever it is: a row of A counts for the
+same row of the output alone, which is not written.
+
+It is done where K is contiguous in A and a step of it is 128 bytes, the width of a panel that TMA swizzles.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+
+from tritonmm.kernels.gluon_api import tma_load
+
+
+@gluon.jit
+def expect(bar, left, TILING: gl.constexpr):
+    """Announces to `bar` the bytes of a stage of which `left` rows of A are there."""
+    EDGE: gl.constexpr = TILING.edge
+    BOX_BYTES: gl.constexpr = EDGE * 128
+    for missing in gl.static_range(TILING.block_m // EDGE):  # how many bytes a barrier expects is a constant
+        rows = TILING.block_m - missing * EDGE
+        this = (left > rows - EDGE) & ((left <= rows) | (missing == 0))
+        mbarrier.expect(bar, TILING.stage_bytes - missing * BOX_BYTES, pred=this)
+
+
+@gluon.jit
+def load(desc, edge_desc, batch, row, left, k, bar, buf, TILING: gl.constexpr):
+    """A consumer's block of A from `row` on: whole, or those boxes that have any of the `left` rows that are there."""
+    EDGE: gl.constexpr = TILING.edge
+    POLICY: gl.constexpr = TILING.a_policy
+    if left >= TILING.rows:
+        tma_load(desc, [batch, row, k], bar, buf, POLICY)
+    else:
+        for i in gl.static_range(TILING.rows // EDGE):
+            box = buf.slice(i * EDGE, EDGE, dim=1)
+            tma_load(edge_desc, [batch, row + i * EDGE, k], bar, box, POLICY, left > i * EDGE)
