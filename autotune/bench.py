@@ -48,7 +48,8 @@ class Row:
 
     status: "ok"; "illegal", `Config.fits` said no; "wrong", the check found an `error_ratio` above 1;
         "failed", an exception. `message` says why, and warns on a row that is ok.
-    config: None where none could be chosen. paired: the times, only where the status is ok.
+    config: None where none could be chosen. paired: the times, only where the status is ok; those of tritonmm alone
+        where torch refuses the product, which `message` then says.
     celsius, watts: the card's, right after the last round.
     """
 
@@ -70,14 +71,17 @@ class Row:
             known["error_ratio"] = None  # what a NaN in the result, or a store outside of it, is given
         if self.paired:
             known |= {
-                "torch_us": round(self.paired.times.torch_us, 3),
                 "ours_us": round(self.paired.times.time_us, 3),
-                "ratio": round(self.paired.ratio, 4),
-                "rounds": len(self.paired.ratios),
-                "ratio_error": round(self.paired.error, 5),
+                "rounds": len(self.paired.ours),
                 "torch_mhz": self.paired.torch_mhz,
                 "ours_mhz": self.paired.ours_mhz,
             }
+            if self.paired.torchs:
+                known |= {
+                    "torch_us": round(self.paired.times.torch_us, 3),
+                    "ratio": round(self.paired.ratio, 4),
+                    "ratio_error": round(self.paired.error, 5),
+                }
         return {name: known.get(name) for name in COLUMNS}
 
     def __str__(self) -> str:
@@ -87,8 +91,10 @@ class Row:
         if not self.paired:
             return f"{start} {self.status}: {config}: {self.message}"
         times = self.paired.times
-        clocks = f"  ({self.message})" if self.message else ""
-        return f"{start} {times.torch_us:9.1f} {times.time_us:9.1f} {self.paired.ratio:7.3f}  {config}{clocks}"
+        message = f"  ({self.message})" if self.message else ""
+        if not self.paired.torchs:
+            return f"{start} {'-':>9} {times.time_us:9.1f} {'-':>7}  {config}{message}"
+        return f"{start} {times.torch_us:9.1f} {times.time_us:9.1f} {self.paired.ratio:7.3f}  {config}{message}"
 
 
 HEADER = f"{'family':<9} {'product':<26} {'regime':<9} {'torch us':>9} {'ours us':>9} {'ratio':>7}  config"
@@ -138,7 +144,8 @@ def _timed(row: Row, rivals: Rivals) -> Row:
     try:
         paired = rivals.paired(row.entry.problem(), row.config, REGIMES[row.regime])
         card = rivals.card
-        return replace(row, paired=paired, celsius=card.celsius(), watts=card.watts(), message=_clock_warning(paired))
+        message = _shortened(paired.refusal) or _clock_warning(paired)
+        return replace(row, paired=paired, celsius=card.celsius(), watts=card.watts(), message=message)
     except Exception as error:
         return replace(row, status="failed", message=_one_line(error))
 
@@ -151,7 +158,11 @@ def _clock_warning(paired: Paired) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return _shortened(f"{type(error).__name__}: {error}")
+
+
+def _shortened(text: str) -> str:
+    return " ".join(text.split())[:300]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +191,7 @@ def means(rows: Iterable[Row]) -> list[Mean]:
     """A mean for each regime and family that has a ratio, in the order in which they occur, "all" behind them."""
     groups: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
-        if row.paired:
+        if row.paired and row.paired.torchs:
             families = groups.setdefault(row.regime, {})
             families.setdefault(row.entry.family, []).append(row)
     found = []

@@ -61,33 +61,37 @@ class Times:
 class Paired:
     """What two rivals took: seconds of one product, a round each; and the SM clock in MHz while they ran.
 
-    The clocks are None where they cannot be read.
+    The clocks are None where they cannot be read. refusal: why torch computes no such product, where it does not; then
+    only ours was measured.
     """
 
     ours: tuple[float, ...]
     torchs: tuple[float, ...]
     ours_mhz: float | None = None
     torch_mhz: float | None = None
+    refusal: str = ""
 
     @property
     def times(self) -> Times:
         """The median of each rival."""
-        return Times(statistics.median(self.ours) * 1e6, statistics.median(self.torchs) * 1e6)
+        torch_us = statistics.median(self.torchs) * 1e6 if self.torchs else None
+        return Times(statistics.median(self.ours) * 1e6, torch_us)
 
     @property
     def ratios(self) -> list[float]:
-        """torch's time over ours, round by round: above 1 ours is faster."""
-        return [torchs / ours for ours, torchs in zip(self.ours, self.torchs, strict=True)]
+        """torch's time over ours, round by round: above 1 ours is faster; none where torch was not measured."""
+        return [torchs / ours for ours, torchs in zip(self.ours, self.torchs, strict=True)] if self.torchs else []
 
     @property
-    def ratio(self) -> float:
+    def ratio(self) -> float | None:
         """The median of the rounds' ratios, which cancels what disturbs both rivals of a round."""
-        return statistics.median(self.ratios)
+        return statistics.median(self.ratios) if self.torchs else None
 
     @property
     def error(self) -> float:
-        """The standard error of `ratio`, relative to it."""
-        return standard_error(self.ratios) / self.ratio
+        """The standard error of `ratio`, relative to it; of our own time where there is no ratio."""
+        values = self.ratios or self.ours
+        return standard_error(values) / statistics.median(values)
 
 
 def standard_error(values: Sequence[float]) -> float:
@@ -117,7 +121,7 @@ Replay = Callable[[float, Meanwhile], float]
 
 def paired(
     ours: Replay,
-    torchs: Replay,
+    torchs: Replay | None,
     regime: Regime,
     *,
     clock: Callable[[], float | None] = lambda: None,
@@ -125,25 +129,28 @@ def paired(
 ) -> Paired:
     """Both rivals' times, a round at a time, until their ratio is `PRECISE` or the regime has no more rounds.
 
+    torchs: None where torch refuses the product; then ours is measured alone, as precisely.
+
     The order within a round is random, and the next round has the other one, so that running first
     favours nobody. clock: the SM clock in MHz, read during each replay; rest: how to wait, in seconds.
     Raises ValueError for a time that no clock measures.
     """
-    for _ in range(math.ceil(regime.warm / (2 * regime.replay))):
-        for replay in (ours, torchs):
+    rivals = (ours, torchs) if torchs else (ours,)
+    for _ in range(math.ceil(regime.warm / (len(rivals) * regime.replay))):
+        for replay in rivals:
             replay(regime.replay, _nothing)
     shuffle = random.Random(0)
-    times = {ours: [], torchs: []}
-    clocks = {ours: [], torchs: []}
+    times = {replay: [] for replay in (ours, torchs)}
+    clocks = {replay: [] for replay in (ours, torchs)}
 
     def found() -> Paired:
         return Paired(tuple(times[ours]), tuple(times[torchs]), _median(clocks[ours]), _median(clocks[torchs]))
 
-    order = (ours, torchs)
+    order = rivals
     for done in range(regime.most):
         if done >= regime.fewest and found().error < PRECISE:
             break
-        order = order[::-1] if done % 2 else shuffle.sample(order, 2)
+        order = order[::-1] if done % 2 else shuffle.sample(order, len(order))
         for replay in order:
             if regime.rest:
                 rest(regime.rest)

@@ -95,6 +95,7 @@ class GpuSource:
         self._check: verify.Check | None = None
         self._sets: list[tuple[torch.Tensor, ...]] = []
         self._torch: GraphReplay | None = None
+        self._refusal = ""
         self._ours: tuple[Config, GraphReplay] | None = None
 
     def error_ratio(self, problem: Problem, config: Config) -> float:
@@ -105,13 +106,19 @@ class GpuSource:
         return self.paired(problem, config, REGIMES[self.regime]).times
 
     def paired(self, problem: Problem, config: Config, regime: Regime) -> Paired:
-        """The times of `config` and of torch, round by round."""
+        """The times of `config` and of torch, round by round; of `config` alone where torch refuses the product."""
         self._turn_to(problem)
-        if self._torch is None:
+        if self._torch is None and not self._refusal:
             with _torch_precision(problem):
                 sets = [(a, _weights(b, a.dtype), out) for a, b, out in self._sets]
-                self._torch = GraphReplay(_torch_product(problem, self._check.scales), sets)
-        return measure.paired(self._graph_of(config), self._torch, regime, clock=self.card.mhz)
+                try:
+                    self._torch = GraphReplay(_torch_product(problem, self._check.scales), sets)
+                except torch.OutOfMemoryError:
+                    raise
+                except RuntimeError as error:  # cuBLAS has none for some sizes with scales of groups
+                    self._refusal = f"torch refused: {error}"
+        found = measure.paired(self._graph_of(config), self._torch, regime, clock=self.card.mhz)
+        return replace(found, refusal=self._refusal)
 
     def alive(self) -> bool:
         """False once a kernel has faulted: CUDA then fails every later call of the process."""
@@ -142,6 +149,7 @@ class GpuSource:
         if self._torch is not None:
             self._torch.free()
         self._problem = self._check = self._torch = None
+        self._refusal = ""
         self._sets = []
         self._check = verify.Check(problem, self.device)
         self._sets = [space.operands(problem, self.device) for _ in range(measure.set_count(problem, self.gpu))]

@@ -86,10 +86,11 @@ class Check:
         if self.scales:
             scale_a, scale_b = self.scales
             group = self.problem.group if self.problem.grouped else self.problem.k
+            rows = {"tensor": a.shape[0], "128x1": 128}.get(self.problem.scales, 1)
+            cols = {"tensor": b.shape[1], "1x128": 128}.get(self.problem.scales, 1)
             if scale_a is not None:
-                a.mul_(_spread(scale_a, a.shape, -(-a.shape[0] // scale_a.shape[0]), group))
-            shared = {"tensor": b.shape[1], "1x128": 128}.get(self.problem.scales, 1)
-            b.mul_(_spread(scale_b, b.shape, group, shared))
+                a.mul_(_spread(scale_a, a.shape, rows, group))
+            b.mul_(_spread(scale_b, b.shape, group, cols))
         return a, b
 
     def _reference(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

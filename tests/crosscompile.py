@@ -127,9 +127,15 @@ HOPPER_KINDS = {
     "fp8": {(128, 256, 128, 4, 8), (256, 192, 128, 3, 8), (64, 64, 128, 8, 4)},
     "fp8-row": {(128, 256, 128, 4, 8), (192, 256, 128, 3, 12)},
     "fp8-e5m2": {(128, 256, 128, 4, 8)},
-    "fp8-row-ieee": {(128, 128, 128, 6, 8), (192, 128, 128, 5, 12), (64, 64, 128, 8, 4)},
-    "fp8-block": {(128, 128, 128, 6, 8), (192, 128, 128, 5, 12), (64, 128, 128, 8, 8), (64, 64, 128, 8, 4)},
-}
+    "fp8-ieee": {(128, 256, 128, 4, 8), (256, 128, 128, 4, 8)},
+    "fp8-row-ieee": {
+        (128, 256, 128, 4, 8), (256, 128, 128, 4, 8), (128, 128, 128, 6, 8), (192, 128, 128, 5, 12), (64, 64, 128, 8, 4)
+    },
+    "fp8-block": {
+        (128, 256, 128, 4, 8), (256, 128, 128, 4, 8), (128, 128, 128, 6, 8), (192, 128, 128, 5, 12),
+        (64, 128, 128, 8, 8), (64, 64, 128, 8, 4),
+    },
+}  # fmt: skip
 
 
 CLUSTERS = {
@@ -201,6 +207,10 @@ def kind_cases():
     for scales in ("128x1", "1x1"):
         yield case((128, 128, 128, 6, 8), scales=scales, epilogue=Epilogue(bias=True), **fp8)
     yield case((128, 128, 128, 6, 8), scales="1x128", n=1023, split_k=4, **fp8)
+    for blocks in ((128, 256, 128, 4, 8), (256, 128, 128, 4, 8)):
+        for scales in ("tensor", "row", "1x128"):
+            yield case(blocks, scales=scales, split_tail=4, out_dtype="fp32", epilogue=Epilogue(bias=True), **fp8)
+    yield case((128, 128, 128, 6, 8), scales="tensor", n=1023, out_dtype="fp32", epilogue=Epilogue(bias=True), **fp8)
     yield case((128, 256, 32, 4, 8), layout="nt", dtype="fp32", precision="tf32", epilogue=everything)
     for gpu in map(gpus.spec, ("a100", "h200", "b200", "mi300x")):
         for kind in ("fp64", "tf32x3", "bf16x3", "int8", "fp8", "fp8-block", "bf16-int8"):

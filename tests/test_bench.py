@@ -120,6 +120,25 @@ def test_an_exception_is_a_row_and_the_rest_is_measured(where):
     assert sum(r.status == "ok" for r in found) == 6 - len(failed)
 
 
+def test_what_torch_refuses_is_timed_alone_and_in_no_mean():
+    refusal = "torch refused: CUDA error: CUBLAS_STATUS_NOT_SUPPORTED\n when calling `cublasLtMatmul`"
+
+    def paired(problem, regime):
+        return Paired((1e-5,) * 7, (), refusal=refusal) if problem.m == 512 else rounds(10, 15)
+
+    found = benched(Scripted(paired=paired))
+    refused = [r for r in found if r.entry.m == 512]
+    assert [r.status for r in found] == ["ok"] * 6
+    for r in refused:
+        cells = r.cells()
+        assert (cells["torch_us"], cells["ratio"], cells["ratio_error"]) == (None, None, None)
+        assert (cells["ours_us"], cells["rounds"]) == (10, 7)
+        assert cells["message"] == " ".join(refusal.split())
+        assert "CUBLAS_STATUS_NOT_SUPPORTED" in str(r)
+        assert json.loads(json.dumps(cells, allow_nan=False)) == cells
+    assert [mean.count for mean in means(found) if mean.family == "all"] == [2, 2]
+
+
 def test_an_illegal_config_is_a_row_with_the_reason():
     rivals = Scripted()
     found = benched(rivals, chosen=lambda problem, gpu: Config(block_m=48))

@@ -122,6 +122,13 @@ def test_a_clock_that_cannot_be_read_is_no_error():
     assert (paired.ours_mhz, paired.torch_mhz) == (1900, None)
 
 
+def test_ours_is_measured_alone_where_torch_refuses():
+    paired = measure.paired(lambda seconds, meanwhile: 2e-6, None, BURST, rest=lambda seconds: None)
+    assert paired.ours == (2e-6,) * BURST.fewest
+    assert (paired.times.torch_us, paired.ratio, paired.ratios, paired.torch_mhz) == (None, None, [], None)
+    assert paired.times.time_us == pytest.approx(2)
+
+
 @pytest.mark.parametrize("seconds", [math.nan, 0.0, -1e-6, math.inf], ids=["nan", "zero", "negative", "inf"])
 def test_what_no_clock_measures_is_refused(seconds):
     with pytest.raises(ValueError, match="finite and above 0"):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 
 from tritonmm import orders
 from tritonmm.gpu import Gpu
-from tritonmm.problem import HALF, Problem
+from tritonmm.problem import FP8, HALF, Problem
 
 TRITON = importlib.metadata.version("triton")  # importing Triton takes longer than all of tritonmm
 
@@ -265,15 +265,22 @@ def _hopper_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     unit = 128 // problem.element_bytes
     if config.block_k not in (unit, 2 * unit):
         return f"block_k is {config.block_k}; {unit} or {2 * unit}, lines of 128 or 256 bytes"
-    if problem.promotes and (config.block_k != 128 or len(strips) > 1 or rows * cols // 128 > 64):
+    if problem.promotes and (config.block_k != 128 or len(strips) > 1):
         return (
-            f"blocks {block_m}x{block_n}x{config.block_k}: sums that are added in fp32 need steps of 128, and at most"
-            " 64 a thread"
+            f"blocks {block_m}x{block_n}x{config.block_k}: sums that are added in fp32 need steps of 128, and one strip"
+            " of columns a consumer"
         )
-    if problem.scales == "1x128" and 128 % cols:
-        return f"a consumer has {cols} columns; scales of 128 columns need a divisor of 128"
-    if rows * cols // 128 > (192 if config.num_warps == 8 else 128):
-        return f"{rows * cols // 128} accumulator registers a thread leave no room for the others"
+    if problem.scales == "1x128" and 128 % cols and cols % 128:
+        return f"a consumer has {cols} columns; scales of 128 columns need a divisor or a multiple of 128"
+    registers = rows * cols // 128
+    if problem.promotes:  # a part of the sums, before it is added to the others; and what adding C takes beside them
+        registers += min(registers, 64) + 64 * problem.epilogue.c
+    if problem.scales in ("128x1", "1x1"):  # the scales of its columns
+        registers += min(cols, 128) // 4
+    if registers > (192 if config.num_warps == 8 else 128):
+        return f"{registers} accumulator registers a thread leave no room for the others"
+    if problem.promotes and rows * cols > 64 * 128 and problem.out_alignment < 16:
+        return f"a tile of {block_m}x{block_n} leaves no registers to add sums in fp32 and to store without TMA"
     if block_m * block_n > 128 * 256 and (problem.epilogue.c or problem.out_alignment < 16):
         return f"a tile of {block_m}x{block_n} leaves no registers to add C or to store without TMA; 128x256 does"
     if problem.epilogue.c and problem.out_alignment < 16 and (block_m > 128 or config.num_warps == 12):
@@ -292,6 +299,8 @@ def _wgmma_reason(config: Config, problem: Problem) -> str:
         return f"layout is {p.layout}; tensor cores take {p.dtype} as nt, and relayout makes it so"
     if p.group != 128:
         return f"group is {p.group}; the hopper kernel scales 128 elements of K"
+    if p.grouped and p.dtype not in FP8:
+        return f"dtype is {p.dtype} with {p.scales} scales; the hopper kernel scales groups of fp8"
     return _scales_reason(p)
 
 

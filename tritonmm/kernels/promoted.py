@@ -1,57 +1,127 @@
-"""Sums of the Hopper kernel that are added outside of the tensor cores, step by step, and scales of groups of K."""
+"""Sums of the Hopper kernel that are added outside of the tensor cores, step by step, and scales of groups of K.
+
+wgmma adds products of fp8 with 13 bits behind the leading one and drops the others: over a long K that is what
+limits the result. So the tensor cores add up the 128 products of a step at most, as DeepSeek-V3 does
+(arXiv 2412.19437, 3.3.2), and those sums are added in fp32, in the order of K: by one FADD each, or one FFMA where
+groups of K have scales.
+
+Parts. A thread has no registers for a second accumulator as large as its sums are. So a consumer of more than 64 sums
+a thread takes them in two parts of 64 rows and 128 columns, one after the other, halves of its columns or of its
+rows. A tile of 128 x 256 or 256 x 128 is then two consumers of two parts each, and reads a quarter less through L2
+for each product than one of 128 x 128. A consumer waits for a part before it adds it: meanwhile the tensor cores
+multiply another consumer's.
+"""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from tritonmm.kernels.ring import next_use, operand, release, zeros
+from tritonmm.kernels.ring import next_use, operand, release
 
 
 @gluon.jit
-def row_scales(group, row, col, m, n, scales, TILING: gl.constexpr):
-    """What a group's sums are multiplied by in each row of a consumer's part."""
+def zero_part(TILING: gl.constexpr):
+    """The accumulator of a part."""
+    SHAPE: gl.constexpr = [TILING.part_rows, TILING.part_cols]
+    LAYOUT: gl.constexpr = TILING.part_layout
+    return gl.zeros(SHAPE, gl.float32, LAYOUT)
+
+
+@gluon.jit
+def product(a, b, before, ROW: gl.constexpr, COL: gl.constexpr, TILING: gl.constexpr):
+    """A step's sums of the part at row ROW and column COL of the parts.
+
+    `before`, other sums of that shape, is not added: it names the registers to take. Without it ptxas gives each part
+    registers of its own, and spills.
+    """
+    a_part = a.slice(ROW * TILING.part_rows, TILING.part_rows, dim=0)
+    b_part = b.slice(COL * TILING.part_cols, TILING.part_cols, dim=1)
+    sums = warpgroup_mma(a_part, b_part, before, is_async=True, use_acc=False)
+    return warpgroup_mma_wait(0, (sums,))
+
+
+@gluon.jit
+def computed(x):
+    """x, fp32, computed before what follows: LLVM would put it off until after the next wgmma, and hold two parts."""
+    return gl.inline_asm_elementwise("// $0", "=f,0", [x], gl.float32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def joined(parts, TILING: gl.constexpr):
+    """The parts, one or two, as the accumulator of the consumer's one strip; no data moves."""
+    if len(parts) == 1:
+        return parts[0]
+    else:
+        LAYOUT: gl.constexpr = TILING.acc_layouts[0]
+        both = gl.join(parts[0], parts[1])
+        both = both.permute(2, 0, 1) if TILING.parts_m == 2 else both.permute(0, 2, 1)
+        return gl.convert_layout(both.reshape(TILING.rows, TILING.cols), LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def group_scales(group, row, col, m, n, scales, TILING: gl.constexpr):
+    """A group's scales: of A in the rows of each row of parts, and of B, one for each column of parts.
+
+    Of B there are none where columns differ: see `column_scales`.
+    """
     scale_a, stride_sam, stride_sak, scale_b, stride_sbn, stride_sbk = scales
-    rows = row + gl.arange(0, TILING.rows, gl.SliceLayout(1, TILING.acc_layouts[0]))
-    at = rows // TILING.scaled_rows * stride_sam + group * stride_sak
-    found = gl.load(scale_a + at, mask=rows < m, other=0.0)
-    if TILING.scaled_cols > 1:  # all columns of the consumer have one
-        found *= gl.load(scale_b + gl.minimum(col, n - 1) // TILING.scaled_cols * stride_sbn + group * stride_sbk)
-    return found
+    PARTS_M: gl.constexpr = TILING.parts_m
+    PARTS_N: gl.constexpr = TILING.parts_n
+    of_rows = ()
+    for i in gl.static_range(PARTS_M):
+        rows = row + i * TILING.part_rows + gl.arange(0, TILING.part_rows, gl.SliceLayout(1, TILING.part_layout))
+        rows = gl.minimum(rows, m - 1) // TILING.scaled_rows  # what lies beyond is not written
+        of_rows += (gl.load(scale_a + rows * stride_sam + group * stride_sak),)
+    of_cols = ()
+    if TILING.scaled_cols > 1:
+        for j in gl.static_range(PARTS_N):
+            block = gl.minimum(col + j * TILING.part_cols, n - 1) // TILING.scaled_cols
+            of_cols += (gl.load(scale_b + block * stride_sbn + group * stride_sbk),)
+    return of_rows, of_cols
 
 
 @gluon.jit
 def column_scales(group, col, n, scales, TILING: gl.constexpr):
-    """What they are multiplied by in each column, where columns differ; the scales of a group are contiguous."""
-    cols = col + gl.arange(0, TILING.cols, gl.SliceLayout(0, TILING.acc_layouts[0]))
+    """A group's scales of B in the columns of a part, where they differ; they are contiguous."""
+    cols = col + gl.arange(0, TILING.part_cols, gl.SliceLayout(0, TILING.part_layout))
     return gl.load(scales[3] + group * scales[5] + cols, mask=cols < n, other=0.0)
 
 
 @gluon.jit
 def multiply_promoted(ring, stage, phase, begin, end, row, col, m, n, scales, WHO: gl.constexpr, TILING: gl.constexpr):
-    """As `multiply`, of steps that are each a sum of the tensor cores', added to the others in fp32.
-
-    wgmma adds products of fp8 with 13 bits behind the leading one and drops the others: over a long K that is what
-    limits the result. So the tensor cores add up 128 products at most, as DeepSeek-V3 does (arXiv 2412.19437, 3.3.2).
-    One consumer multiplies meanwhile what the other adds.
-    """
+    """The sums of the consumer's strip over the steps from `begin` to `end`, and the ring position after them."""
     a_bufs, b_bufs, empty, full = ring
     STAGES: gl.constexpr = TILING.num_stages
     CONSUMERS_M: gl.constexpr = TILING.consumers_m
     CONSUMERS_N: gl.constexpr = TILING.consumers_n
-    total = zeros(0, TILING)
+    PARTS_M: gl.constexpr = TILING.parts_m
+    PARTS_N: gl.constexpr = TILING.parts_n
+    part = zero_part(TILING)
+    totals = ()
+    for _ in gl.static_range(PARTS_M * PARTS_N):
+        totals += (zero_part(TILING),)
+    if TILING.grouped:
+        of_rows, of_cols = group_scales(begin, row, col, m, n, scales, TILING)
     for step in range(begin, end):
-        if TILING.grouped:  # loaded while the operands are
-            of_rows = row_scales(step, row, col, m, n, scales, TILING)
+        if TILING.grouped:  # of the next step, which arrive while this one is multiplied
+            next_rows, next_cols = group_scales(gl.minimum(step + 1, end - 1), row, col, m, n, scales, TILING)
         mbarrier.wait(full.index(stage), phase)
         a = operand(a_bufs.index(stage * CONSUMERS_M + WHO // CONSUMERS_N), TILING.a_transposed)
         b = operand(b_bufs[0].index(stage * CONSUMERS_N + WHO % CONSUMERS_N), TILING.b_transposed)
-        part = warpgroup_mma(a, b, zeros(0, TILING), is_async=True, use_acc=False)
-        part = warpgroup_mma_wait(0, (part,))
+        sums = ()
+        for i in gl.static_range(len(totals)):
+            part = product(a, b, part, i % PARTS_M, i // PARTS_M, TILING)
+            if not TILING.grouped:
+                total = totals[i] + part
+            elif TILING.scaled_cols > 1:
+                total = totals[i] + part * (of_rows[i % PARTS_M] * of_cols[i // PARTS_M])[:, None]
+            else:
+                of_columns = column_scales(step, col + i // PARTS_M * TILING.part_cols, n, scales, TILING)
+                total = totals[i] + part * of_columns[None, :] * of_rows[i % PARTS_M][:, None]
+            sums += (computed(total),)
+        totals = sums
         stage, phase = next_use(stage, phase, STAGES)
         release(empty, stage, True, TILING)
         if TILING.grouped:
-            part *= of_rows[:, None]
-            if TILING.scaled_cols == 1:
-                part *= column_scales(step, col, n, scales, TILING)[None, :]
-        total += part
-    return (total,), stage, phase
+            of_rows, of_cols = next_rows, next_cols
+    return (joined(totals, TILING),), stage, phase

@@ -224,6 +224,29 @@ class Tiling:
         return tuple(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, width, deep], dealt) for width in widths)
 
     @property
+    def part_cols(self):
+        """Columns of the parts in which promoted sums are taken, each 64 of a thread at most: see `promoted.py`."""
+        return min(self.cols, 128)
+
+    @property
+    def part_rows(self):
+        return min(self.rows, 8192 // self.part_cols)
+
+    @property
+    def parts_m(self):
+        """Parts along a consumer's rows."""
+        return self.rows // self.part_rows
+
+    @property
+    def parts_n(self):
+        return self.cols // self.part_cols
+
+    @property
+    def part_layout(self):
+        deep = 256 // self.dtype.primitive_bitwidth
+        return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, self.part_cols, deep])
+
+    @property
     def grouped(self):
         """Whether each step of K has scales of its own."""
         return "x" in self.scales
