@@ -95,6 +95,21 @@ def test_small_integers_are_exact_and_runs_are_bitwise_equal(blocks, device):
         assert torch.equal(matmul(a, b, config=config(blocks)), first), f"run {run} differs"
 
 
+@pytest.mark.parametrize("blocks", [(64, 128, 64, 8, 8), (128, 128, 64, 6, 8), (192, 128, 64, 5, 12)], ids=str)
+@pytest.mark.parametrize("split_tail", [1, 3])
+@pytest.mark.parametrize("over", [1, 16, 17, 40, 63], ids=lambda over: f"{over} rows over")
+def test_few_rows_of_a_last_tile_follow_their_operand(over, split_tail, blocks, device):
+    """They have a tensor map of their own; a second call has another A, at another address."""
+    m = 2 * blocks[0] + over
+    one = config(blocks, split_tail=split_tail)
+    b = torch.randint(-4, 5, (1032, 392), device=device).bfloat16()
+    for _ in range(3):
+        a = torch.randint(-4, 5, (m, 1032), device=device).bfloat16()
+        assert torch.equal(matmul(a, b, config=one), (a.double() @ b.double()).bfloat16())
+        del a
+        torch.empty(4 * m, 1032, device=device).fill_(float("nan"))  # what the next one's rows would be, if stale
+
+
 @pytest.mark.parametrize("out_dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("n", [520, 521])
 @pytest.mark.parametrize("c_shape", [(2, 300, None), (1, None), (300, 1)], ids=str)

@@ -51,6 +51,10 @@ def hooked() -> bool:
     return bool(getattr(start, "calls", start) or getattr(end, "calls", end))
 
 
+DESCRIPTORS = {"a_desc", "edge_desc", "b_desc", "b_desc_1", "out_desc"}
+"""The descriptors among kernels' arguments that a launch knows to replace."""
+
+
 class TensorMaps(dict):
     """The tensor maps of one operand by its address; everything else that a map holds is fixed."""
 
@@ -77,15 +81,15 @@ class TensorMaps(dict):
 class Launch:
     """A compiled kernel, and its arguments for tensors of certain strides and alignments.
 
-    A launch copies `values` and replaces what it changes: in the places `a`, `b`, `b_strip` and `out_map` tensor maps,
-    or addresses where the kernel takes those; in `out`, `c`, `bias`, `scale_a`, `scale_b`, `sums` and `flags`
-    addresses; in `alpha` and `beta` numbers. A place is None where the kernel has no such argument.
+    A launch copies `values` and replaces what it changes: in the places `a`, `edge`, `b`, `b_strip` and `out_map`
+    tensor maps, or addresses where the kernel takes those; in `out`, `c`, `bias`, `scale_a`, `scale_b`, `sums` and
+    `flags` addresses; in `alpha` and `beta` numbers. A place is None where the kernel has no such argument.
     """
 
     __slots__ = (
         "a", "a_maps", "alpha", "annotations", "b", "b_maps", "b_strip", "b_strip_maps", "beta", "bias", "c",
-        "cooperative", "current_device", "flags", "function", "grid", "index", "kernel", "launch", "metadata", "out",
-        "out_map", "out_maps", "pdl", "scale_a", "scale_b", "signature", "stream_of", "sums", "values",
+        "cooperative", "current_device", "edge", "edge_maps", "flags", "function", "grid", "index", "kernel", "launch",
+        "metadata", "out", "out_map", "out_maps", "pdl", "scale_a", "scale_b", "signature", "stream_of", "sums", "values",
     )  # fmt: skip
 
     def __init__(self, kernel, grid: int, index: int, values: list, places: dict[str, int], maps: dict):
@@ -109,6 +113,7 @@ class Launch:
         self.a = places["a_desc" if self.a_maps is not None else "a"]
         self.b = places["b_desc" if self.b_maps is not None else "b"]
         self.b_strip, self.b_strip_maps = places.get("b_desc_1"), maps.get("b_desc_1")
+        self.edge, self.edge_maps = places.get("edge_desc"), maps.get("edge_desc")
         self.out, self.out_map = places["out"], places.get("out_desc")
         self.alpha, self.beta = places["alpha"], places["beta"]
         self.c, self.bias = places.get("c"), places.get("bias")
@@ -130,6 +135,8 @@ class Launch:
         else:
             values[self.a] = self.a_maps.get(a_at) or self.a_maps.encode(a, self.index)
             values[self.b] = self.b_maps.get(b_at) or self.b_maps.encode(b, self.index)
+            if self.edge_maps is not None:
+                values[self.edge] = self.edge_maps.get(a_at) or self.edge_maps.encode(a, self.index)
             if self.b_strip_maps is not None:
                 values[self.b_strip] = self.b_strip_maps.get(b_at) or self.b_strip_maps.encode(b, self.index)
             if self.out_maps is not None:
@@ -179,7 +186,7 @@ def repeatable(
     kinds = list(kernel.src.signature.values())
     metas = list(getattr(kernel.metadata, "tensordesc_meta", None) or ())
     described = [name for name, kind in zip(bound, kinds, strict=True) if _is_described(kind)]
-    if len(described) != len(metas):
+    if len(described) != len(metas) or not DESCRIPTORS.issuperset(described):
         return None
     places, maps = {}, {}
     place = OWN
