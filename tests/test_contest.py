@@ -54,7 +54,7 @@ def test_a_row_names_its_problem_and_config():
 )
 def test_a_row_that_is_no_trial_is_refused(wrong):
     row = {"m": "1", "n": "1", "k": "1", "batch": "1", "dtype": "bf16", "layout": "nn"}
-    with pytest.raises(ValueError, match=".+"):
+    with pytest.raises(ValueError, match=r".+"):
         results_file.product(row | wrong)
 
 

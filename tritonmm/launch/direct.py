@@ -89,7 +89,8 @@ class Launch:
     __slots__ = (
         "a", "a_maps", "alpha", "annotations", "b", "b_maps", "b_strip", "b_strip_maps", "beta", "bias", "c",
         "cooperative", "current_device", "edge", "edge_maps", "flags", "function", "grid", "index", "kernel", "launch",
-        "metadata", "out", "out_map", "out_maps", "pdl", "scale_a", "scale_b", "signature", "stream_of", "sums", "values",
+        "metadata", "out", "out_map", "out_maps", "pdl", "scale_a", "scale_b", "signature", "stream_of", "sums",
+        "values",
     )  # fmt: skip
 
     def __init__(self, kernel, grid: int, index: int, values: list, places: dict[str, int], maps: dict):
