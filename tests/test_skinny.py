@@ -14,7 +14,7 @@ from tritonmm.config import Config
 from tritonmm.launch import skinny as launch
 from tritonmm.ops import matmul
 from tritonmm.plan import bind, plan_for
-from tritonmm.problem import Epilogue, Problem
+from tritonmm.problem import DTYPES, Epilogue, Problem
 from tritonmm.select import choose
 
 TILES = [(16, 32, 64), (32, 16, 32), (64, 32, 32), (1, 8, 512), (8, 1, 512), (1, 64, 32)]
@@ -338,11 +338,32 @@ def test_weights_of_a_byte_with_scales(dtypes, scales, split_k, device):
             m=m, n=n, k=k, dtype=dtype, b_dtype=b_dtype, scales=scales, layout=layout, group=64,
             a_alignment=1, b_alignment=1,
         )  # fmt: skip
-        for narrow, block_k in ((16, 64), *(((1, 256),) if scales == "row" else ())):
+        for narrow, block_k, warps in ((16, 64, 4), (16, 64, 2), *(((1, 256, 4),) if scales == "row" else ())):
             if narrow >= m or narrow > 1:
-                config = Config("skinny", narrow, 32, block_k, 2, 4, split_k=min(split_k, -(-k // block_k)))
+                config = Config("skinny", narrow, 32, block_k, 2, warps, split_k=min(split_k, -(-k // block_k)))
                 ratio = Check(problem, device).error_ratio(plan_for(problem, config, device))
                 assert ratio <= 1, f"{config} on {problem}: error {ratio} times its bound"
+
+
+@pytest.mark.parametrize("num_warps", [2, 4])
+@pytest.mark.parametrize("b_dtype", ["int8", "fp8e4m3", "fp8e5m2"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_every_byte_has_its_value(dtype, b_dtype, num_warps, device):
+    """All 256, infinities and NaN among them, as the weights of one k and zeros of all others, from every place."""
+    codes = torch.arange(256, device=device).to(torch.uint8).view(DTYPES[b_dtype])
+    config = Config("skinny", 16, 64, 64, 2, num_warps, order=orders.RowMajor())
+    scales = None, torch.ones(1, 256, device=device)
+    for at in (0, 1, 2, 3, 7, 16, 63):
+        weights = torch.zeros(256, 64, dtype=torch.uint8, device=device).view(DTYPES[b_dtype])
+        weights[:, at] = codes
+        x = torch.zeros(1, 64, dtype=DTYPES[dtype], device=device)
+        x[0, at] = 1
+        out = torch.full((1, 256), 0.5, dtype=DTYPES[dtype], device=device)
+        problem = Problem.of(x, weights.t(), out, scales="row")
+        plan_for(problem, config, device)(x, weights.t(), out, scales=scales)
+        expected = codes.to(out.dtype)
+        known = slice(None) if device.type == "cuda" else expected.isfinite()  # the interpreter makes numbers of others
+        torch.testing.assert_close(out[0][known], expected[known], rtol=0, atol=0, equal_nan=True, msg=f"k = {at}")
 
 
 def test_what_the_skinny_kernel_does_not_scale():
