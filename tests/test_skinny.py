@@ -182,6 +182,23 @@ def test_infinities_and_nans_stay_in_their_rows_and_columns(blocks, device):
 
 
 @pytest.mark.parametrize("gpu", gpus.names())
+@pytest.mark.parametrize("fields", [{"scales": "row"}, {"scales": "1x1", "group": 32}, {"scales": "1x1"}], ids=str)
+def test_every_product_of_weights_of_a_byte_has_configs(fields, gpu):
+    """Whatever shared memory holds. None leaves a part of K a single step, which would cost as much as its sums."""
+    for m, layout, aligned in itertools.product((1, 5, 24, 64), ("nt", "nn"), (16, 4, 1)):
+        problem = Problem(
+            m, 4096, 4096, dtype="bf16", b_dtype="int8", layout=layout, a_alignment=max(aligned, 2), b_alignment=aligned,
+            **fields,
+        )  # fmt: skip
+        found = skinny.configs(problem, gpus.spec(gpu))
+        assert 1 <= len(found) <= skinny.MOST
+        for config in found:
+            assert config.fits(problem, gpus.spec(gpu))
+            if layout == "nt" and config.block_m > 1:
+                assert 2 * config.split_k * config.block_k <= problem.k, config
+
+
+@pytest.mark.parametrize("gpu", gpus.names())
 @pytest.mark.parametrize("layout", ["nn", "nt", "ts"])
 def test_every_problem_has_configs(layout, gpu):
     for m, n, k in itertools.product((0, 1, 17, 300, 5000), (0, 1, 4096), (0, 1, 4096)):
@@ -338,9 +355,11 @@ def test_weights_of_a_byte_with_scales(dtypes, scales, split_k, device):
             m=m, n=n, k=k, dtype=dtype, b_dtype=b_dtype, scales=scales, layout=layout, group=64,
             a_alignment=1, b_alignment=1,
         )  # fmt: skip
-        for narrow, block_k, warps in ((16, 64, 4), (16, 64, 2), *(((1, 256, 4),) if scales == "row" else ())):
+        deep = ((1, 256, 4), (16, 128, 2), (16, 256, 2)) if scales == "row" else ()
+        for narrow, block_k, warps in ((16, 64, 4), (16, 64, 2), (16, 32, 2), (64, 64, 4), *deep):
             if narrow >= m or narrow > 1:
-                config = Config("skinny", narrow, 32, block_k, 2, warps, split_k=min(split_k, -(-k // block_k)))
+                wide, parts = max(narrow, 32), min(split_k, -(-k // block_k))
+                config = Config("skinny", narrow, wide, block_k, 2, warps, parts)
                 ratio = Check(problem, device).error_ratio(plan_for(problem, config, device))
                 assert ratio <= 1, f"{config} on {problem}: error {ratio} times its bound"
 

@@ -1,11 +1,11 @@
-"""Weights of a byte as the bf16 or fp16 that tensor cores multiply: exactly, and in one or two instructions each.
+"""Weights of a byte as the bf16 or fp16 that tensor cores multiply: exactly, and at one or two instructions each for the
+conversion alone.
 
 A card that streams 4.3 TB/s brings each SM of an H200 19 weights a cycle, and an SM issues 128 instructions of a thread
-in that time. What compilers make of int8 -> bf16 and of fp8 -> bf16 takes three to five a weight, some of them at a
-quarter of that rate.
+in that time. What compilers make of int8 -> bf16 and of fp8 -> bf16 takes more than that leaves for the rest.
 
-The trick for integers is that of Kim et al., "Who Says Elephants Can't Run" (2022): a byte in the mantissa of a number
-whose last bit counts 1 is that number plus the byte.
+Integers are converted by their place in a number: a byte in the mantissa of one whose last bit counts 1 is that number
+plus the byte.
 """
 
 import triton
@@ -22,7 +22,7 @@ def dequantized(weights, DTYPE: tl.constexpr, FOUR: tl.constexpr):
         else:
             weights = _int8_as_fp16(weights)
     elif weights.dtype != tl.int8 and DTYPE == tl.bfloat16:
-        weights = weights.to(tl.float32).to(tl.bfloat16)  # directly is slower: each by itself, and on a slower pipe
+        weights = weights.to(tl.float32).to(tl.bfloat16)  # directly, each would be converted by itself
     else:
         weights = weights.to(DTYPE)
     return weights

@@ -26,7 +26,7 @@ from tritonmm.kernels.tile import block_offsets, multiple_of, rounded
 @triton.jit
 def dotted(
     w, x, rows_left, cols_left, k, steps, stride_wr, stride_wk, stride_xc, stride_xk,
-    scale, stride_sr, stride_sk, start,
+    scale, stride_sr, stride_sk, first,
     BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr, GROUP: tl.constexpr,
     INTERLEAVED: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
@@ -34,7 +34,7 @@ def dotted(
 
     Weights of a byte are converted to the dtype of X on their way, and multiplied in another order of K if INTERLEAVED,
     which makes their loads from shared memory wide. If GROUP, each block's sums are multiplied by the
-    scales, at `scale`, that its GROUP elements of K from `start` on have for each row of weights.
+    scales, at `scale`, that its GROUP elements of K have for each row of weights; the steps count from `first`.
     """
     rows = block_offsets(BLOCK_R, WIDE)
     cols = block_offsets(BLOCK_C, WIDE)
@@ -60,8 +60,8 @@ def dotted(
         if INTERLEAVED:
             weights, activations = interleaved(weights), interleaved(activations.T).T
         if GROUP > 0:
-            group = (start + step * BLOCK_K) // GROUP
-            scales = tl.load(scale + rows * stride_sr + group * stride_sk, mask=rows < rows_left, other=0.0)
+            group = ((first + step) // (GROUP // BLOCK_K)).to(tl.int64)
+            scales = tl.load(scale + group * stride_sk + rows * stride_sr, mask=rows < rows_left, other=0.0)
             acc += tl.dot(weights, activations, input_precision=PRECISION) * scales[:, None]
         else:
             acc = tl.dot(weights, activations, acc, input_precision=PRECISION)
@@ -176,7 +176,8 @@ def skinny_kernel(
         # when K is 0: a loop that may run zero times makes ptxas wait after every wgmma (Triton 3.6).
         steps = tl.cdiv(k, BLOCK_K)
         more = steps % SPLIT_K
-        start = (part * (steps // SPLIT_K) + tl.minimum(part, more)).to(tl.int64) * BLOCK_K
+        first = part * (steps // SPLIT_K) + tl.minimum(part, more)
+        start = first.to(tl.int64) * BLOCK_K
         steps = tl.maximum(steps // SPLIT_K + (part < more).to(tl.int32), 1)
         k_left = (k - start).to(tl.int32)
         w += batch * stride_wb + row * stride_wr + start * stride_wk
@@ -189,7 +190,7 @@ def skinny_kernel(
         else:
             acc = dotted(
                 w, x, rows_left, cols_left, k_left, steps, stride_wr, stride_wk, stride_xc, stride_xk,
-                scale_b + row * stride_sr if GROUP > 0 else None, stride_sr, stride_sk, start,
+                scale_b + row * stride_sr if GROUP > 0 else None, stride_sr, stride_sk, first,
                 BLOCK_R, BLOCK_C, BLOCK_K, EVEN_K, GROUP, INTERLEAVED, PRECISION, WIDE, INTERPRETED,
             )  # fmt: skip
         writes = True

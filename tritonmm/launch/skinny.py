@@ -7,7 +7,7 @@ import torch
 
 from tritonmm.config import Config, streams_a
 from tritonmm.kernels.skinny import skinny_kernel
-from tritonmm.launch import Plan, addend_strides, early_start, scale_arguments, strides, workspace
+from tritonmm.launch import Plan, addend_strides, early_start, line_divisor, scale_arguments, strides, workspace
 from tritonmm.launch.tile import INTERPRETED, dot_precision
 from tritonmm.problem import Problem
 
@@ -51,8 +51,8 @@ class SkinnyPlan(Plan):
             "BLOCK_R": block_r, "BLOCK_C": block_c, "BLOCK_K": config.block_k, "SPLIT_K": config.split_k,
             "ORDER": order, "ALONG": along, "SWAPPED": swapped, "BATCHED": p.batch > 1,
             "LAYOUT_W": layouts[0], "LAYOUT_X": layouts[1],
-            "DIVISOR_W": _divisor(held[0], p.k if layouts[0] == "n" else rows),
-            "DIVISOR_X": _divisor(held[1], p.k if layouts[1] == "n" else cols),
+            "DIVISOR_W": line_divisor(held[0], p.k if layouts[0] == "n" else rows),
+            "DIVISOR_X": line_divisor(held[1], p.k if layouts[1] == "n" else cols),
             "EVEN_K": p.k > 0 and p.k % config.block_k == 0, "STAGES": config.num_stages,
             "UNROLL": _unroll(block_r * block_c // config.num_warps, config.split_k),
             "SCALED": p.epilogue.scaled, "GROUP": p.group if p.grouped else 0,
@@ -75,19 +75,15 @@ def _swap(spans: tuple[int, int, int]) -> tuple[int, int, int]:
     return spans[0], spans[2], spans[1]
 
 
-def _divisor(elements: int, line: int) -> int:
-    """The largest power of two, at most `elements`, those that an alignment holds, which divides a line of them."""
-    bits = max(1, elements) | line
-    return bits & -bits
-
-
 def _interleaved(config: Config, problem: Problem, layout: str) -> bool:
     """Whether operands are multiplied in an order of K in which threads load 16 weights of a byte at once.
 
     That is the order of mma.sync, which Triton chooses for fewer than the four warps that wgmma needs.
     """
     bytes_along_k = problem.b_element_bytes == 1 and layout == "n"
-    return bytes_along_k and config.num_warps < 4 and config.block_k % 64 == 0 and min(config.block_m, config.block_n) > 1
+    return (
+        bytes_along_k and config.num_warps < 4 and config.block_k % 64 == 0 and min(config.block_m, config.block_n) > 1
+    )
 
 
 def _unroll(elements: int, splits: int) -> int:
