@@ -187,8 +187,8 @@ def test_every_product_of_weights_of_a_byte_has_configs(fields, gpu):
     """Whatever shared memory holds. None leaves a part of K a single step, which would cost as much as its sums."""
     for m, layout, aligned in itertools.product((1, 5, 24, 64), ("nt", "nn"), (16, 4, 1)):
         problem = Problem(
-            m, 4096, 4096, dtype="bf16", b_dtype="int8", layout=layout, a_alignment=max(aligned, 2), b_alignment=aligned,
-            **fields,
+            m, 4096, 4096, dtype="bf16", b_dtype="int8", layout=layout,
+            a_alignment=max(aligned, 2), b_alignment=aligned, **fields,
         )  # fmt: skip
         found = skinny.configs(problem, gpus.spec(gpu))
         assert 1 <= len(found) <= skinny.MOST

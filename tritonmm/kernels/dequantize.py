@@ -1,5 +1,5 @@
-"""Weights of a byte as the bf16 or fp16 that tensor cores multiply: exactly, and at one or two instructions each for the
-conversion alone.
+"""Weights of a byte as the bf16 or fp16 that tensor cores multiply: exactly, and at one or two instructions each for
+the conversion alone.
 
 A card that streams 4.3 TB/s brings each SM of an H200 19 weights a cycle, and an SM issues 128 instructions of a thread
 in that time. What compilers make of int8 -> bf16 and of fp8 -> bf16 takes more than that leaves for the rest.
@@ -17,10 +17,7 @@ from triton.language.target_info import cuda_capability_geq
 def dequantized(weights, DTYPE: tl.constexpr, FOUR: tl.constexpr):
     """weights, int8 or fp8, in DTYPE, bf16 or fp16, which hold each of their values; NaN stays NaN."""
     if weights.dtype == tl.int8 and cuda_capability_geq(9):
-        if DTYPE == tl.bfloat16:
-            weights = _int8_as_bf16(weights, FOUR)
-        else:
-            weights = _int8_as_fp16(weights)
+        weights = _int8_as_bf16(weights, FOUR) if DTYPE == tl.bfloat16 else _int8_as_fp16(weights)
     elif weights.dtype != tl.int8 and DTYPE == tl.bfloat16:
         weights = weights.to(tl.float32).to(tl.bfloat16)  # directly, each would be converted by itself
     else:

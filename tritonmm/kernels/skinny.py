@@ -138,9 +138,9 @@ def skinny_kernel(
     `launched` is the number of indices of the order for one product of the batch, `programs` that of all.
     SWAPPED: rows are the output's rows, not its columns. LAYOUT_W, LAYOUT_X: "n" where K is the contiguous
     dimension, "t" where the other is. DIVISOR_W and DIVISOR_X divide the length of every contiguous row of W and of X
-    and the stride from one to the next. scale_b: fp32 scales of the rows of W, or of each GROUP elements of K in them, at their
-    strides along rows and groups. EVEN_K: BLOCK_K divides k. UNROLL: parts that are loaded together. workspace:
-    SPLIT_K x BLOCK_R x BLOCK_C for each tile; flags: one for each, its lower 31 bits zero.
+    and the stride from one to the next. scale_b: fp32 scales of the rows of W, or of each GROUP elements of K in
+    them, at their strides along rows and groups. EVEN_K: BLOCK_K divides k. UNROLL: parts that are loaded together.
+    workspace: SPLIT_K x BLOCK_R x BLOCK_C for each tile; flags: one for each, its lower 31 bits zero.
     """
     follow_previous_grid()
     if LAYOUT_X == "n":
