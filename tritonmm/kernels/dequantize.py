@@ -26,6 +26,38 @@ def dequantized(weights, DTYPE: tl.constexpr, FOUR: tl.constexpr):
 
 
 @triton.jit
+def as_fp32(weights):
+    """weights, of any dtype, in fp32, where CUDA cores multiply them."""
+    if weights.dtype == tl.int8 and cuda_capability_geq(8):  # conversions have a quarter of the rate of additions
+        weights = _int8_as_fp32(weights)
+    else:
+        weights = weights.to(tl.float32)
+    return weights
+
+
+@triton.jit
+def _int8_as_fp32(weights):
+    """Four at a time: 2**23 + 128 + the weight is 2**23 + the byte whose sign is flipped."""
+    return tl.inline_asm_elementwise(
+        """
+        {
+        .reg .b32 flipped, byte;
+        xor.b32 flipped, $4, 0x80808080;
+        prmt.b32 byte, flipped, 0x4b000000, 0x7440;
+        sub.rn.f32 $0, byte, 0f4b000080;
+        prmt.b32 byte, flipped, 0x4b000000, 0x7441;
+        sub.rn.f32 $1, byte, 0f4b000080;
+        prmt.b32 byte, flipped, 0x4b000000, 0x7442;
+        sub.rn.f32 $2, byte, 0f4b000080;
+        prmt.b32 byte, flipped, 0x4b000000, 0x7443;
+        sub.rn.f32 $3, byte, 0f4b000080;
+        }
+        """,
+        "=r,=r,=r,=r,r", [weights], tl.float32, is_pure=True, pack=4,
+    )  # fmt: skip
+
+
+@triton.jit
 def _int8_as_bf16(weights, FOUR: tl.constexpr):
     """Four bytes of a register at a time, or two. A mantissa of 7 bits holds a byte without its sign, which is a number
     of its own to subtract: 128 + the seven lower bits, minus 128 or, if the sign is set, 256.

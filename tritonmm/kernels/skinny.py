@@ -17,7 +17,7 @@ same from run to run.
 import triton
 import triton.language as tl
 
-from tritonmm.kernels.dequantize import dequantized, interleaved
+from tritonmm.kernels.dequantize import as_fp32, dequantized, interleaved
 from tritonmm.kernels.follow import follow_previous_grid
 from tritonmm.kernels.order import tile_at
 from tritonmm.kernels.tile import block_offsets, multiple_of, rounded
@@ -74,6 +74,7 @@ def dotted(
 def streamed(
     w, x, rows_left, k, steps, stride_wr, stride_wk, stride_xk,
     BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr, STAGES: tl.constexpr, WIDE: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """The same for one row of X, on CUDA cores: each thread keeps sums of its own, added up once behind the loop."""
     rows = block_offsets(BLOCK_R, WIDE)
@@ -91,7 +92,7 @@ def streamed(
             k_mask = depth < k - step * BLOCK_K
             weights = tl.load(w + w_offsets, mask=w_mask & k_mask, other=0.0)
             activations = tl.load(x + x_offsets, mask=k_mask, other=0.0)
-        acc += weights.to(tl.float32) * activations.to(tl.float32)
+        acc += (weights.to(tl.float32) if INTERPRETED else as_fp32(weights)) * activations.to(tl.float32)
         w += block_k * stride_wk
         x += block_k * stride_xk
     return tl.sum(acc, axis=1)[:, None]
@@ -185,7 +186,7 @@ def skinny_kernel(
         if BLOCK_C == 1:
             acc = streamed(
                 w, x, rows_left, k_left, steps, stride_wr, stride_wk, stride_xk,
-                BLOCK_R, BLOCK_K, EVEN_K, STAGES, WIDE,
+                BLOCK_R, BLOCK_K, EVEN_K, STAGES, WIDE, INTERPRETED,
             )  # fmt: skip
         else:
             acc = dotted(
