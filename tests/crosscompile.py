@@ -306,7 +306,16 @@ def skinny_cases():
             problem = Problem.dense(m, n, k, layout="nt")
             for config in skinny.configs(problem, gpu):
                 yield gpu, problem, config
+        for m in (1, 16, 24, 64):
+            problem = Problem.dense(m, 4096, 4096, layout="nt", **KINDS["bf16-int8"] | {"scales": "row"})
+            for config in skinny.configs(problem, gpu):
+                yield gpu, problem, config
     h200 = gpus.spec("h200")
+    for m in (1, 16, 24, 64):
+        for kind in ("bf16-int8", "bf16-fp8"):
+            problem = Problem.dense(m, 4096, 4096, layout="nt", **KINDS[kind])
+            for config in skinny.configs(problem, h200):
+                yield h200, problem, config
     for m in (1, 7, 100, 200):
         everything = Epilogue(scaled=True, bias=True, c=True)
         for fields in (

@@ -14,7 +14,7 @@ from tritonmm.config import Config
 from tritonmm.launch import skinny as launch
 from tritonmm.ops import matmul
 from tritonmm.plan import bind, plan_for
-from tritonmm.problem import Epilogue, Problem
+from tritonmm.problem import DTYPES, Epilogue, Problem
 from tritonmm.select import choose
 
 TILES = [(16, 32, 64), (32, 16, 32), (64, 32, 32), (1, 8, 512), (8, 1, 512), (1, 64, 32)]
@@ -182,6 +182,23 @@ def test_infinities_and_nans_stay_in_their_rows_and_columns(blocks, device):
 
 
 @pytest.mark.parametrize("gpu", gpus.names())
+@pytest.mark.parametrize("fields", [{"scales": "row"}, {"scales": "1x1", "group": 32}, {"scales": "1x1"}], ids=str)
+def test_every_product_of_weights_of_a_byte_has_configs(fields, gpu):
+    """Whatever shared memory holds. None leaves a part of K a single step, which would cost as much as its sums."""
+    for m, layout, aligned in itertools.product((1, 5, 24, 64), ("nt", "nn"), (16, 4, 1)):
+        problem = Problem(
+            m, 4096, 4096, dtype="bf16", b_dtype="int8", layout=layout,
+            a_alignment=max(aligned, 2), b_alignment=aligned, **fields,
+        )  # fmt: skip
+        found = skinny.configs(problem, gpus.spec(gpu))
+        assert 1 <= len(found) <= skinny.MOST
+        for config in found:
+            assert config.fits(problem, gpus.spec(gpu))
+            if layout == "nt" and config.block_m > 1:
+                assert 2 * config.split_k * config.block_k <= problem.k, config
+
+
+@pytest.mark.parametrize("gpu", gpus.names())
 @pytest.mark.parametrize("layout", ["nn", "nt", "ts"])
 def test_every_problem_has_configs(layout, gpu):
     for m, n, k in itertools.product((0, 1, 17, 300, 5000), (0, 1, 4096), (0, 1, 4096)):
@@ -338,11 +355,35 @@ def test_weights_of_a_byte_with_scales(dtypes, scales, split_k, device):
             m=m, n=n, k=k, dtype=dtype, b_dtype=b_dtype, scales=scales, layout=layout, group=64,
             a_alignment=1, b_alignment=1,
         )  # fmt: skip
-        for narrow, block_k in ((16, 64), *(((1, 256),) if scales == "row" else ())):
+        deep = ((1, 256, 4), (16, 128, 2), (16, 256, 2)) if scales == "row" else ()
+        for narrow, block_k, warps in ((16, 64, 4), (16, 64, 2), (16, 32, 2), (64, 64, 4), *deep):
             if narrow >= m or narrow > 1:
-                config = Config("skinny", narrow, 32, block_k, 2, 4, split_k=min(split_k, -(-k // block_k)))
+                wide, parts = max(narrow, 32), min(split_k, -(-k // block_k))
+                config = Config("skinny", narrow, wide, block_k, 2, warps, parts)
                 ratio = Check(problem, device).error_ratio(plan_for(problem, config, device))
                 assert ratio <= 1, f"{config} on {problem}: error {ratio} times its bound"
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")  # NumPy, in the interpreter
+@pytest.mark.parametrize("num_warps", [2, 4])
+@pytest.mark.parametrize("b_dtype", ["int8", "fp8e4m3", "fp8e5m2"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_every_byte_has_its_value(dtype, b_dtype, num_warps, device):
+    """All 256, infinities and NaN among them, as the weights of one k and zeros of all others, from every place."""
+    codes = torch.arange(256, device=device).to(torch.uint8).view(DTYPES[b_dtype])
+    config = Config("skinny", 16, 64, 64, 2, num_warps, order=orders.RowMajor())
+    scales = None, torch.ones(1, 256, device=device)
+    for at in (0, 1, 2, 3, 7, 16, 63):
+        weights = torch.zeros(256, 64, dtype=torch.uint8, device=device).view(DTYPES[b_dtype])
+        weights[:, at] = codes
+        x = torch.zeros(1, 64, dtype=DTYPES[dtype], device=device)
+        x[0, at] = 1
+        out = torch.full((1, 256), 0.5, dtype=DTYPES[dtype], device=device)
+        problem = Problem.of(x, weights.t(), out, scales="row")
+        plan_for(problem, config, device)(x, weights.t(), out, scales=scales)
+        expected = codes.to(out.dtype)
+        known = slice(None) if device.type == "cuda" else expected.isfinite()  # the interpreter makes numbers of others
+        torch.testing.assert_close(out[0][known], expected[known], rtol=0, atol=0, equal_nan=True, msg=f"k = {at}")
 
 
 def test_what_the_skinny_kernel_does_not_scale():

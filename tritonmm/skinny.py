@@ -41,6 +41,23 @@ _SHAPES = {
     256: ((32, 64, 4, 4), (64, 64, 4, 8), (128, 64, 4, 8), (32, 128, 3, 4)),
 }  # fmt: skip
 
+_CONVERTING = {
+    # The same where weights are converted on their way, each with the programs an SM for which K is split, and with
+    # the weights that an SM full of such programs takes in a second; those of 32 are guesses between the others.
+    16: {(64, 256, 3, 2): (8, 30e9), (32, 128, 4, 2): (8, 25e9), (64, 128, 4, 2): (8, 22e9)},
+    32: {(64, 256, 3, 2): (8, 23e9), (32, 128, 4, 2): (8, 21e9), (64, 128, 4, 4): (4, 18e9)},
+    64: {(64, 128, 4, 4): (4, 17e9), (128, 256, 3, 8): (1, 16e9), (128, 128, 3, 4): (4, 15e9)},
+}  # fmt: skip
+
+UNLISTED_RATE = 11e9
+"""Weights that an SM converts in a second in programs of other blocks."""
+
+ROUND_US = 1.0
+"""What as many such programs as are resident cost beside what they convert."""
+
+LAST_ROUND = 0.3
+"""Of the time of a round, what the last takes at least, however few programs are left for it."""
+
 
 def configs(problem: Problem, gpu: Gpu) -> list[Config]:
     """The legal skinny configs that are worth trying, at most `MOST`, the one that should be fastest first.
@@ -57,8 +74,9 @@ def timed(problem: Problem, gpu: Gpu) -> list[tuple[float, Config]]:
     for config, per_sm in _candidates(problem, gpu):
         tiles = _tiles(config, problem)
         steps = max(1, -(-problem.k // config.block_k))
+        most = steps // 2 if _converts(config, problem) else steps
         for share in per_sm:
-            split = replace(config, split_k=max(1, min(share * gpu.sms // max(tiles, 1), steps)))
+            split = replace(config, split_k=max(1, min(share * gpu.sms // max(tiles, 1), most)))
             if split.fits(problem, gpu):
                 found[split] = estimate_us(split, problem, gpu)
     return sorted(((us, config) for config, us in found.items()), key=lambda pair: pair[0])
@@ -83,21 +101,32 @@ def _candidates(problem: Problem, gpu: Gpu):
             # A step of all warps is one row of 16-byte loads: X is then loaded in the layout of W. Two stages at least:
             # ptxas defers loads into registers to where they are used, and one or two a thread remain in flight.
             lanes = 32 if gpu.is_nvidia else 64
-            for wide, stages, warps in ((8, 3, 4), (4, 3, 4), (8, 4, 2), (4, 3, 8), (8, 2, 4), (4, 4, 4)):
-                yield config(1, wide, lanes * warps * 16 // p.b_element_bytes, stages, warps), (4, 8)
+            element_bytes = p.element_bytes if swapped else p.b_element_bytes
+            shapes = (8, 3, 4), (4, 3, 4), (8, 4, 2), (4, 3, 8), (8, 2, 4), (4, 4, 4)
+            if element_bytes == 1:  # as many rows would be more sums than a thread may have
+                shapes = (4, 4, 2), (4, 3, 4), (2, 4, 4)
+            for wide, stages, warps in shapes:
+                yield config(1, wide, lanes * warps * 16 // element_bytes, stages, warps), (4, 8)
         else:
             for wide, block_k, stages in ((128, 64, 3), (256, 32, 4), (64, 64, 4), (64, 32, 3)):
                 yield config(1, wide, block_k, stages, 4), (1, 2, 4)
         return
     by_element = "s" in p.layout or p.alignment < 4  # loads go through registers, two or four bytes each
     for narrow in _narrow(p):
-        for wide, block_k, stages, warps in _SHAPES[narrow]:
-            block_k = min(block_k * 2 // p.b_element_bytes, p.group if p.grouped else block_k * 2)
-            while by_element and block_k > 16 and (wide + narrow) * block_k > 32 * 32 * warps:
-                block_k //= 2  # 32 elements a thread, with an address and a mask each
-            one = config(narrow, wide, block_k, stages, warps)
-            resident = max(1, min(gpu.shared_bytes // shared_bytes(one, p), 4))
-            yield one, (1, 2, 4)[:resident]
+        if narrow in _CONVERTING and not by_element and _converts(config(narrow, narrow, 1, 1, 1), p):
+            for (wide, block_k, stages, warps), (share, _) in _CONVERTING[narrow].items():
+                if not p.grouped:
+                    yield config(narrow, wide, block_k, stages, warps), (share,)
+                elif block_k <= 128:
+                    yield config(narrow, wide, min(block_k, p.group), stages, warps), (share,)
+        else:
+            for wide, block_k, stages, warps in _SHAPES[narrow]:
+                block_k = min(block_k * 2 // p.b_element_bytes, p.group if p.grouped else block_k * 2)
+                while by_element and block_k > 16 and (wide + narrow) * block_k > 32 * 32 * warps:
+                    block_k //= 2  # 32 elements a thread, with an address and a mask each
+                one = config(narrow, wide, block_k, stages, warps)
+                resident = max(1, min(gpu.shared_bytes // shared_bytes(one, p), 4))
+                yield one, (1, 2, 4)[:resident]
         if p.element_bytes == 4 or gpu.shared_bytes < 2**17:  # little shared memory, few registers for fp32 operands
             yield config(min(narrow, 64), 64, 32, 2, 4), (1, 2)
             yield config(16, 32, 32, 2, 4), (1, 4)
@@ -111,10 +140,17 @@ def _narrow(problem: Problem) -> tuple[int, ...]:
     return {256: (128, 256)}.get(size, (min(size, 128),))
 
 
+def _converts(config: Config, problem: Problem) -> bool:
+    """Whether weights of a byte are streamed along K to tensor cores, which multiply another dtype."""
+    narrow = min(config.block_m, config.block_n)
+    return problem.b_element_bytes == 1 and problem.layout[1] == "t" and narrow > 1 and not streams_a(config)
+
+
 def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     """What a launch costs and its start, reading from device memory or through L2, and the gathering of the parts.
 
-    Constants are fits to an H200 (burst, 2026-11-21): autotune/results/h200-skinny.csv, most within 10%.
+    Constants are fits to an H200 (burst, 2026-11-21): autotune/results/h200-skinny.csv, most within 10%. Those of
+    weights that are converted are to 130 times of bf16 with int8 and fp8e4m3, 1 to 64 rows, most within 15%.
     """
     p = problem
     a_bytes, b_bytes = map(p.operand_bytes, "ab")
@@ -130,6 +166,13 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     in_flight = max(1, min(programs, slots)) * max(1, config.num_stages - 1) * step
     share = ACHIEVABLE_BANDWIDTH if line >= 256 else SHORT_SHARE
     read_us = p.compulsory_bytes * max(1e6 / (share * gpu.bandwidth), LATENCY_US / in_flight)
+    if _converts(config, p):
+        blocks = wide, config.block_k, config.num_stages, config.num_warps
+        _, rate = _CONVERTING.get(min(config.block_m, config.block_n), {}).get(blocks, (0, UNLISTED_RATE))
+        slots = gpu.sms * max(1, min(gpu.shared_bytes // shared_bytes(config, p), 8))
+        rounds, rest = divmod(programs, slots)
+        rounds += max(rest / slots, LAST_ROUND) if rest else 0
+        read_us = max(read_us, ROUND_US * programs / slots + b_bytes / programs * slots / gpu.sms * rounds / rate * 1e6)
     l2_us = (a_bytes * tiles_n + b_bytes * tiles_m) / L2_BANDWIDTH * 1e6
     starts = 1 if resident > 1 else -(-programs // slots)  # a second one on the SM streams meanwhile
     us = LAUNCH_US + START_US * starts + max(read_us, l2_us)

@@ -17,6 +17,7 @@ same from run to run.
 import triton
 import triton.language as tl
 
+from tritonmm.kernels.dequantize import as_fp32, dequantized, interleaved
 from tritonmm.kernels.follow import follow_previous_grid
 from tritonmm.kernels.order import tile_at
 from tritonmm.kernels.tile import block_offsets, multiple_of, rounded
@@ -25,14 +26,15 @@ from tritonmm.kernels.tile import block_offsets, multiple_of, rounded
 @triton.jit
 def dotted(
     w, x, rows_left, cols_left, k, steps, stride_wr, stride_wk, stride_xc, stride_xk,
-    scale, stride_sr, stride_sk, start,
+    scale, stride_sr, stride_sk, first,
     BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr, GROUP: tl.constexpr,
-    PRECISION: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+    INTERLEAVED: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """The sums over `steps` blocks of K, on tensor cores; the loads run ahead through shared memory.
 
-    Weights of another dtype than X are converted to it on their way. If GROUP, each block's sums are multiplied by the
-    scales, at `scale`, that its GROUP elements of K from `start` on have for each row of weights.
+    Weights of a byte are converted to the dtype of X on their way, and multiplied in another order of K if INTERLEAVED,
+    which makes their loads from shared memory wide. If GROUP, each block's sums are multiplied by the
+    scales, at `scale`, that its GROUP elements of K have for each row of weights; the steps count from `first`.
     """
     rows = block_offsets(BLOCK_R, WIDE)
     cols = block_offsets(BLOCK_C, WIDE)
@@ -53,11 +55,13 @@ def dotted(
             activations = tl.load(x + x_offsets, mask=k_mask[:, None] & x_mask, other=0.0)
         if INTERPRETED:  # numpy has no bf16
             weights, activations = weights.to(tl.float32), activations.to(tl.float32)
-        elif weights.dtype.primitive_bitwidth < activations.dtype.primitive_bitwidth:
-            weights = weights.to(activations.dtype)
+        elif weights.dtype.primitive_bitwidth == 8:
+            weights = dequantized(weights, activations.dtype, INTERLEAVED)
+        if INTERLEAVED:
+            weights, activations = interleaved(weights), interleaved(activations.T).T
         if GROUP > 0:
-            group = (start + step * BLOCK_K) // GROUP
-            scales = tl.load(scale + rows * stride_sr + group * stride_sk, mask=rows < rows_left, other=0.0)
+            group = ((first + step) // (GROUP // BLOCK_K)).to(tl.int64)
+            scales = tl.load(scale + group * stride_sk + rows * stride_sr, mask=rows < rows_left, other=0.0)
             acc += tl.dot(weights, activations, input_precision=PRECISION) * scales[:, None]
         else:
             acc = tl.dot(weights, activations, acc, input_precision=PRECISION)
@@ -70,6 +74,7 @@ def dotted(
 def streamed(
     w, x, rows_left, k, steps, stride_wr, stride_wk, stride_xk,
     BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr, STAGES: tl.constexpr, WIDE: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """The same for one row of X, on CUDA cores: each thread keeps sums of its own, added up once behind the loop."""
     rows = block_offsets(BLOCK_R, WIDE)
@@ -87,7 +92,7 @@ def streamed(
             k_mask = depth < k - step * BLOCK_K
             weights = tl.load(w + w_offsets, mask=w_mask & k_mask, other=0.0)
             activations = tl.load(x + x_offsets, mask=k_mask, other=0.0)
-        acc += weights.to(tl.float32) * activations.to(tl.float32)
+        acc += (weights.to(tl.float32) if INTERPRETED else as_fp32(weights)) * activations.to(tl.float32)
         w += block_k * stride_wk
         x += block_k * stride_xk
     return tl.sum(acc, axis=1)[:, None]
@@ -124,29 +129,29 @@ def skinny_kernel(
     scale_b, stride_sr, stride_sk,
     BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr,
     ORDER: tl.constexpr, ALONG: tl.constexpr, SWAPPED: tl.constexpr, BATCHED: tl.constexpr,
-    LAYOUT_W: tl.constexpr, LAYOUT_X: tl.constexpr, DIVISOR: tl.constexpr, EVEN_K: tl.constexpr,
-    STAGES: tl.constexpr, UNROLL: tl.constexpr, SCALED: tl.constexpr, GROUP: tl.constexpr, PRECISION: tl.constexpr,
-    WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+    LAYOUT_W: tl.constexpr, LAYOUT_X: tl.constexpr, DIVISOR_W: tl.constexpr, DIVISOR_X: tl.constexpr,
+    EVEN_K: tl.constexpr, STAGES: tl.constexpr, UNROLL: tl.constexpr, SCALED: tl.constexpr, GROUP: tl.constexpr,
+    INTERLEAVED: tl.constexpr, PRECISION: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """out[batch] = alpha * W[batch] @ X[batch]^T + bias + beta * C[batch], rounded once; W rows x k, X cols x k.
 
     bias and C, where they are given, are read at their strides along rows and cols. Grid: (`programs` * SPLIT_K,);
     `launched` is the number of indices of the order for one product of the batch, `programs` that of all.
     SWAPPED: rows are the output's rows, not its columns. LAYOUT_W, LAYOUT_X: "n" where K is the contiguous
-    dimension, "t" where the other is. DIVISOR divides the length of every contiguous row of W and X and the stride
-    from one to the next. scale_b: fp32 scales of the rows of W, or of each GROUP elements of K in them, at their
-    strides along rows and groups. EVEN_K: BLOCK_K divides k. UNROLL: parts that are loaded together. workspace:
-    SPLIT_K x BLOCK_R x BLOCK_C for each tile; flags: one for each, its lower 31 bits zero.
+    dimension, "t" where the other is. DIVISOR_W and DIVISOR_X divide the length of every contiguous row of W and of X
+    and the stride from one to the next. scale_b: fp32 scales of the rows of W, or of each GROUP elements of K in
+    them, at their strides along rows and groups. EVEN_K: BLOCK_K divides k. UNROLL: parts that are loaded together.
+    workspace: SPLIT_K x BLOCK_R x BLOCK_C for each tile; flags: one for each, its lower 31 bits zero.
     """
     follow_previous_grid()
-    if LAYOUT_W == "n":
-        stride_wr, k = multiple_of(stride_wr, DIVISOR), multiple_of(k, DIVISOR)
-    elif LAYOUT_W == "t":
-        stride_wk, rows = multiple_of(stride_wk, DIVISOR), multiple_of(rows, DIVISOR)
     if LAYOUT_X == "n":
-        stride_xc, k = multiple_of(stride_xc, DIVISOR), multiple_of(k, DIVISOR)
+        stride_xc, k = multiple_of(stride_xc, DIVISOR_X), multiple_of(k, DIVISOR_X)
     elif LAYOUT_X == "t":
-        stride_xk, cols = multiple_of(stride_xk, DIVISOR), multiple_of(cols, DIVISOR)
+        stride_xk, cols = multiple_of(stride_xk, DIVISOR_X), multiple_of(cols, DIVISOR_X)
+    if LAYOUT_W == "n":  # the last that is said of k, as there are more weights than others to 16 bytes
+        stride_wr, k = multiple_of(stride_wr, DIVISOR_W), multiple_of(k, DIVISOR_W)
+    elif LAYOUT_W == "t":
+        stride_wk, rows = multiple_of(stride_wk, DIVISOR_W), multiple_of(rows, DIVISOR_W)
     tiles_r = tl.cdiv(rows, BLOCK_R)
     tiles_c = tl.cdiv(cols, BLOCK_C)
     item = tl.program_id(0)
@@ -172,7 +177,8 @@ def skinny_kernel(
         # when K is 0: a loop that may run zero times makes ptxas wait after every wgmma (Triton 3.6).
         steps = tl.cdiv(k, BLOCK_K)
         more = steps % SPLIT_K
-        start = (part * (steps // SPLIT_K) + tl.minimum(part, more)).to(tl.int64) * BLOCK_K
+        first = part * (steps // SPLIT_K) + tl.minimum(part, more)
+        start = first.to(tl.int64) * BLOCK_K
         steps = tl.maximum(steps // SPLIT_K + (part < more).to(tl.int32), 1)
         k_left = (k - start).to(tl.int32)
         w += batch * stride_wb + row * stride_wr + start * stride_wk
@@ -180,13 +186,13 @@ def skinny_kernel(
         if BLOCK_C == 1:
             acc = streamed(
                 w, x, rows_left, k_left, steps, stride_wr, stride_wk, stride_xk,
-                BLOCK_R, BLOCK_K, EVEN_K, STAGES, WIDE,
+                BLOCK_R, BLOCK_K, EVEN_K, STAGES, WIDE, INTERPRETED,
             )  # fmt: skip
         else:
             acc = dotted(
                 w, x, rows_left, cols_left, k_left, steps, stride_wr, stride_wk, stride_xc, stride_xk,
-                scale_b + row * stride_sr if GROUP > 0 else None, stride_sr, stride_sk, start,
-                BLOCK_R, BLOCK_C, BLOCK_K, EVEN_K, GROUP, PRECISION, WIDE, INTERPRETED,
+                scale_b + row * stride_sr if GROUP > 0 else None, stride_sr, stride_sk, first,
+                BLOCK_R, BLOCK_C, BLOCK_K, EVEN_K, GROUP, INTERLEAVED, PRECISION, WIDE, INTERPRETED,
             )  # fmt: skip
         writes = True
         if SPLIT_K > 1:

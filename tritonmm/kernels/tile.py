@@ -121,7 +121,7 @@ def tile_kernel(
     scale_a, stride_sam, stride_sak, scale_b, stride_sbn, stride_sbk,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     ORDER: tl.constexpr, ALONG: tl.constexpr,
-    LAYOUT_A: tl.constexpr, LAYOUT_B: tl.constexpr, DIVISOR: tl.constexpr,
+    LAYOUT_A: tl.constexpr, LAYOUT_B: tl.constexpr, DIVISOR: tl.constexpr, DIVISOR_B: tl.constexpr,
     PERSISTENT: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr, SUM: tl.constexpr,
     PROMOTES: tl.constexpr, SCALES: tl.constexpr, GROUP: tl.constexpr,
     WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
@@ -133,7 +133,7 @@ def tile_kernel(
     the scales of the operands, read at their strides along rows, columns and groups of K, as `Problem.scales` says.
     Grid: (`programs`,), or fewer when PERSISTENT. `launched` is the number of programs that the
     order launches for one product of the batch, `programs` that of the whole batch. DIVISOR divides
-    the length of every contiguous row and the stride from one to the next, of all three operands:
+    the length of every contiguous row and the stride from one to the next, of all three operands, DIVISOR_B those of B:
     Triton itself only looks for 16, and loads one element at a time where it does not know.
     """
     follow_previous_grid()
@@ -142,9 +142,9 @@ def tile_kernel(
     elif LAYOUT_A == "t":
         stride_ak, m = multiple_of(stride_ak, DIVISOR), multiple_of(m, DIVISOR)
     if LAYOUT_B == "n":
-        stride_bk, n = multiple_of(stride_bk, DIVISOR), multiple_of(n, DIVISOR)
+        stride_bk, n = multiple_of(stride_bk, DIVISOR_B), multiple_of(n, DIVISOR_B)
     elif LAYOUT_B == "t":
-        stride_bn, k = multiple_of(stride_bn, DIVISOR), multiple_of(k, DIVISOR)
+        stride_bn, k = multiple_of(stride_bn, DIVISOR_B), multiple_of(k, DIVISOR_B)
     stride_om, n = multiple_of(stride_om, DIVISOR), multiple_of(n, DIVISOR)
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)

@@ -176,6 +176,12 @@ def described(x: torch.Tensor) -> tuple[torch.Tensor, list[int], list[int]]:
     return x, list(x.shape), [*spans, 1]
 
 
+def line_divisor(elements: int, line: int) -> int:
+    """The largest power of two, at most `elements`, those that an alignment holds, which divides a line of them."""
+    bits = max(1, elements) | line
+    return bits & -bits
+
+
 def divisor(problem: Problem, elements: int, *lines: int) -> int:
     """The largest power of two, at most `elements`, that divides the contiguous lines of A and B, and `lines`.
 

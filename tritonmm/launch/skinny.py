@@ -5,10 +5,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from tritonmm.config import streams_a
+from tritonmm.config import Config, streams_a
 from tritonmm.kernels.skinny import skinny_kernel
-from tritonmm.launch import Plan, addend_strides, divisor, early_start, scale_arguments, strides, workspace
+from tritonmm.launch import Plan, addend_strides, early_start, line_divisor, scale_arguments, strides, workspace
 from tritonmm.launch.tile import INTERPRETED, dot_precision
+from tritonmm.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,11 @@ class SkinnyPlan(Plan):
         if swapped:
             w, x, rows, cols, block_r, block_c = a, b, p.m, p.n, config.block_m, config.block_n
             w_strides, x_strides, layouts = a_strides, b_strides, (layout_a, layout_b)
+            held = p.a_alignment // p.element_bytes, p.b_alignment // p.b_element_bytes
         else:
             w, x, rows, cols, block_r, block_c = b, a, p.n, p.m, config.block_n, config.block_m
             w_strides, x_strides, layouts = b_strides, a_strides, (layout_b, layout_a)
+            held = p.b_alignment // p.b_element_bytes, p.a_alignment // p.element_bytes
             out_strides, c_strides, bias_strides = _swap(out_strides), _swap(c_strides), (1, 0)
         sums, flags = self.workspace() if config.split_k > 1 else (None, None)
         spans = *w_strides, *x_strides, *out_strides, *c_strides
@@ -48,10 +51,12 @@ class SkinnyPlan(Plan):
             "BLOCK_R": block_r, "BLOCK_C": block_c, "BLOCK_K": config.block_k, "SPLIT_K": config.split_k,
             "ORDER": order, "ALONG": along, "SWAPPED": swapped, "BATCHED": p.batch > 1,
             "LAYOUT_W": layouts[0], "LAYOUT_X": layouts[1],
-            "DIVISOR": divisor(p, p.alignment // max(p.element_bytes, p.b_element_bytes)),
+            "DIVISOR_W": line_divisor(held[0], p.k if layouts[0] == "n" else rows),
+            "DIVISOR_X": line_divisor(held[1], p.k if layouts[1] == "n" else cols),
             "EVEN_K": p.k > 0 and p.k % config.block_k == 0, "STAGES": config.num_stages,
             "UNROLL": _unroll(block_r * block_c // config.num_warps, config.split_k),
-            "SCALED": p.epilogue.scaled, "GROUP": p.group if p.grouped else 0, "PRECISION": dot_precision(p),
+            "SCALED": p.epilogue.scaled, "GROUP": p.group if p.grouped else 0,
+            "INTERLEAVED": _interleaved(config, p, layouts[0]), "PRECISION": dot_precision(p),
             "WIDE": max(spans) * max(block_r, block_c, config.block_k) >= 2**31, "INTERPRETED": INTERPRETED,
             "num_warps": config.num_warps, "num_stages": config.num_stages, **early_start(self.device),
         }  # fmt: skip
@@ -68,6 +73,17 @@ _TRANSPOSED = str.maketrans("nt", "tn")
 
 def _swap(spans: tuple[int, int, int]) -> tuple[int, int, int]:
     return spans[0], spans[2], spans[1]
+
+
+def _interleaved(config: Config, problem: Problem, layout: str) -> bool:
+    """Whether operands are multiplied in an order of K in which threads load 16 weights of a byte at once.
+
+    That is the order of mma.sync, which Triton chooses for fewer than the four warps that wgmma needs.
+    """
+    bytes_along_k = problem.b_element_bytes == 1 and layout == "n"
+    return (
+        bytes_along_k and config.num_warps < 4 and config.block_k % 64 == 0 and min(config.block_m, config.block_n) > 1
+    )
 
 
 def _unroll(elements: int, splits: int) -> int:

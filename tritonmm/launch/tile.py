@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from tritonmm.kernels.tile import tile_kernel
-from tritonmm.launch import Plan, addend_strides, divisor, early_start, scale_arguments, strides
+from tritonmm.launch import Plan, addend_strides, divisor, early_start, line_divisor, scale_arguments, strides
 from tritonmm.problem import Problem
 
 INTERPRETED = not isinstance(tile_kernel, triton.JITFunction)
@@ -30,10 +30,13 @@ class TilePlan(Plan):
         order, factors, along = self.order
         spans = *strides(a), *strides(b), *strides(out), *addend_strides(c, out)
         elements = min(p.alignment, p.out_alignment) // max(p.element_bytes, p.b_element_bytes, p.out_element_bytes)
+        shared = line = divisor(p, elements, p.n)
+        if p.element_bytes != p.b_element_bytes:  # more weights than others to 16 bytes
+            line = line_divisor(p.b_alignment // p.b_element_bytes, p.n if p.layout[1] == "n" else p.k)
         options = {
             "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BLOCK_K": config.block_k,
             "ORDER": order, "ALONG": along,
-            "LAYOUT_A": p.layout[0], "LAYOUT_B": p.layout[1], "DIVISOR": divisor(p, elements, p.n),
+            "LAYOUT_A": p.layout[0], "LAYOUT_B": p.layout[1], "DIVISOR": shared, "DIVISOR_B": line,
             "PERSISTENT": config.persistent, "SCALED": p.epilogue.scaled, "PRECISION": dot_precision(p),
             "SUM": _SUMS[p.sum_dtype], "PROMOTES": p.promotes, "SCALES": p.scales, "GROUP": p.group if p.grouped else 0,
             "WIDE": max(spans) * max(config.block_m, config.block_n, config.block_k) >= 2**31,

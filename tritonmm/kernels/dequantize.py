@@ -1,0 +1,126 @@
+"""Weights of a byte as the bf16 or fp16 that tensor cores multiply: exactly, and at one or two instructions each for
+the conversion alone.
+
+A card that streams 4.3 TB/s brings each SM of an H200 19 weights a cycle, and an SM issues 128 instructions of a thread
+in that time. What compilers make of int8 -> bf16 and of fp8 -> bf16 takes more than that leaves for the rest.
+
+Integers are converted by their place in a number: a byte in the mantissa of one whose last bit counts 1 is that number
+plus the byte.
+"""
+
+import triton
+import triton.language as tl
+from triton.language.target_info import cuda_capability_geq
+
+
+@triton.jit
+def dequantized(weights, DTYPE: tl.constexpr, FOUR: tl.constexpr):
+    """weights, int8 or fp8, in DTYPE, bf16 or fp16, which hold each of their values; NaN stays NaN."""
+    if weights.dtype == tl.int8 and cuda_capability_geq(9):
+        weights = _int8_as_bf16(weights, FOUR) if DTYPE == tl.bfloat16 else _int8_as_fp16(weights)
+    elif weights.dtype != tl.int8 and DTYPE == tl.bfloat16:
+        weights = weights.to(tl.float32).to(tl.bfloat16)  # directly, each would be converted by itself
+    else:
+        weights = weights.to(DTYPE)
+    return weights
+
+
+@triton.jit
+def as_fp32(weights):
+    """weights, of any dtype, in fp32, where CUDA cores multiply them."""
+    if weights.dtype == tl.int8 and cuda_capability_geq(8):  # conversions have a quarter of the rate of additions
+        weights = _int8_as_fp32(weights)
+    else:
+        weights = weights.to(tl.float32)
+    return weights
+
+
+@triton.jit
+def _int8_as_fp32(weights):
+    """Four at a time: 2**23 + 128 + the weight is 2**23 + the byte whose sign is flipped."""
+    return tl.inline_asm_elementwise(
+        """
+        {
+        .reg .b32 flipped, byte;
+        xor.b32 flipped, $4, 0x80808080;
+        prmt.b32 byte, flipped, 0x4b000000, 0x7440;
+        sub.rn.f32 $0, byte, 0f4b000080;
+        prmt.b32 byte, flipped, 0x4b000000, 0x7441;
+        sub.rn.f32 $1, byte, 0f4b000080;
+        prmt.b32 byte, flipped, 0x4b000000, 0x7442;
+        sub.rn.f32 $2, byte, 0f4b000080;
+        prmt.b32 byte, flipped, 0x4b000000, 0x7443;
+        sub.rn.f32 $3, byte, 0f4b000080;
+        }
+        """,
+        "=r,=r,=r,=r,r", [weights], tl.float32, is_pure=True, pack=4,
+    )  # fmt: skip
+
+
+@triton.jit
+def _int8_as_bf16(weights, FOUR: tl.constexpr):
+    """Four bytes of a register at a time, or two. A mantissa of 7 bits holds a byte without its sign, which is a number
+    of its own to subtract: 128 + the seven lower bits, minus 128 or, if the sign is set, 256.
+    """
+    if FOUR:
+        weights = tl.inline_asm_elementwise(
+            """
+            {
+            .reg .b32 byte, low, sign;
+            prmt.b32 byte, $2, 0x43434343, 0x4140;
+            and.b32 low, byte, 0xff7fff7f;
+            and.b32 sign, byte, 0xff80ff80;
+            sub.rn.bf16x2 $0, low, sign;
+            prmt.b32 byte, $2, 0x43434343, 0x4342;
+            and.b32 low, byte, 0xff7fff7f;
+            and.b32 sign, byte, 0xff80ff80;
+            sub.rn.bf16x2 $1, low, sign;
+            }
+            """,
+            "=r,=r,r", [weights], tl.bfloat16, is_pure=True, pack=4,
+        )  # fmt: skip
+    else:
+        weights = tl.inline_asm_elementwise(
+            """
+            {
+            .reg .b32 byte, low, sign;
+            prmt.b32 byte, $1, 0x43434343, 0x4140;
+            and.b32 low, byte, 0xff7fff7f;
+            and.b32 sign, byte, 0xff80ff80;
+            sub.rn.bf16x2 $0, low, sign;
+            }
+            """,
+            "=r,r", [weights], tl.bfloat16, is_pure=True, pack=2,
+        )  # fmt: skip
+    return weights
+
+
+@triton.jit
+def _int8_as_fp16(weights):
+    """Four at a time: 1024 + 128 + the weight is 1024 + the byte whose sign is flipped."""
+    return tl.inline_asm_elementwise(
+        """
+        {
+        .reg .b32 flipped, byte, bias;
+        mov.b32 bias, 0x64806480;
+        xor.b32 flipped, $2, 0x80808080;
+        prmt.b32 byte, flipped, 0x64646464, 0x4140;
+        sub.rn.f16x2 $0, byte, bias;
+        prmt.b32 byte, flipped, 0x64646464, 0x4342;
+        sub.rn.f16x2 $1, byte, bias;
+        }
+        """,
+        "=r,=r,r", [weights], tl.float16, is_pure=True, pack=4,
+    )  # fmt: skip
+
+
+@triton.jit
+def interleaved(x):
+    """x [rows, k] with each 64 of its k in another order, in which a thread multiplies 16 that lie side by side.
+
+    mma.sync gives the k of a step to four threads in turn, four to each where operands come from bytes. A product in
+    which both operands' k are in this order is the same product, and each thread loads 16 weights at once.
+    """
+    ROWS: tl.constexpr = x.shape[0]
+    K: tl.constexpr = x.shape[1]
+    return x.reshape(ROWS, K // 64, 4, 4, 4).permute(0, 1, 3, 2, 4).reshape(ROWS, K)
