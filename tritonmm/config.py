@@ -4,7 +4,7 @@ import importlib.metadata
 import json
 from dataclasses import dataclass, field, fields
 
-from tritonmm import orders
+from tritonmm import orders, sliced
 from tritonmm.gpu import Gpu
 from tritonmm.problem import HALF, Problem
 
@@ -186,43 +186,7 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
 
 
 def _sliced_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
-    """Operands multiplied in registers, of any shape and strides: fp32 on CUDA cores, fp64 on Hopper's tensor cores."""
-    p = problem
-    if not gpu.is_nvidia:
-        return f"{gpu.name} has no asynchronous copies of single elements; the sliced kernel needs them"
-    if (p.dtype, p.b_dtype, p.out_dtype, p.precision) not in (("fp32",) * 3 + ("ieee",), ("fp64",) * 3 + ("ieee",)):
-        return f"dtype is {p.dtype} {p.precision}; the sliced kernel multiplies fp32 ieee and fp64"
-    if p.dtype == "fp64" and gpu.capability != 90:
-        return f"dtype is fp64; {gpu.name} is {gpu.arch}, and the tensor cores of sm_90 multiply slices of 16"
-    if reason := _power_of_two_reason(config):
-        return reason
-    if config.persistent or (config.split_k, config.split_tail) != (1, 1):
-        return "the sliced kernel has programs of one whole tile: it neither walks tiles nor splits K"
-    if config.num_stages < 2:
-        return f"num_stages is {config.num_stages}; one is filled while another is read"
-    least = (32, 32, 16) if p.dtype == "fp64" else (16, 32, 8)
-    if config.block_m < least[0] or config.block_n < least[1] or not least[2] <= config.block_k <= 32:
-        blocks = f"{config.block_m}x{config.block_n}x{config.block_k}"
-        return f"blocks {blocks}: at least {'x'.join(map(str, least))}, and at most 32 of K"
-    rows, cols = warp_grid(config, p)
-    if not rows:
-        return f"{config.num_warps} warps do not divide {config.block_m}x{config.block_n} into whole blocks of a warp"
-    registers = config.block_m * config.block_n // (32 * config.num_warps)
-    if registers > (32 if p.dtype == "fp64" else 64):
-        return f"{registers} sums a thread leave no room for the operands; more warps or a smaller tile"
-    return _shared_reason(config, problem, gpu)
-
-
-def warp_grid(config: Config, problem: Problem) -> tuple[int, int]:
-    """How the sliced kernel's warps divide the rows and the columns of a tile, so that they read least; (0, 0): not.
-
-    A warp sums blocks of 16 x 8 on tensor cores; on CUDA cores 4 x 8 threads have 4 x 4 elements each, or more.
-    """
-    block_m, block_n, warps = config.block_m, config.block_n, config.num_warps
-    unit_m, unit_n, rows, cols = (16, 8, 1, 1) if problem.dtype == "fp64" else (16, 32, 4, 8)
-    grids = [(m, warps // m) for m in (1, 2, 4, 8, 16) if warps % m == 0]
-    whole = [(m, n) for m, n in grids if block_m % (unit_m * m) == 0 and block_n % (unit_n * n) == 0]
-    return min(whole, key=lambda grid: block_m / (rows * grid[0]) + block_n / (cols * grid[1]), default=(0, 0))
+    return _power_of_two_reason(config) or sliced.reason(config, problem, gpu) or _shared_reason(config, problem, gpu)
 
 
 def _power_of_two_reason(config: Config) -> str:

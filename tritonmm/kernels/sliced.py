@@ -33,8 +33,9 @@ copy_async = getattr(async_copy, "async_load", None) or async_copy.async_copy_gl
 class Slicing:
     """Everything static about one kernel: a single compile-time argument.
 
-    layout: the letters of A and B, see `Problem.layout`; vectors: elements of each that are
-    copied at once; warps: how the warps divide the rows and the columns of the tile.
+    warps: how the warps divide the rows and the columns of the tile; layout: the letters of A and B, see
+    `Problem.layout`; vector: elements that are copied at once, which divide the lines of both; divisor: a power of two
+    that divides the output's lines.
     """
 
     block_m: int
@@ -44,12 +45,11 @@ class Slicing:
     warps: tuple[int, int]
     dtype: gl.dtype
     layout: str
-    vectors: tuple[int, int]
+    vector: int
+    divisor: int = 1
     order: str = "row-major"
     along: str = "m"
-    divisor: int = 1
     scaled: bool = False
-    ahead: bool = True
 
     @property
     def on_tensor_cores(self):
@@ -103,7 +103,7 @@ class Slicing:
 
     def copied(self, operand):
         """Layout of the addresses of a step, [lines, block_k]."""
-        vector = self.vectors[operand]
+        vector = self.vector
         if self.across(operand):
             along = min(32, self.lines(operand) // vector)
             return gl.BlockedLayout([vector, 1], [along, 32 // along], [1, self.num_warps], [0, 1])
@@ -129,7 +129,7 @@ def offsets(stride_line, stride_k, OPERAND: gl.constexpr, S: gl.constexpr):
 
 @gluon.jit
 def copy_step(x, x_offsets, left, k, stride_k, step, ring, OPERAND: gl.constexpr, S: gl.constexpr):
-    """Lets a step of the lines from `x` on, of which `left` are inside, be copied to the ring; zeros for what is not."""
+    """Lets a step of the lines from `x` on, of which `left` are inside, be copied to the ring, and zeros for others."""
     LAYOUT: gl.constexpr = S.copied(OPERAND)
     lines = gl.arange(0, S.lines(OPERAND), gl.SliceLayout(1, LAYOUT))
     depth = gl.arange(0, S.block_k, gl.SliceLayout(0, LAYOUT))
@@ -191,13 +191,13 @@ def sliced_kernel(
     """
     follow_previous_grid()
     if S.layout[0] == "n":
-        stride_am, k = multiple_of(stride_am, S.divisor), multiple_of(k, S.divisor)
+        stride_am, k = multiple_of(stride_am, S.vector), multiple_of(k, S.vector)
     elif S.layout[0] == "t":
-        stride_ak, m = multiple_of(stride_ak, S.divisor), multiple_of(m, S.divisor)
+        stride_ak, m = multiple_of(stride_ak, S.vector), multiple_of(m, S.vector)
     if S.layout[1] == "n":
-        stride_bk, n = multiple_of(stride_bk, S.divisor), multiple_of(n, S.divisor)
+        stride_bk, n = multiple_of(stride_bk, S.vector), multiple_of(n, S.vector)
     elif S.layout[1] == "t":
-        stride_bn, k = multiple_of(stride_bn, S.divisor), multiple_of(k, S.divisor)
+        stride_bn, k = multiple_of(stride_bn, S.vector), multiple_of(k, S.vector)
     stride_om, n = multiple_of(stride_om, S.divisor), multiple_of(n, S.divisor)
     tiles_m = gl.cdiv(m, S.block_m)
     tiles_n = gl.cdiv(n, S.block_n)
@@ -223,36 +223,25 @@ def sliced_kernel(
         SLICES: gl.constexpr = S.slices
         a_ring = gl.allocate_shared_memory(S.dtype, [S.num_stages, S.block_m, S.block_k], A_SHARED)
         b_ring = gl.allocate_shared_memory(S.dtype, [S.num_stages, S.block_n, S.block_k], B_SHARED)
-        FIRST: gl.constexpr = S.num_stages - 1 + S.ahead
-        for stage in gl.static_range(FIRST):
+        for stage in gl.static_range(STAGES):
             copy_step(a, a_offsets, m_left, k, stride_ak, stage, a_ring, 0, S)
             copy_step(b, b_offsets, n_left, k, stride_bk, stage, b_ring, 1, S)
             async_copy.commit_group()
         acc = gl.full(SHAPE, 0, S.dtype, SUMS)
-        if S.ahead:
-            async_copy.wait_group(S.num_stages - 1)
-            x, y = read_slice(a_ring, b_ring, 0, 0, S)
-            for step in range(gl.cdiv(k, S.block_k)):
-                for j in gl.static_range(SLICES - 1):
-                    next_x, next_y = read_slice(a_ring, b_ring, step, j + 1, S)
-                    acc = multiply(x, y, acc, S)
-                    x, y = next_x, next_y
-                async_copy.wait_group(S.num_stages - 2)
-                copy_step(a, a_offsets, m_left, k, stride_ak, step + S.num_stages, a_ring, 0, S)
-                copy_step(b, b_offsets, n_left, k, stride_bk, step + S.num_stages, b_ring, 1, S)
-                async_copy.commit_group()
-                next_x, next_y = read_slice(a_ring, b_ring, step + 1, 0, S)
+        async_copy.wait_group(S.num_stages - 1)
+        x, y = read_slice(a_ring, b_ring, 0, 0, S)
+        for step in range(gl.cdiv(k, S.block_k)):
+            for j in gl.static_range(SLICES - 1):
+                next_x, next_y = read_slice(a_ring, b_ring, step, j + 1, S)
                 acc = multiply(x, y, acc, S)
                 x, y = next_x, next_y
-        else:
-            for step in range(gl.cdiv(k, S.block_k)):
-                async_copy.wait_group(S.num_stages - 2)
-                copy_step(a, a_offsets, m_left, k, stride_ak, step + S.num_stages - 1, a_ring, 0, S)
-                copy_step(b, b_offsets, n_left, k, stride_bk, step + S.num_stages - 1, b_ring, 1, S)
-                async_copy.commit_group()
-                for j in gl.static_range(SLICES):
-                    x, y = read_slice(a_ring, b_ring, step, j, S)
-                    acc = multiply(x, y, acc, S)
+            async_copy.wait_group(S.num_stages - 2)
+            copy_step(a, a_offsets, m_left, k, stride_ak, step + S.num_stages, a_ring, 0, S)
+            copy_step(b, b_offsets, n_left, k, stride_bk, step + S.num_stages, b_ring, 1, S)
+            async_copy.commit_group()
+            next_x, next_y = read_slice(a_ring, b_ring, step + 1, 0, S)
+            acc = multiply(x, y, acc, S)
+            x, y = next_x, next_y
         async_copy.wait_group(0)
 
         LAYOUT: gl.constexpr = S.stored

@@ -7,8 +7,9 @@ import torch
 
 from tritonmm.config import streams_a
 from tritonmm.kernels.skinny import skinny_kernel
-from tritonmm.launch import Plan, addend_strides, divisor, early_start, scale_arguments, strides, workspace
+from tritonmm.launch import Plan, addend_strides, early_start, scale_arguments, strides, workspace
 from tritonmm.launch.tile import INTERPRETED, dot_precision
+from tritonmm.problem import divisor
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,11 @@ from typing import Any, ClassVar
 
 from triton.experimental.gluon import language as gl
 
-from tritonmm.config import Config, warp_grid
+from tritonmm.config import Config
 from tritonmm.kernels.sliced import Slicing, sliced_kernel
-from tritonmm.launch import Plan, addend_strides, divisor, early_start, strides
+from tritonmm.launch import Plan, addend_strides, early_start, strides
 from tritonmm.problem import Problem
+from tritonmm.sliced import vector, warp_grid
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class SlicedPlan(Plan):
 def _slicing(problem: Problem, config: Config, order: tuple[str, tuple[int, ...], str]) -> Slicing:
     p = problem
     name, _, along = order
-    elements = divisor(p, min(p.alignment, p.out_alignment) // p.element_bytes, p.n)
+    stored = max(1, p.out_alignment // p.element_bytes) | p.n
     return Slicing(
         config.block_m,
         config.block_n,
@@ -43,9 +44,9 @@ def _slicing(problem: Problem, config: Config, order: tuple[str, tuple[int, ...]
         warp_grid(config, p),
         gl.float64 if p.dtype == "fp64" else gl.float32,
         p.layout,
-        tuple(1 if letter == "s" else elements for letter in p.layout),
+        vector(p),
+        stored & -stored,
         name,
         along,
-        elements,
         p.epilogue.scaled,
     )
