@@ -20,7 +20,7 @@ import triton
 from triton.runtime import driver
 
 from tritonmm import gpu as gpus
-from tritonmm import orders, skinny
+from tritonmm import orders, skinny, sliced
 from tritonmm.autotune.precompile import Elsewhere
 from tritonmm.config import HAS_CLUSTERS, Config, consumer_grid, shared_bytes
 from tritonmm.launch import transpose as transposes
@@ -348,6 +348,39 @@ def skinny_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus
     return ""
 
 
+SLICED = {
+    # (block_m, block_n, block_k, num_stages, num_warps)
+    "fp32": {(128, 128, 32, 2, 8), (64, 64, 16, 3, 4)},
+    "fp64": {(128, 64, 32, 4, 8), (64, 64, 16, 3, 4), (64, 32, 16, 4, 4)},
+}
+
+
+def sliced_cases():
+    """Every tile of the sliced kernel: aligned in each way that its operands may lie, then ragged with all there is."""
+    everything = Epilogue(scaled=True, bias=True, c=True)
+    h200 = gpus.spec("h200")
+    for dtype, tiles in SLICED.items():
+        for blocks in sorted(tiles):
+            config = Config("sliced", *blocks)
+            for n, layout in ((4096, "nn"), (4096, "nt"), (4096, "tn"), (4095, "nt")):
+                yield h200, Problem.dense(4000, n, 4096, dtype=dtype, layout=layout), config
+            for layout in ("nt", "tn", "ss"):
+                fields = {"dtype": dtype, "layout": layout, "batch": 3, "epilogue": everything}
+                problem = Problem.dense(4001, 1001, 1001, **fields)
+                if config.fits(problem, h200):  # not the largest
+                    yield h200, problem, config
+
+
+def sliced_fault(compiled: Compiled, problem: Problem) -> str:
+    """What is wrong with how the sliced kernel's operands move, or ""."""
+    if "fma.rn.f32" not in compiled.assembly and not re.search(r"mma\.sync\S*\.f64", compiled.assembly):
+        return "multiplies neither by fma nor on tensor cores"
+    if problem.dtype == "fp32" and not re.search(r"ld\.shared\.v4", compiled.assembly):
+        return "no reads of 16 bytes from shared memory"
+    wide = re.search(r"cp\.async\.c[ag]\.shared\.global \[ .* \], \[ .* \], 0x10", compiled.assembly)
+    return "" if wide or sliced.vector(problem) == 1 else "no copies of 16 bytes"
+
+
 def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:
     """What is wrong with a compiled kernel, or ""."""
     if compiled.spilled_bytes:
@@ -360,6 +393,8 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
         return relayout_fault(compiled, config, problem, gpu)
     if config.kernel == "skinny":
         return skinny_fault(compiled, config, problem, gpu)
+    if config.kernel == "sliced":
+        return sliced_fault(compiled, problem)
     on_wgmma = problem.dtype not in ("fp32", "fp64") or problem.precision != "ieee"
     uses_wgmma = gpu.capability == 90 and on_wgmma and config.block_m >= 64 and config.num_warps >= 4
     if uses_wgmma and "wgmma.mma_async" not in compiled.assembly:
@@ -453,7 +488,8 @@ def main() -> int:
     faults = 0
     clusters = cluster_cases() if HAS_CLUSTERS else ()
     hopper = *hopper_cases(), *kind_cases(), *clusters
-    for gpu, problem, config in (*cases(), *relayout_cases(), *hopper, *persistent_cases(), *skinny_cases()):
+    triton_only = *cases(), *relayout_cases(), *persistent_cases(), *skinny_cases()
+    for gpu, problem, config in (*triton_only, *hopper, *sliced_cases()):
         compiled = compile_for(gpu, problem, config)
         why = fault(compiled, config, problem, gpu)
         faults += bool(why)

@@ -15,6 +15,7 @@ from tritonmm.autotune.trial import problem_json
 from tritonmm.config import Config, shared_bytes
 from tritonmm.problem import KINDS, Epilogue, Problem
 from tritonmm.select import choose, select
+from tritonmm.sliced import warp_grid
 
 H200 = gpus.spec("h200")
 power = st.sampled_from([16, 32, 64, 128, 256])
@@ -173,6 +174,59 @@ def test_dtypes_that_a_gpu_lacks():
     split = Problem(64, 64, 64, dtype="fp32", precision="tf32x3")
     assert "mi300x has none" in small.fits(split, gpus.spec("mi300x")).reason
     assert small.fits(split, H200)
+
+
+SLICED = Config("sliced", 64, 64, 16, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("config", "fields", "gpu", "says"),
+    [
+        (SLICED, {}, "mi300x", "mi300x is gfx942"),
+        (SLICED, {"dtype": "bf16"}, "h200", "dtype is bf16 ieee"),
+        (SLICED, {"precision": "tf32"}, "h200", "dtype is fp32 tf32"),
+        (SLICED, {"dtype": "fp64"}, "a100", "a100 is sm_80"),
+        (replace(SLICED, block_m=96), {}, "h200", "block_m is 96"),
+        (replace(SLICED, persistent=True), {}, "h200", "programs of one whole tile"),
+        (replace(SLICED, split_k=2), {}, "h200", "programs of one whole tile"),
+        (replace(SLICED, num_stages=1), {}, "h200", "num_stages is 1"),
+        (replace(SLICED, block_k=64), {}, "h200", "at most 32 of K"),
+        (replace(SLICED, block_k=8), {"dtype": "fp64"}, "h200", "at least 32x32x16"),
+        (replace(SLICED, block_n=16), {}, "h200", "at least 16x32x8"),
+        (replace(SLICED, num_warps=16), {}, "h200", "16 warps do not divide 64x64"),
+        (replace(SLICED, num_warps=1), {}, "h200", "128 sums a thread"),
+        (replace(SLICED, num_warps=2), {"dtype": "fp64"}, "h200", "64 sums a thread"),
+        (replace(SLICED, num_stages=99), {}, "h200", "shared memory"),
+        (replace(SLICED, block_m=128), {"a_alignment": 4}, "h200", "24 copies a thread, of 1 elements"),
+        (replace(SLICED, cluster="m"), {}, "h200", "programs of one CTA"),
+    ],
+    ids=str,
+)
+def test_what_the_sliced_kernel_cannot_do_says_why(config, fields, gpu, says):
+    assert says in config.fits(Problem(64, 64, 256, **{"dtype": "fp32"} | fields), gpus.spec(gpu)).reason
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt", "ns"])
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+def test_exact_products_are_sliced_where_they_can_be(dtype, layout):
+    for alignment in (8, 16):
+        alignments = {"a_alignment": alignment, "b_alignment": alignment}
+        for m, n, k in ((4096, 4096, 4096), (1000, 4096, 77), (65, 130, 1024)):
+            problem = Problem(m, n, k, dtype=dtype, layout=layout, **alignments)
+            config = choose(problem, H200)
+            assert config.kernel == "sliced"
+            assert (config.persistent, config.relayout) == (False, "")
+    assert choose(Problem(4096, 4096, 4096, dtype=dtype), gpus.spec("mi300x")).kernel == "tile"
+
+
+@given(configs, st.sampled_from(["fp32", "fp64"]))
+def test_warps_divide_a_tile_evenly(config, dtype):
+    rows, cols = warp_grid(config, Problem(1, 1, 1, dtype=dtype))
+    unit_m, unit_n = (16, 8) if dtype == "fp64" else (16, 32)
+    possible = config.num_warps <= (config.block_m // unit_m) * (config.block_n // unit_n)
+    assert (rows * cols == config.num_warps) == possible
+    if possible:
+        assert config.block_m % (rows * unit_m) == config.block_n % (cols * unit_n) == 0
 
 
 def cluster(axis, block_m=256, block_n=256, **fields):

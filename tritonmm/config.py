@@ -4,7 +4,7 @@ import importlib.metadata
 import json
 from dataclasses import dataclass, field, fields
 
-from tritonmm import orders
+from tritonmm import orders, sliced
 from tritonmm.gpu import Gpu
 from tritonmm.problem import FP8, HALF, Problem
 
@@ -183,6 +183,10 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     if 1 in (problem.element_bytes, problem.b_element_bytes) and problem.alignment < 4 and loaded > 40:
         return f"{loaded} bytes a thread, loaded one by one, and their addresses leave no room for others"
     return ""
+
+
+def _sliced_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
+    return _power_of_two_reason(config) or sliced.reason(config, problem, gpu) or _shared_reason(config, problem, gpu)
 
 
 def _power_of_two_reason(config: Config) -> str:
@@ -480,5 +484,6 @@ KERNELS = {
     "persistent": _persistent_reason,
     "hopper": _hopper_reason,
     "skinny": _skinny_reason,
+    "sliced": _sliced_reason,
 }
 """Kernel families by name, each with the rule that says why a config is not legal ("" if it is)."""

@@ -58,7 +58,11 @@ def _family(kernel: str) -> type[Plan]:
         return _PORTABLE[kernel]
     if INTERPRETED:
         raise ValueError(f"the {kernel} kernel does not run in Triton's interpreter; {', '.join(_PORTABLE)} do")
-    from tritonmm.launch.hopper import HopperPlan  # here, since Gluon cannot be imported with the interpreter on
+    if kernel == "sliced":  # here, since Gluon cannot be imported with the interpreter on
+        from tritonmm.launch.sliced import SlicedPlan
+
+        return SlicedPlan
+    from tritonmm.launch.hopper import HopperPlan
 
     return HopperPlan
 

@@ -369,3 +369,15 @@ def _out_alignment(x: torch.Tensor) -> int:
 def _power_of_two(bits: int) -> int:
     """The largest power of two that divides every term of an "or"."""
     return bits & -bits
+
+
+def divisor(problem: Problem, elements: int, *lines: int) -> int:
+    """The largest power of two, at most `elements`, that divides the contiguous lines of A and B, and `lines`.
+
+    elements: as many as the alignment of addresses and strides holds, 0 being less than one.
+    """
+    p = problem
+    bits = max(1, elements)
+    for line in ({"n": p.k, "t": p.m}.get(p.layout[0], 1), {"n": p.n, "t": p.k}.get(p.layout[1], 1), *lines):
+        bits |= line
+    return _power_of_two(bits)

@@ -22,6 +22,9 @@ one replace the estimates' choice for the other: skinny ones gain 1.3% in the me
 were fitted, lose 0.1%, none more than 4%. With 1.15 hopper ones lose 2% in the mean and 13% at worst.
 """
 
+WALKING = ("hopper", "persistent")
+"""The kernels that walk the tiles, and load by TMA."""
+
 
 class Choice(NamedTuple):
     """A config for a problem.
@@ -128,8 +131,8 @@ def _candidates(problem: Problem, gpu: Gpu, kernel: str) -> Iterator[tuple[Confi
     for tile in tiles_of(problem):
         if kernel in ("", tile.kernel):
             factor = _factor(problem, gpu, *tile.blocks[:2])
-            # Copies are for TMA: the tile kernel loads as narrowly as K is divisible, wherever the lines begin.
-            copies = problem.unaligned if tile.kernel != "tile" else ""
+            # Copies are for TMA: the others load as narrowly as K is divisible, wherever the lines begin.
+            copies = problem.unaligned if tile.kernel in WALKING else ""
             for relayout in ("", copies) if copies else ("",):
                 config = _config(tile, factor, relayout)
                 yield config, estimates(config, tile, problem, gpu)
@@ -177,7 +180,7 @@ def _config(tile: Tile, factor: int, relayout: str) -> Config:
         block_k=block_k,
         num_stages=tile.num_stages,
         num_warps=tile.num_warps,
-        persistent=tile.kernel != "tile",
+        persistent=tile.kernel in WALKING,
         order=SwizzleMerge(factor),
         relayout=relayout,
     )

@@ -28,7 +28,8 @@ def dequantized(weights, DTYPE: tl.constexpr, FOUR: tl.constexpr):
 @triton.jit
 def as_fp32(weights):
     """weights, of any dtype, in fp32, where CUDA cores multiply them."""
-    if weights.dtype == tl.int8 and cuda_capability_geq(8):  # conversions have a quarter of the rate of additions
+    # Conversions have a quarter of the rate of additions.
+    if weights.dtype == tl.int8 and cuda_capability_geq(8):  # noqa: SIM108 -- dtypes differ: decided while tracing
         weights = _int8_as_fp32(weights)
     else:
         weights = weights.to(tl.float32)

@@ -182,18 +182,6 @@ def line_divisor(elements: int, line: int) -> int:
     return bits & -bits
 
 
-def divisor(problem: Problem, elements: int, *lines: int) -> int:
-    """The largest power of two, at most `elements`, that divides the contiguous lines of A and B, and `lines`.
-
-    elements: as many as the alignment of addresses and strides holds, 0 being less than one.
-    """
-    p = problem
-    bits = max(1, elements)
-    for line in ({"n": p.k, "t": p.m}.get(p.layout[0], 1), {"n": p.n, "t": p.k}.get(p.layout[1], 1), *lines):
-        bits |= line
-    return bits & -bits
-
-
 def scale_arguments(problem: Problem, scales: tuple[torch.Tensor | None, torch.Tensor] | None) -> tuple:
     """Scales as kernels take them: A's and their strides along rows and groups, B's along columns and groups."""
     if scales is None:

@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 
 from tritonmm.kernels.tile import tile_kernel
-from tritonmm.launch import Plan, addend_strides, divisor, early_start, line_divisor, scale_arguments, strides
-from tritonmm.problem import Problem
+from tritonmm.launch import Plan, addend_strides, early_start, line_divisor, scale_arguments, strides
+from tritonmm.problem import Problem, divisor
 
 INTERPRETED = not isinstance(tile_kernel, triton.JITFunction)
 """Whether kernels run in Triton's interpreter: TRITON_INTERPRET was set before the first import."""

@@ -1,0 +1,124 @@
+"""The sliced kernel computes the product: every tile at its edges, every layout, order and epilogue, on a GPU."""
+
+import pytest
+import torch
+from crosscompile import SLICED
+
+from tritonmm import gpu as gpus
+from tritonmm import orders
+from tritonmm.autotune import space
+from tritonmm.autotune.verify import Check
+from tritonmm.config import Config
+from tritonmm.ops import matmul
+from tritonmm.plan import plan_for
+from tritonmm.problem import DTYPES, Epilogue, Problem
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or gpus.default().capability != 90, reason="fp64 is sliced on sm_90 only"
+    ),
+]
+TILES = [pytest.param(dtype, blocks, id=f"{dtype}-{blocks}") for dtype in SLICED for blocks in sorted(SLICED[dtype])]
+
+
+def config(blocks, order="swizzle-merge:3"):
+    return Config("sliced", *blocks, order=orders.parse(order))
+
+
+def assert_right(problem, config, device):
+    if config.fits(problem, gpus.of_device(device.index)):  # not the largest tiles where operands are unaligned
+        ratio = Check(problem, device).error_ratio(plan_for(problem, config, device))
+        assert ratio <= 1, f"{config} on {problem}: error {ratio} times its bound"
+
+
+@pytest.mark.parametrize(("dtype", "blocks"), TILES)
+def test_every_tile_at_its_edges(dtype, blocks, device):
+    block_m, block_n, block_k, *_ = blocks
+    for m in (1, block_m - 1, block_m, 3 * block_m + 17):
+        for n in (4, block_n - 4, block_n, block_n + 1, 2 * block_n + 8):
+            for k in (4, block_k - 1, block_k, block_k + 4, 9 * block_k - 4):
+                assert_right(space.problem(m, n, k, layout="nt", dtype=dtype), config(blocks), device)
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize(("dtype", "blocks"), TILES)
+def test_every_layout(dtype, blocks, layout, device):
+    for m, n, k in ((1000, 520, 328), (999, 521, 333), (998, 522, 334), (260, 132, 4100)):
+        assert_right(space.problem(m, n, k, layout=layout, dtype=dtype), config(blocks), device)
+
+
+@pytest.mark.parametrize(
+    "spelling", ["row-major", "column-major", "split-merge:3", "swizzle-merge:3,2@n", "serpentine:2", "hilbert"]
+)
+@pytest.mark.parametrize(("dtype", "blocks"), TILES)
+def test_every_order_gives_the_same_bits(dtype, blocks, spelling, device):
+    a = torch.randn(3, 700, 200, device=device, dtype=DTYPES[dtype])
+    b = torch.randn(3, 200, 904, device=device, dtype=DTYPES[dtype])
+    found = matmul(a, b, config=config(blocks, spelling))
+    assert torch.equal(found, matmul(a, b, config=config(blocks, "row-major")))
+    assert_right(space.problem(700, 904, 200, batch=3, dtype=dtype, layout="nn"), config(blocks, spelling), device)
+
+
+@pytest.mark.parametrize(("dtype", "blocks"), TILES)
+def test_small_integers_are_exact_and_runs_are_bitwise_equal(dtype, blocks, device):
+    a = torch.randint(-4, 5, (1500, 1032), device=device).to(DTYPES[dtype])
+    b = torch.randint(-4, 5, (1032, 1400), device=device).to(DTYPES[dtype])
+    assert torch.equal(matmul(a, b, config=config(blocks)).double(), a.double() @ b.double())
+    a, b = torch.randn_like(a), torch.randn_like(b)
+    first = matmul(a, b, config=config(blocks))
+    for run in range(50):
+        assert torch.equal(matmul(a, b, config=config(blocks)), first), f"run {run} differs"
+
+
+@pytest.mark.parametrize("k", [0, 136])
+@pytest.mark.parametrize("n", [520, 521])
+@pytest.mark.parametrize(("dtype", "blocks"), TILES)
+def test_epilogue_adds_before_it_rounds(dtype, blocks, n, k, device):
+    def integers(*shape):
+        return torch.randint(-9, 10, shape, device=device).to(DTYPES[dtype])
+
+    a, b, c, bias = integers(2, 300, k), integers(2, k, n), integers(300, 1).expand(2, 300, n), integers(n)
+    out = torch.full((2, 300, n), float("nan"), device=device, dtype=DTYPES[dtype])
+    problem = Problem.of(a, b, out, epilogue=Epilogue(scaled=True, bias=True, c=True))
+    if not config(blocks).fits(problem, gpus.of_device(device.index)):
+        pytest.skip("copies of single elements are too many for this tile, and Config.fits says so")
+    plan_for(problem, config(blocks), device)(a, b, out, alpha=0.5, beta=-2.0, c=c, bias=bias)
+    assert torch.equal(out.double(), 0.5 * (a.double() @ b.double()) + bias.double() - 2 * c.double())
+
+
+@pytest.mark.parametrize("dtype", sorted(SLICED))
+def test_views_of_any_strides(dtype, device):
+    """Operands that start anywhere, with lines of any length, contiguous in no dimension or the same in all batches."""
+    x = torch.randn(4, 300, 700, device=device, dtype=DTYPES[dtype])
+    b = torch.randn(130, 260, device=device, dtype=DTYPES[dtype])
+    small = config(min(SLICED[dtype]))
+    for name, a in {
+        "from the third column": x[1, :, 3:133],
+        "every other row": x[2, ::2, :130],
+        "every other column": x[2, :, :260:2],
+        "one row": x[3, :1, 5:135],
+        "broadcast batch": x[:1, :, :130].expand(4, 300, 130),
+        "transposed": x[0, :130].t()[1:290],
+    }.items():
+        right = b.expand(4, 130, 260) if a.dim() == 3 else b
+        assert torch.equal(matmul(a, right, config=small), matmul(a.contiguous(), right, config=small)), name
+
+
+@pytest.mark.parametrize("dtype", sorted(SLICED))
+def test_output_views(dtype, device):
+    a = torch.randn(300, 72, device=device, dtype=DTYPES[dtype])
+    b = torch.randn(72, 264, device=device, dtype=DTYPES[dtype])
+    small = config(min(SLICED[dtype]))
+    expected = matmul(a, b, config=small)
+    for make in (
+        lambda board: board[3:303, 8:272],
+        lambda board: board[3:303, 7:271],
+        lambda board: board[:264, 4:304].t(),
+        lambda board: board[5:605:2, 16:280],
+    ):
+        board = torch.full((640, 400), float("nan"), device=device, dtype=DTYPES[dtype])
+        out = make(board)
+        matmul(a, b, out=out, config=small)
+        assert torch.equal(out, expected)
+        assert board.isnan().sum() == board.numel() - out.numel()

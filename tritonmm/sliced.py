@@ -1,0 +1,55 @@
+"""What the sliced kernel can multiply, and how its warps divide a tile."""
+
+from typing import TYPE_CHECKING
+
+from tritonmm.gpu import Gpu
+from tritonmm.problem import Problem, divisor
+
+if TYPE_CHECKING:  # it asks this module
+    from tritonmm.config import Config
+
+
+def reason(config: "Config", problem: Problem, gpu: Gpu) -> str:
+    """Why a config of powers of two is not legal, or "".
+
+    Operands are multiplied in registers, of any shape and strides: fp32 on CUDA cores, fp64 on tensor cores.
+    """
+    p = problem
+    if gpu.capability != 90:
+        return f"the sliced kernel was fitted to sm_90; {gpu.name} is {gpu.arch}"
+    if p.dtype not in ("fp32", "fp64") or (p.b_dtype, p.out_dtype, p.precision) != (p.dtype, p.dtype, "ieee"):
+        return f"dtype is {p.dtype} {p.precision}; the sliced kernel multiplies fp32 ieee and fp64"
+    if config.persistent or (config.split_k, config.split_tail) != (1, 1):
+        return "the sliced kernel has programs of one whole tile: it neither walks tiles nor splits K"
+    if config.num_stages < 2:
+        return f"num_stages is {config.num_stages}; one is filled while another is read"
+    least = (32, 32, 16) if p.dtype == "fp64" else (16, 32, 8)
+    if config.block_m < least[0] or config.block_n < least[1] or not least[2] <= config.block_k <= 32:
+        blocks = f"{config.block_m}x{config.block_n}x{config.block_k}"
+        return f"blocks {blocks}: at least {'x'.join(map(str, least))}, and at most 32 of K"
+    if warp_grid(config, p) == (0, 0):
+        return f"{config.num_warps} warps do not divide {config.block_m}x{config.block_n} into whole blocks of a warp"
+    registers = config.block_m * config.block_n // (32 * config.num_warps)
+    if registers > (32 if p.dtype == "fp64" else 64):
+        return f"{registers} sums a thread leave no room for the operands; more warps or a smaller tile"
+    copies = (config.block_m + config.block_n) * config.block_k // (32 * config.num_warps * vector(p))
+    if copies > (16 if registers <= 32 else 8):
+        return f"{copies} copies a thread, of {vector(p)} elements each, leave no room for their addresses"
+    return ""
+
+
+def vector(problem: Problem) -> int:
+    """Elements that are copied at once: at most 16 bytes, as many as divide the lines of both operands."""
+    return divisor(problem, problem.alignment // problem.element_bytes)
+
+
+def warp_grid(config: "Config", problem: Problem) -> tuple[int, int]:
+    """How the warps divide the rows and the columns of a tile, so that they read least; (0, 0): not at all.
+
+    A warp sums blocks of 16 x 8 on tensor cores; on CUDA cores 4 x 8 threads have 4 x 4 elements each, or more.
+    """
+    block_m, block_n, warps = config.block_m, config.block_n, config.num_warps
+    unit_m, unit_n, rows, cols = (16, 8, 1, 1) if problem.dtype == "fp64" else (16, 32, 4, 8)
+    grids = [(m, warps // m) for m in (1, 2, 4, 8, 16) if warps % m == 0]
+    whole = [(m, n) for m, n in grids if block_m % (unit_m * m) == 0 and block_n % (unit_n * n) == 0]
+    return min(whole, key=lambda grid: block_m / (rows * grid[0]) + block_n / (cols * grid[1]), default=(0, 0))
