@@ -110,7 +110,7 @@ def load_block(desc, batch, line, k, bar, buf, K_FIRST: gl.constexpr, POLICY: gl
 @gluon.jit
 def load(a_desc, b_descs, edge_desc, ring, schedule, m, TILING: gl.constexpr):
     """The loader: brings the operands of every step of every item into the ring."""
-    a_bufs, b_bufs, empty, full, _ = ring
+    a_bufs, b_bufs, empty, full = ring
     items = schedule[0]
     CONSUMERS_M: gl.constexpr = TILING.consumers_m
     CONSUMERS_N: gl.constexpr = TILING.consumers_n
@@ -181,7 +181,7 @@ def finished(accs, PENDING: gl.constexpr):
 @gluon.jit
 def multiply(ring, stage, phase, steps, WHO: gl.constexpr, TILING: gl.constexpr):
     """The sums of the consumer's strips over the next `steps` uses of the ring, and the position after them."""
-    a_bufs, b_bufs, empty, full, _ = ring
+    a_bufs, b_bufs, empty, full = ring
     STAGES: gl.constexpr = TILING.num_stages
     CONSUMERS_M: gl.constexpr = TILING.consumers_m
     CONSUMERS_N: gl.constexpr = TILING.consumers_n
@@ -321,16 +321,11 @@ def gemm(
     for i in gl.static_range(STAGES):
         mbarrier.init(empty.index(i), count=TILING.releases)
         mbarrier.init(full.index(i), count=1)
-    turns = full
-    if TILING.takes_turns:
-        turns = gl.allocate_shared_memory(gl.int64, [STAGES * (CONSUMERS - 1), 1], BARRIERS)
-        for i in gl.static_range(STAGES * (CONSUMERS - 1)):
-            mbarrier.init(turns.index(i), count=1)
     fence_async_shared()
     let_next_grid_start()
     if TILING.ctas > 1:
         cluster.publish_barriers()
-    ring = (a_bufs, b_bufs, empty, full, turns)
+    ring = (a_bufs, b_bufs, empty, full)
     b_descs = (b_desc, b_desc_1)
     schedule = (items, whole, splits, launched, tiles_m, tiles_n, steps, table, factors)
     if TILING.tma_store:  # TMA's rules hold for the direct stores of split tiles too

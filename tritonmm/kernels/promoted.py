@@ -8,13 +8,8 @@ groups of K have scales.
 Parts. A thread has no registers for a second accumulator as large as its sums are. So a consumer of more than 64 sums
 a thread takes them in two parts of 64 rows and 128 columns, one after the other, halves of its columns or of its
 rows. A tile of 128 x 256 or 256 x 128 is then two consumers of two parts each, and reads a quarter less through L2
-for each product than one of 128 x 128.
-
-Turns. A consumer waits for a part before it adds it: meanwhile the tensor cores should multiply another consumer's.
-Left alone they multiply all at once, each at half the rate, and then all add, and nothing is multiplied. So in each
-step a consumer begins when the one before it has its first part: `turns` has a barrier for each stage and each
-consumer but the first, and one arrival fills it. Its use u is phase u // S as that of `full` is, and nobody is lapped:
-the one before cannot arrive for use u + S before this one has released use u, after its wait.
+for each product than one of 128 x 128. A consumer waits for a part before it adds it: meanwhile the tensor cores
+multiply another consumer's.
 """
 
 from triton.experimental import gluon
@@ -95,8 +90,7 @@ def column_scales(group, col, n, scales, TILING: gl.constexpr):
 @gluon.jit
 def multiply_promoted(ring, stage, phase, begin, end, row, col, m, n, scales, WHO: gl.constexpr, TILING: gl.constexpr):
     """The sums of the consumer's strip over the steps from `begin` to `end`, and the ring position after them."""
-    a_bufs, b_bufs, empty, full, turns = ring
-    OTHERS: gl.constexpr = TILING.consumers - 1
+    a_bufs, b_bufs, empty, full = ring
     STAGES: gl.constexpr = TILING.num_stages
     CONSUMERS_M: gl.constexpr = TILING.consumers_m
     CONSUMERS_N: gl.constexpr = TILING.consumers_n
@@ -112,15 +106,11 @@ def multiply_promoted(ring, stage, phase, begin, end, row, col, m, n, scales, WH
         if TILING.grouped:  # of the next step, which arrive while this one is multiplied
             next_rows, next_cols = group_scales(gl.minimum(step + 1, end - 1), row, col, m, n, scales, TILING)
         mbarrier.wait(full.index(stage), phase)
-        if TILING.takes_turns and WHO > 0:
-            mbarrier.wait(turns.index(stage * OTHERS + WHO - 1), phase)
         a = operand(a_bufs.index(stage * CONSUMERS_M + WHO // CONSUMERS_N), TILING.a_transposed)
         b = operand(b_bufs[0].index(stage * CONSUMERS_N + WHO % CONSUMERS_N), TILING.b_transposed)
         sums = ()
         for i in gl.static_range(len(totals)):
             part = product(a, b, part, i % PARTS_M, i // PARTS_M, TILING)
-            if TILING.takes_turns and i == 0 and WHO < OTHERS:
-                mbarrier.arrive(turns.index(stage * OTHERS + WHO), count=1)
             if not TILING.grouped:
                 total = totals[i] + part
             elif TILING.scaled_cols > 1:

@@ -247,11 +247,6 @@ class Tiling:
         return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, self.part_cols, deep])
 
     @property
-    def takes_turns(self):
-        """Whether consumers begin a step one after the other, see `promoted`."""
-        return self.promotes and self.consumers > 1
-
-    @property
     def grouped(self):
         """Whether each step of K has scales of its own."""
         return "x" in self.scales
