@@ -364,9 +364,9 @@ def sliced_cases():
             config = Config("sliced", *blocks)
             for n, layout in ((4096, "nn"), (4096, "nt"), (4096, "tn"), (4095, "nt")):
                 yield h200, Problem.dense(4000, n, 4096, dtype=dtype, layout=layout), config
-            for layout in ("nt", "tn", "ss"):
+            for size, layout in ((1001, "nt"), (1001, "tn"), (1002, "nt"), (1002, "nn"), (1001, "ss")):
                 fields = {"dtype": dtype, "layout": layout, "batch": 3, "epilogue": everything}
-                problem = Problem.dense(4001, 1001, 1001, **fields)
+                problem = Problem.dense(4 * size, size, size, **fields)
                 if config.fits(problem, h200):  # not the largest
                     yield h200, problem, config
 
@@ -377,8 +377,11 @@ def sliced_fault(compiled: Compiled, problem: Problem) -> str:
         return "multiplies neither by fma nor on tensor cores"
     if problem.dtype == "fp32" and not re.search(r"ld\.shared\.v4", compiled.assembly):
         return "no reads of 16 bytes from shared memory"
-    wide = re.search(r"cp\.async\.c[ag]\.shared\.global \[ .* \], \[ .* \], 0x10", compiled.assembly)
-    return "" if wide or sliced.vector(problem) == 1 else "no copies of 16 bytes"
+    copied = {
+        int(size, 16) for size in re.findall(r"cp\.async\.c[ag]\S* \[ .* \], \[ .* \], 0x(\w+)", compiled.assembly)
+    }
+    expected = sliced.vector(problem) * problem.element_bytes
+    return "" if copied == {expected} else f"copies of {copied} bytes, expected {expected}"
 
 
 def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:

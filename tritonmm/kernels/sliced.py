@@ -190,6 +190,7 @@ def sliced_kernel(
     Grid: `launched` programs for each product of the batch.
     """
     follow_previous_grid()
+    stride_ab, stride_bb = multiple_of(stride_ab, S.vector), multiple_of(stride_bb, S.vector)
     if S.layout[0] == "n":
         stride_am, k = multiple_of(stride_am, S.vector), multiple_of(k, S.vector)
     elif S.layout[0] == "t":
@@ -198,6 +199,7 @@ def sliced_kernel(
         stride_bk, n = multiple_of(stride_bk, S.vector), multiple_of(n, S.vector)
     elif S.layout[1] == "t":
         stride_bn, k = multiple_of(stride_bn, S.vector), multiple_of(k, S.vector)
+    stride_ob = multiple_of(stride_ob, S.divisor)
     stride_om, n = multiple_of(stride_om, S.divisor), multiple_of(n, S.divisor)
     tiles_m = gl.cdiv(m, S.block_m)
     tiles_n = gl.cdiv(n, S.block_n)
