@@ -10,10 +10,14 @@ import inspect
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 _load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 _store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+
+copy_async = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
+"""Copies from addresses into a shared buffer, by cp.async."""
 
 barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 """Waits for all threads of the partition."""

@@ -110,7 +110,7 @@ def load_block(desc, batch, line, k, bar, buf, K_FIRST: gl.constexpr, POLICY: gl
 @gluon.jit
 def load(a_desc, b_descs, edge_desc, ring, schedule, m, TILING: gl.constexpr):
     """The loader: brings the operands of every step of every item into the ring."""
-    a_bufs, b_bufs, empty, full = ring
+    a_bufs, b_bufs, empty, full, _ = ring
     items = schedule[0]
     CONSUMERS_M: gl.constexpr = TILING.consumers_m
     CONSUMERS_N: gl.constexpr = TILING.consumers_n
@@ -181,7 +181,7 @@ def finished(accs, PENDING: gl.constexpr):
 @gluon.jit
 def multiply(ring, stage, phase, steps, WHO: gl.constexpr, TILING: gl.constexpr):
     """The sums of the consumer's strips over the next `steps` uses of the ring, and the position after them."""
-    a_bufs, b_bufs, empty, full = ring
+    a_bufs, b_bufs, empty, full, _ = ring
     STAGES: gl.constexpr = TILING.num_stages
     CONSUMERS_M: gl.constexpr = TILING.consumers_m
     CONSUMERS_N: gl.constexpr = TILING.consumers_n
@@ -316,6 +316,11 @@ def gemm(
     out_bufs = gl.allocate_shared_memory(
         TILING.out_dtype, [CONSUMERS * TILING.out_buffers] + TILING.out_block, OUT_SHARED
     )
+    scale_bufs = ()
+    if TILING.grouped:
+        SCALE_SHAPE: gl.constexpr = [CONSUMERS * TILING.groups_ahead * 2, TILING.scale_lanes]
+        SCALE_SHARED: gl.constexpr = TILING.scale_shared
+        scale_bufs = gl.allocate_shared_memory(gl.float32, SCALE_SHAPE, SCALE_SHARED)
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, TILING.ctas], BARRIERS)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, TILING.ctas], BARRIERS)
     for i in gl.static_range(STAGES):
@@ -325,7 +330,7 @@ def gemm(
     let_next_grid_start()
     if TILING.ctas > 1:
         cluster.publish_barriers()
-    ring = (a_bufs, b_bufs, empty, full)
+    ring = (a_bufs, b_bufs, empty, full, scale_bufs)
     b_descs = (b_desc, b_desc_1)
     schedule = (items, whole, splits, launched, tiles_m, tiles_n, steps, table, factors)
     if TILING.tma_store:  # TMA's rules hold for the direct stores of split tiles too

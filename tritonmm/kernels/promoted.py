@@ -10,12 +10,17 @@ a thread takes them in two parts of 64 rows and 128 columns, one after the other
 rows. A tile of 128 x 256 or 256 x 128 is then two consumers of two parts each, and reads a quarter less through L2
 for each product than one of 128 x 128. A consumer waits for a part before it adds it: meanwhile the tensor cores
 multiply another consumer's.
+
+Scales of groups come by cp.async through shared memory, several steps ahead: under the load of the operands a step is
+shorter than what a load takes.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
+from tritonmm.kernels.gluon_api import barrier, copy_async
 from tritonmm.kernels.ring import next_use, operand, release
 
 
@@ -59,25 +64,28 @@ def joined(parts, TILING: gl.constexpr):
 
 
 @gluon.jit
-def group_scales(group, row, col, m, n, scales, TILING: gl.constexpr):
-    """A group's scales: of A in the rows of each row of parts, and of B, one for each column of parts.
-
-    Of B there are none where columns differ: see `column_scales`.
-    """
+def fetch_scales(bufs, group, row, col, m, n, scales, WHO: gl.constexpr, TILING: gl.constexpr):
+    """Starts to copy a group's scales: of A in the consumer's rows, and of B where columns of a part have one."""
     scale_a, stride_sam, stride_sak, scale_b, stride_sbn, stride_sbk = scales
-    PARTS_M: gl.constexpr = TILING.parts_m
-    PARTS_N: gl.constexpr = TILING.parts_n
-    of_rows = ()
-    for i in gl.static_range(PARTS_M):
-        rows = row + i * TILING.part_rows + gl.arange(0, TILING.part_rows, gl.SliceLayout(1, TILING.part_layout))
-        rows = gl.minimum(rows, m - 1) // TILING.scaled_rows  # what lies beyond is not written
-        of_rows += (gl.load(scale_a + rows * stride_sam + group * stride_sak),)
-    of_cols = ()
+    slot = (WHO * TILING.groups_ahead + group % TILING.groups_ahead) * 2
+    i = gl.arange(0, TILING.scale_lanes, TILING.scale_layout)
+    rows = gl.minimum(row + i % TILING.rows, m - 1) // TILING.scaled_rows  # what lies beyond is not written
+    copy_async(bufs.index(slot), scale_a + rows * stride_sam + group * stride_sak)
     if TILING.scaled_cols > 1:
-        for j in gl.static_range(PARTS_N):
-            block = gl.minimum(col + j * TILING.part_cols, n - 1) // TILING.scaled_cols
-            of_cols += (gl.load(scale_b + block * stride_sbn + group * stride_sbk),)
-    return of_rows, of_cols
+        cols = gl.minimum(col + i // TILING.part_rows * TILING.part_cols, n - 1) // TILING.scaled_cols
+        copy_async(bufs.index(slot + 1), scale_b + cols * stride_sbn + group * stride_sbk)
+    async_copy.commit_group()
+
+
+@gluon.jit
+def part_scales(bufs, group, ROW: gl.constexpr, COL: gl.constexpr, WHO: gl.constexpr, TILING: gl.constexpr):
+    """What the rows of the part at row ROW and column COL of the parts are multiplied by, once the copies are there."""
+    LAYOUT: gl.constexpr = gl.SliceLayout(1, TILING.part_layout)
+    slot = (WHO * TILING.groups_ahead + group % TILING.groups_ahead) * 2
+    found = bufs.index(slot).slice(ROW * TILING.part_rows, TILING.part_rows).load(LAYOUT)
+    if TILING.scaled_cols > 1:
+        found *= bufs.index(slot + 1).slice(COL * TILING.part_rows, TILING.part_rows).load(LAYOUT)
+    return found
 
 
 @gluon.jit
@@ -90,21 +98,30 @@ def column_scales(group, col, n, scales, TILING: gl.constexpr):
 @gluon.jit
 def multiply_promoted(ring, stage, phase, begin, end, row, col, m, n, scales, WHO: gl.constexpr, TILING: gl.constexpr):
     """The sums of the consumer's strip over the steps from `begin` to `end`, and the ring position after them."""
-    a_bufs, b_bufs, empty, full = ring
+    a_bufs, b_bufs, empty, full, scale_bufs = ring
     STAGES: gl.constexpr = TILING.num_stages
     CONSUMERS_M: gl.constexpr = TILING.consumers_m
     CONSUMERS_N: gl.constexpr = TILING.consumers_n
     PARTS_M: gl.constexpr = TILING.parts_m
     PARTS_N: gl.constexpr = TILING.parts_n
+    AHEAD: gl.constexpr = TILING.groups_ahead - 1
     part = zero_part(TILING)
     totals = ()
     for _ in gl.static_range(PARTS_M * PARTS_N):
         totals += (zero_part(TILING),)
     if TILING.grouped:
-        of_rows, of_cols = group_scales(begin, row, col, m, n, scales, TILING)
+        barrier()  # all have read the scales of the item before
+        for i in gl.static_range(AHEAD):
+            fetch_scales(scale_bufs, gl.minimum(begin + i, end - 1), row, col, m, n, scales, WHO, TILING)
     for step in range(begin, end):
-        if TILING.grouped:  # of the next step, which arrive while this one is multiplied
-            next_rows, next_cols = group_scales(gl.minimum(step + 1, end - 1), row, col, m, n, scales, TILING)
+        if TILING.grouped:
+            async_copy.wait_group(AHEAD - 1)
+            barrier()
+            factors = ()
+            for i in gl.static_range(len(totals)):
+                factors += (part_scales(scale_bufs, step, i % PARTS_M, i // PARTS_M, WHO, TILING),)
+            # Into the buffers of the step before, which all have read before the barrier.
+            fetch_scales(scale_bufs, gl.minimum(step + AHEAD, end - 1), row, col, m, n, scales, WHO, TILING)
         mbarrier.wait(full.index(stage), phase)
         a = operand(a_bufs.index(stage * CONSUMERS_M + WHO // CONSUMERS_N), TILING.a_transposed)
         b = operand(b_bufs[0].index(stage * CONSUMERS_N + WHO % CONSUMERS_N), TILING.b_transposed)
@@ -114,14 +131,14 @@ def multiply_promoted(ring, stage, phase, begin, end, row, col, m, n, scales, WH
             if not TILING.grouped:
                 total = totals[i] + part
             elif TILING.scaled_cols > 1:
-                total = totals[i] + part * (of_rows[i % PARTS_M] * of_cols[i // PARTS_M])[:, None]
+                total = totals[i] + part * factors[i][:, None]
             else:
                 of_columns = column_scales(step, col + i // PARTS_M * TILING.part_cols, n, scales, TILING)
-                total = totals[i] + part * of_columns[None, :] * of_rows[i % PARTS_M][:, None]
+                total = totals[i] + part * of_columns[None, :] * factors[i][:, None]
             sums += (computed(total),)
         totals = sums
         stage, phase = next_use(stage, phase, STAGES)
         release(empty, stage, True, TILING)
-        if TILING.grouped:
-            of_rows, of_cols = next_rows, next_cols
+    if TILING.grouped:
+        async_copy.wait_group(0)
     return (joined(totals, TILING),), stage, phase

@@ -26,8 +26,6 @@ from tritonmm.kernels.follow import follow_previous_grid
 from tritonmm.kernels.order import tile_at
 from tritonmm.kernels.tile import multiple_of
 
-copy_async = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
-
 
 @dataclass(frozen=True)
 class Slicing:

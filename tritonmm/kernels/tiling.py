@@ -252,6 +252,24 @@ class Tiling:
         return "x" in self.scales
 
     @property
+    def groups_ahead(self):
+        """Groups of K whose scales are in shared memory at a time."""
+        return 4
+
+    @property
+    def scale_lanes(self):
+        """Elements of a buffer of scales: one a thread."""
+        return 128
+
+    @property
+    def scale_layout(self):
+        return gl.BlockedLayout([1], [32], [4], [0])
+
+    @property
+    def scale_shared(self):
+        return gl.SwizzledSharedLayout(1, 1, 1, [0])
+
+    @property
     def scaled_rows(self):
         """Rows of A that share a scale of a group of K."""
         return 128 if self.scales == "128x1" else 1
