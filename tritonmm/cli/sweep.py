@@ -9,8 +9,14 @@ import click
 from tritonmm.cli import needs, values
 from tritonmm.cli.values import Parsed
 
+_END = """\b
+Examples:
+  tritonmm sweep --m 1000,2049,4096 --factors 1,2,4,8,16 --csv sweep.csv
+  tritonmm sweep --gpu h100 --orders row-major,hilbert --json
+"""
 
-@click.command()
+
+@click.command(epilog=_END)
 @click.option("--m", "ms", type=Parsed("sizes", values.sizes), default="1000,2048,2049,4096", help="Rows of A, a list.")
 @click.option("--n", type=Parsed("size", values.size), default="4096", help="Columns of B.")
 @click.option("--k", type=Parsed("size", values.size), default="4096", help="Columns of A, rows of B.")
@@ -41,9 +47,9 @@ def sweep(
     ms, n, k, dtype, layout, kernel, blocks, stages, warps, tile_orders, factors, persistent, regime, counters, gpu,
     store_path, csv_path, as_json,
 ):  # fmt: skip
-    """Check and time every config on every problem, into a store and a CSV file.
+    """Check and time every config on every problem.
 
-    Without a GPU, times come from the model, and each config is checked in Triton's interpreter on
+    Trials go into a store, from which the same command continues, and into a CSV file. Without a GPU, times come from the model, and each config is checked in Triton's interpreter on
     a smaller problem. Exits with 1 if a trial was wrong or failed, or if nothing could be counted.
     """
     source = needs.source(gpu, regime)

@@ -4,6 +4,9 @@ from collections.abc import Callable
 
 import click
 
+MOST_TILES = 2**20
+"""Tiles, programs or elements that a command prints or draws one by one."""
+
 
 class Parsed(click.ParamType):
     """A value made of text by `parse`, whose ValueError is the user's."""
@@ -22,6 +25,8 @@ class Parsed(click.ParamType):
 def size(text: str) -> int:
     if not text.strip().isdecimal() or not int(text):
         raise ValueError(f"{text.strip()!r} is not a whole number above 0")
+    if len(text.strip()) > 10 or int(text) >= 2**31:
+        raise ValueError(f"{text.strip()!r} is too large; it must be below 2**31")
     return int(text)
 
 
@@ -33,7 +38,10 @@ def grid(text: str) -> tuple[int, int]:
     tiles_m, by, tiles_n = text.partition("x")
     if not by:
         raise ValueError(f"{text!r} is not a grid; it is rows x columns of tiles, as in 8x5")
-    return size(tiles_m), size(tiles_n)
+    rows, cols = size(tiles_m), size(tiles_n)
+    if rows * cols > MOST_TILES:
+        raise ValueError(f"{text!r} has {rows * cols} places; at most {MOST_TILES} are shown")
+    return rows, cols
 
 
 def order(text: str):
