@@ -49,8 +49,9 @@ def sweep(
 ):  # fmt: skip
     """Check and time every config on every problem.
 
-    Trials go into a store, from which the same command continues, and into a CSV file. Without a GPU, times come from the model, and each config is checked in Triton's interpreter on
-    a smaller problem. Exits with 1 if a trial was wrong or failed, or if nothing could be counted.
+    Trials go into a store, from which the same command continues, and into a CSV file. Without a GPU, times come from
+    the model, and each config is checked in Triton's interpreter on a smaller problem. Exits with 1 if a trial was
+    wrong or failed, or if nothing could be counted.
     """
     source = needs.source(gpu, regime)
     if counters and source.source == "model":
