@@ -108,7 +108,7 @@ def test_no_module_imports_itself_in_a_circle():
 
 @pytest.mark.parametrize("module", [module for module in MODULES if room(module) == "cli"])
 def test_commands_import_what_is_slow_inside(module):
-    above = {x for x in imports(ast.parse(MODULES[module].read_text(encoding="utf-8")), everywhere=False)}
+    above = set(imports(ast.parse(MODULES[module].read_text(encoding="utf-8")), everywhere=False))
     assert {room(x) for x in above} <= {"cli", "version"}
 
 

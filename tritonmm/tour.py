@@ -49,7 +49,7 @@ def run(source: Source, out: Path) -> int:
     with Store(out / "sweep.sqlite") as store, report.Progress(len(problems) * len(configs)) as progress:
         for trial, new in sweep(problems, configs, store, source):
             trials.append(trial)
-            progress.advance(trial, new)
+            progress.count(trial, new)
     csv = out / "sweep.csv"
     write_csv(csv, trials, source.environment)
     outcome = report.outcome(trials, source, out / "sweep.sqlite", csv)

@@ -1,7 +1,6 @@
 """The `tritonmm` command, a module each subcommand. Everything slow is imported by the command that needs it."""
 
 import sys
-from typing import Any
 
 import click
 
@@ -15,7 +14,7 @@ class _Commands(click.Group):
     An interruption exits with 130.
     """
 
-    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
+    def main(self, *args, standalone_mode=True, **kwargs):
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **kwargs)
         try:

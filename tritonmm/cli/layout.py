@@ -31,9 +31,11 @@ def layout(name, tile, dtype, out, as_json) -> None:
     from tritonmm.layouts import Swizzle, show
 
     if not isinstance(name, Swizzle):
-        needs.refuse("tile", "dtype", "json", why="it goes with a swizzle; an atom says it itself")
+        needs.refuse("tile", "dtype", why="it goes with a swizzle; an atom says it itself")
+        if as_json:
+            raise click.UsageError("--json: it goes with a swizzle; an atom's fragments are a table")
     try:
-        shown = show.SwizzledTile(name, *tile, show.ELEM_BITS[dtype]) if isinstance(name, Swizzle) else name
+        shown = show.SwizzledTile(name, tile[0], tile[1], show.ELEM_BITS[dtype]) if isinstance(name, Swizzle) else name
         lines = show.lines(shown)
         drawn = needs.plots("layouts").draw(shown, out) if out else ()
     except ValueError as error:

@@ -79,7 +79,7 @@ def sweep(
             with report.Progress(len(problems) * len(configs)) as progress:
                 for trial, new in sweeping.sweep(problems, configs, store, source):
                     trials.append(trial)
-                    progress.advance(trial, new)
+                    progress.count(trial, new)
             uncounted = ""
             if counters:
                 trials, uncounted = _counted(trials, store, source.environment)

@@ -78,7 +78,7 @@ def tune(
                 for trial, new in engine.run(hunts, deadline):
                     trials.append(trial)
                     measured += new
-                    progress.advance(trial, new)
+                    progress.count(trial, new)
             minutes = (time.monotonic() - begun) / 60
         if csv_path:
             write_csv(csv_path, trials, engine.environment, (*COLUMNS, "regime"))

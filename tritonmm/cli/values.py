@@ -75,10 +75,11 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def shape(text: str) -> tuple[int, int, int]:
-    parts = text.split("x")
-    if len(parts) != 3:
-        raise ValueError(f"{text!r} is not a product; it is M x N x K, as in 4096x4096x4096")
-    return tuple(map(size, parts))
+    try:
+        m, n, k = text.split("x")
+    except ValueError:
+        raise ValueError(f"{text!r} is not a product; it is M x N x K, as in 4096x4096x4096") from None
+    return size(m), size(n), size(k)
 
 
 def config(text: str):
