@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from tritonmm.autotune import checkup, selftest
 from tritonmm.cli import main
+from tritonmm.config import KERNELS
 from tritonmm.plan import INTERPRETED
 
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="kernels are compiled for the GPU")
@@ -99,6 +100,10 @@ def test_a_damaged_table_is_wrong(tmp_path, monkeypatch):
     path = checkup.tuned.user_path(checkup.gpus.default())
     path.write_text("{")
     assert "not a table" in finding(tmp_path, "tuned table").trouble
+
+
+def test_the_self_test_has_a_product_of_every_kernel_family():
+    assert {kernel for kernel, *_ in selftest.PRODUCTS} == set(KERNELS)
 
 
 @interpreted
