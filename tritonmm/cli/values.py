@@ -85,13 +85,19 @@ def shape(text: str) -> tuple[int, int, int]:
 def config(text: str):
     from tritonmm.config import Config
 
-    return Config.from_json(text)
+    try:
+        return Config.from_json(text)
+    except (TypeError, RecursionError):
+        raise ValueError(f"{text[:60]!r} is not a config") from None
 
 
 def layout(text: str):
-    from tritonmm.layouts import show
+    from tritonmm.layouts import Swizzle, show
 
-    return show.parse(text)
+    found = show.parse(text)
+    if isinstance(found, Swizzle) and found.b + found.m + abs(found.s) > 30:
+        raise ValueError(f"{found} has a period of more than 2**30 elements, which no tile has")
+    return found
 
 
 def gpu(text: str):
