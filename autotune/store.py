@@ -57,6 +57,10 @@ COMMIT;
 """
 
 
+_UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
+"""What a damaged file raises; its damage may be in the text of SQLite's own complaint."""
+
+
 class StoreError(Exception):
     """A file cannot serve as a store; nothing in it has been changed."""
 
@@ -90,7 +94,7 @@ class Store:
                 # No wait for the disk at each commit, which takes longer than some trials: an end of the process loses
                 # nothing by it, and one of the machine the last trials.
                 self._db.execute("PRAGMA synchronous = NORMAL")
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, *_UNREADABLE) as error:
             raise StoreError(f"{self.path}: cannot be used as a store of trials: {error}") from error
 
     def __enter__(self) -> "Store":
@@ -126,7 +130,7 @@ class Store:
                     (environment.fingerprint(), json.dumps(dataclasses.asdict(environment))),
                 )
                 self._db.execute(f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(values))})", values)
-        except sqlite3.Error as error:
+        except _UNREADABLE as error:
             raise StoreError(f"{self.path}: a trial could not be written: {error}") from error
 
     def find(
@@ -165,7 +169,7 @@ class Store:
     def _rows(self, query: str, values: Sequence = ()) -> list[tuple]:
         try:
             return self._db.execute(query, values).fetchall()
-        except sqlite3.Error as error:
+        except _UNREADABLE as error:
             raise StoreError(f"{self.path}: cannot be read: {error}") from error
 
 
@@ -258,7 +262,7 @@ def _is_current(path: Path) -> bool:
                     " update tritonmm or name another file"
                 )
             damage = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-    except sqlite3.Error as error:
+    except _UNREADABLE as error:
         raise StoreError(f"{path}: not a readable SQLite file ({error}); name another file or move it away") from error
     if damage != "ok":
         raise StoreError(f"{path}: the file is damaged ({damage}); name another file or move it away")
