@@ -116,7 +116,7 @@ def harmless(tmp_path_factory):
 
 @interpreted
 @given(arguments())
-@drill(quick=120, nightly=2000)
+@drill(quick=400, nightly=4000)
 def test_no_command_ends_in_a_traceback(harmless, args):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
