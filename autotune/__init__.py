@@ -24,4 +24,7 @@ fit_l2.py       fits the model of L2 to counters, and checks it on other shapes
 pipeline.py     a study of stages, block_k and epilogues
 transpose.py    a study of bank conflicts
 study.py        the files of studies
+environment.py  what a measurement depends on besides the problem and the config
+checkup.py      whether this machine is fit: versions, GPUs, permissions, places, known traps
+selftest.py     small products of every kernel family, in a process of their own
 """

@@ -80,6 +80,8 @@ class Claims:
         if row is None:
             return True
         owner, host, pid, expires = row
+        if not isinstance(pid, int) or not isinstance(expires, float):
+            return True  # of a file that something else has written to
         return owner == self._owner[0] or expires < now or (host == self._owner[1] and not _runs(pid))
 
     @contextmanager
@@ -97,7 +99,7 @@ class Claims:
 def _runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except OSError:
         pass  # another user's

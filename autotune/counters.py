@@ -80,7 +80,7 @@ def count(
     """
     found: list[Counted | None] = [None] * len(pairs)
     spelled = [(problem_json(problem), config.to_json()) for problem, config in pairs]
-    ncu = _ncu() if pairs else ""
+    ncu = profiler() if pairs else ""
     first = deaths = 0
     while first < len(pairs):
         session = _profile(ncu, spelled, first, seconds)
@@ -136,7 +136,8 @@ class _Session:
     complaint: str
 
 
-def _ncu() -> str:
+def profiler() -> str:
+    """Where NVIDIA's profiler is. Raises CountersError where it is not."""
     found = shutil.which("ncu", path=os.pathsep.join((os.environ.get("PATH", os.defpath), *PLACES)))
     if found is None:
         raise CountersError("counters are read by NVIDIA's profiler ncu, which was not found; put it on PATH")

@@ -98,6 +98,7 @@ class Disposable:
 
     def _death(self) -> str:
         """How the child ended and what it said last."""
+        assert self._process is not None, "it has been started: somebody waits for its answer"
         code = self._process.wait()
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - 4096))

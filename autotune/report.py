@@ -46,7 +46,7 @@ class Progress(progress.Progress):
         self._new = 0
         self._best = 0.0
 
-    def advance(self, trial: Trial, new: bool) -> None:
+    def count(self, trial: Trial, new: bool) -> None:
         """Count a trial. Only new ones make the rate: those from the store take no time."""
         self._new += new
         task = self.tasks[self._task]
@@ -137,7 +137,7 @@ class Tuning:
         if self._bar.console.is_terminal:
             self._bar.stop()
 
-    def advance(self, trial: Trial, new: bool) -> None:
+    def count(self, trial: Trial, new: bool) -> None:
         """Count a trial. Those from the store take no time, and make no rate."""
         self._done += 1
         self._new += new

@@ -144,7 +144,7 @@ def candidates(asked: Problem, gpu: Gpu) -> list[Config]:
         for config, off in _around(base, asked) if base.kernel != "skinny" else ():
             if config not in found and config.fits(asked, gpu):
                 found[config] = us * off
-    return sorted(found, key=found.get)
+    return sorted(found, key=lambda config: found[config])
 
 
 def _around(config: Config, asked: Problem) -> Iterator[tuple[Config, float]]:

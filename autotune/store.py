@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from tritonmm.autotune.environment import Environment
-from tritonmm.autotune.trial import COLUMNS, COUNTED, Counted, Trial, problem_json
+from tritonmm.autotune.trial import COLUMNS, COUNTED, STATUSES, Counted, Trial, problem_json
 from tritonmm.config import Config
 from tritonmm.problem import Problem
 
@@ -27,6 +27,10 @@ APPLICATION = 0x746D6D31
 _NO_RESULTS = ("problem", "config", "source", "regime", "counted")
 
 _RESULTS = tuple(f.name for f in dataclasses.fields(Trial) if f.name not in _NO_RESULTS)
+
+_TYPES = {f"{of}{f.name}": f.type if f.type is str else f.type | int | float
+          for cls, of in ((Trial, ""), (Counted, "counted_")) for f in dataclasses.fields(cls)}  # fmt: skip
+"""What a column may hold. SQLite itself holds anything anywhere."""
 
 _TABLES = f"""
 BEGIN IMMEDIATE;
@@ -51,6 +55,10 @@ PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {SCHEMA};
 COMMIT;
 """
+
+
+_UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
+"""What a damaged file raises; its damage may be in the text of SQLite's own complaint."""
 
 
 class StoreError(Exception):
@@ -86,7 +94,7 @@ class Store:
                 # No wait for the disk at each commit, which takes longer than some trials: an end of the process loses
                 # nothing by it, and one of the machine the last trials.
                 self._db.execute("PRAGMA synchronous = NORMAL")
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, *_UNREADABLE) as error:
             raise StoreError(f"{self.path}: cannot be used as a store of trials: {error}") from error
 
     def __enter__(self) -> "Store":
@@ -99,7 +107,7 @@ class Store:
         self._db.close()
 
     def __len__(self) -> int:
-        return self._db.execute("SELECT count(*) FROM trials").fetchone()[0]
+        return self._rows("SELECT count(*) FROM trials")[0][0]
 
     def add(self, trial: Trial, environment: Environment) -> None:
         """Keep a trial. One that is already there, of the same key, stays as it is."""
@@ -122,32 +130,47 @@ class Store:
                     (environment.fingerprint(), json.dumps(dataclasses.asdict(environment))),
                 )
                 self._db.execute(f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(values))})", values)
-        except sqlite3.Error as error:
+        except _UNREADABLE as error:
             raise StoreError(f"{self.path}: a trial could not be written: {error}") from error
 
     def find(
         self, problem: Problem, config: Config, environment: Environment, source: str, regime: str
     ) -> Trial | None:
-        """The trial of that key, or None."""
-        row = self._db.execute(
+        """The trial of that key, or None. Raises StoreError for a row that is no trial."""
+        rows = self._rows(
             f"SELECT {', '.join(_RESULTS + COUNTED)}"
             " FROM trials LEFT JOIN counters USING (problem, config, environment)"
             " WHERE problem = ? AND config = ? AND environment = ? AND source = ? AND regime = ?",
             (*_key(problem, config), environment.fingerprint(), source, regime),
-        ).fetchone()
-        if row is None:
+        )
+        if not rows:
             return None
-        results, counts = dict(zip(_RESULTS, row, strict=False)), row[len(_RESULTS) :]
-        counted = None if counts[0] is None else Counted(*counts)
+        row = dict(zip(_RESULTS + COUNTED, rows[0], strict=True))
+        if row[COUNTED[0]] is None:
+            row = {name: row[name] for name in _RESULTS}
+        for name, value in row.items():
+            if not isinstance(value, _TYPES[name]) or (name == "status" and value not in STATUSES):
+                raise StoreError(f"{self.path}: damaged: a trial of {problem} has {value!r:.60} for {name}")
+        results = {name: row[name] for name in _RESULTS}
+        counted = Counted(*(row[name] for name in COUNTED)) if COUNTED[0] in row else None
         return Trial(problem=problem, config=config, source=source, regime=regime, counted=counted, **results)
 
     def kills(self, environment: Environment) -> dict[Config, int]:
         """How many trials of each config hung or crashed, of those that did."""
-        rows = self._db.execute(
+        rows = self._rows(
             "SELECT config, count(*) FROM trials WHERE environment = ? AND status IN ('hung', 'crashed') GROUP BY 1",
             (environment.fingerprint(),),
         )
-        return {Config.from_json(config): count for config, count in rows}
+        try:
+            return {Config.from_json(config): count for config, count in rows}
+        except (ValueError, TypeError) as error:
+            raise StoreError(f"{self.path}: damaged: a config of a trial: {error}") from error
+
+    def _rows(self, query: str, values: Sequence = ()) -> list[tuple]:
+        try:
+            return self._db.execute(query, values).fetchall()
+        except _UNREADABLE as error:
+            raise StoreError(f"{self.path}: cannot be read: {error}") from error
 
 
 def write_csv(
@@ -239,7 +262,7 @@ def _is_current(path: Path) -> bool:
                     " update tritonmm or name another file"
                 )
             damage = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-    except sqlite3.Error as error:
+    except _UNREADABLE as error:
         raise StoreError(f"{path}: not a readable SQLite file ({error}); name another file or move it away") from error
     if damage != "ok":
         raise StoreError(f"{path}: the file is damaged ({damage}); name another file or move it away")

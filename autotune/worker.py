@@ -160,5 +160,6 @@ def _asked(request: dict):
 
 
 def _load(named: str):
+    importlib.import_module("tritonmm.public")  # torch with it: not on the first request's time
     module, _, name = named.partition(":")
     return getattr(importlib.import_module(module), name)

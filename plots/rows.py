@@ -9,6 +9,15 @@ from tritonmm.orders import RowMajor, SwizzleMerge, parse
 
 PROBLEM = ["m", "n", "k", "batch", "layout", "dtype"]
 CONFIG = ["kernel", "block_m", "block_n", "block_k", "num_stages", "num_warps", "split_k", "persistent"]
+NUMBERS = {
+    *("m", "n", "k", "batch", "block_m", "block_n", "block_k", "num_stages", "num_warps", "split_k", "split_tail"),
+    *("time_us", "torch_us", "tflops", "dram_read_bytes", "dram_write_bytes", "l2_read_bytes", "hit_rate"),
+    *("error_ratio", "counted_us", "counted_kernels", "counted_dram_read_bytes", "counted_dram_write_bytes"),
+    *("counted_l2_read_bytes", "counted_fabric_bytes", "counted_lookups", "counted_hits", "counted_misses"),
+    "counted_hit_rate",
+}
+"""Columns that have numbers, or nothing."""
+
 LATER = {"split_tail": 1, "cluster": "", "relayout": ""}
 """Columns of a config that older results files lack, and what they were then."""
 
@@ -16,14 +25,21 @@ LATER = {"split_tail": 1, "cluster": "", "relayout": ""}
 def read_csv(path: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
     """The table of a results file and, by key, its comment lines `# key: value` above the header.
 
-    Raises ValueError for a file without a header.
+    Raises ValueError for a file without a header, and for words where numbers should be.
     """
     lines = Path(path).read_text(encoding="utf-8").splitlines()
     comments = list(itertools.takewhile(lambda line: line.startswith("#"), lines))
     if not any(lines[len(comments) :]):
         raise ValueError(f"{path} has no header; a results file is written by `tritonmm sweep --csv`")
     about = {key.strip("# "): value.strip() for key, _, value in (line.partition(":") for line in comments)}
-    return pd.read_csv(path, skiprows=len(comments)), about
+    frame = pd.read_csv(path, skiprows=len(comments))
+    for name, cells in frame.dropna(axis="columns", how="all").items():
+        if name in NUMBERS and not pd.api.types.is_numeric_dtype(cells):
+            words = cells[pd.to_numeric(cells, errors="coerce").isna() & cells.notna()]
+            raise ValueError(f"{path}: column {name} has {str([*words, 'words'][0])[:40]!r}, which is no number")
+        if name == "persistent" and not pd.api.types.is_bool_dtype(cells):
+            raise ValueError(f"{path}: column {name} has something else than True and False")
+    return frame, about
 
 
 def ok(frame: pd.DataFrame, *measured: str) -> pd.DataFrame:

@@ -1,8 +1,9 @@
 """How far a product may be from the exact one, for every comparison with torch.
 
-The bound of an element C is u * |C| + 2 * sqrt(K) * 2^-24 * (|A| |B|): it is rounded to its dtype once, and its K terms
-are summed in fp32. What a function has for |A| |B| and for K is that function itself, of the operands' absolute values,
-and of ones; a derivative's are the derivative's.
+The bound of an element C is u * |C| + 2 * sqrt(K) * 2^-24 * (|A| |B|): it is rounded to its dtype once, among
+subnormals as coarsely as at the smallest normal number, and its K terms are summed in fp32. What a function has for
+|A| |B| and for K is that function itself, of the operands' absolute values, and of ones; a derivative's are the
+derivative's.
 """
 
 import torch
@@ -13,7 +14,8 @@ def assert_within(found, expected, magnitude, terms, roundings=1):
     """found: in its dtype; then in double the exact result, that of the absolute values, and the number of terms."""
     assert found.shape == expected.shape
     unit = torch.finfo(found.dtype).eps / 2
-    bound = roundings * unit * expected.abs() + 2 * terms.sqrt() * 2**-24 * magnitude
+    smallest = torch.finfo(found.dtype).smallest_normal  # below it, units stay as large as there
+    bound = roundings * unit * expected.abs().clamp(min=smallest) + 2 * terms.sqrt() * 2**-24 * magnitude
     error = (found.double() - expected).abs()
     wrong = ~(error <= bound)  # NaN too
     if wrong.any():

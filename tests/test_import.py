@@ -1,7 +1,14 @@
-"""Importing tritonmm costs little: neither Triton is imported nor what commands and figures need, and no GPU wakes."""
+"""Importing tritonmm costs little: neither Triton is imported nor what commands and figures need, and no GPU wakes.
+
+Without torch, it costs nothing until a public name is touched.
+"""
 
 import subprocess
 import sys
+
+import pytest
+
+import tritonmm
 
 HEAVY = {
     "triton", "rich", "click", "dask", "distributed", "pyarrow", "numba", "matplotlib", "pandas", "sqlite3",
@@ -14,10 +21,55 @@ def test_what_importing_does_not_import():
         "import sys, torch; before = set(sys.modules); import tritonmm; print(*(set(sys.modules) - before));"
         "assert not torch.cuda.is_initialized()"
     )
+    ran = python(code)
+    assert "tritonmm.ops" in ran.split()
+    assert not HEAVY & set(ran.split())
+
+
+def python(code: str) -> str:
+    """What a fresh Python prints that runs `code` without a word on stderr."""
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert "tritonmm.ops" in ran.stdout.split()
-    assert not HEAVY & set(ran.stdout.split())
+    return ran.stdout
+
+
+def test_orders_layouts_and_commands_wait_for_no_torch():
+    code = (
+        "import sys, tritonmm, tritonmm.cli; from tritonmm import layouts; tritonmm.orders.parse('hilbert');"
+        "print({'torch', 'triton'} & set(sys.modules))"
+    )
+    assert python(code) == "set()\n"
+
+
+def test_torch_finds_the_operators_wherever_both_are_imported():
+    assert python("import torch, tritonmm; print(torch.ops.tritonmm.product)") == "tritonmm.product\n"
+
+
+@pytest.mark.parametrize("first", ["", "import torch", "import tritonmm.select", "import tritonmm.autotune.space"])
+def test_every_public_name_is_found_whatever_was_imported_before(first):
+    code = (
+        f"{first}\nimport types, tritonmm, tritonmm.public as public\n"
+        "assert not isinstance(tritonmm.select, types.ModuleType)\n"
+        "for name in public.__all__: assert getattr(tritonmm, name) is getattr(public, name), name\n"
+        "from tritonmm import *\n"
+        "print(set(public.__all__) <= set(globals()), set(public.__all__) <= set(dir(tritonmm)), tritonmm.problem)"
+    )
+    assert python(code).startswith("True True <module 'tritonmm.problem'")
+
+
+def test_what_is_no_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'tritonmm' has no attribute 'matmull'"):
+        tritonmm.matmull  # noqa: B018
+
+
+def test_threads_that_touch_names_first_at_once():
+    code = (
+        "import threading, tritonmm\nfound = []\n"
+        "threads = [threading.Thread(target=lambda: found.append(tritonmm.matmul)) for _ in range(8)]\n"
+        "[t.start() for t in threads]; [t.join() for t in threads]\n"
+        "print(len(found), len(set(found)))"
+    )
+    assert python(code) == "8 1\n"
 
 
 def test_names_that_are_functions_and_modules_are_both():
@@ -26,5 +78,4 @@ def test_names_that_are_functions_and_modules_are_both():
         "print(tritonmm.select(64, 64, 64, gpu='h200') == choose(tritonmm.Problem.dense(64, 64, 64),"
         " tritonmm.gpu.spec('h200')))"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert ran.stdout == "True\n", ran.stderr
+    assert python(code) == "True\n"

@@ -42,6 +42,10 @@ def visit_on_device(order, tiles_m, tiles_n, device):
     return visited
 
 
+def test_every_order_that_has_a_spelling_is_compared():
+    assert {type(orders.parse(spelling)) for spelling in SPELLED} == set(orders._ORDERS)
+
+
 @pytest.mark.parametrize("spelling", SPELLED)
 def test_device_is_host(spelling, device):
     order = orders.parse(spelling)

@@ -27,6 +27,10 @@ NO_OVERFLOW = [
 ALL = [*NO_OVERFLOW, *(SplitMerge(f, along=along) for f in FACTORS for along in "mn")]
 
 
+def test_every_order_that_has_a_spelling_is_proved_here():
+    assert {type(order) for order in ALL} == set(orders._ORDERS)
+
+
 def issue_3942(i, m, n, factor):
     """The formula of NVIDIA/Fuser issue #3942, as it stands there, for M x N tiles."""
     megarow = i // (n * factor)

@@ -158,7 +158,7 @@ def test_what_is_no_terminal_gets_a_line_now_and_then(capsys, monkeypatch):
         for number in range(50):
             now[0] += 0.5
             trial = Trial(problem, Config(), "gpu", "quick", "ok", "", time_us=10.0 + number % 7, torch_us=20.0)
-            progress.advance(trial, new=True)
+            progress.count(trial, new=True)
     said = capsys.readouterr().err.splitlines()
     assert said == [
         f"{done} of 100 trials, 2.0/s, {left} min left, best 2.00x torch at {problem}"

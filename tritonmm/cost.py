@@ -105,13 +105,13 @@ def predict(problem: Problem, config: Config, gpu: Gpu) -> Prediction:
     tiles_m, tiles_n = config.tiles(problem)
     tiles = tiles_m * tiles_n * problem.batch * config.split_k
     through_l2 = traffic.l2_read_bytes + traffic.dram_write_bytes
-    parts = {
+    parts: dict[Bound, float] = {
         "tensor cores": _sm_seconds(problem, config, gpu, tiles),
         "device memory": traffic.dram_bytes / (gpu.bandwidth * ACHIEVABLE_BANDWIDTH),
         "l2": through_l2 / (L2_BANDWIDTH_PER_SM * min(gpu.sms, tiles)),
     }
     together = parts | {"launch": LAUNCH}
-    bound = max(together, key=together.get)
+    bound = max(together, key=lambda part: together[part])
     parts["tensor cores"] += DRAM_POWER * parts["device memory"]
     longest = max(parts.values())
     seconds = longest * sum((part / longest) ** OVERLAP for part in parts.values()) ** (1 / OVERLAP)

@@ -39,7 +39,10 @@ def megarows(order: Order) -> tuple[int, str] | None:
 
 def counted(problem: Problem, config: Config, gpu: Gpu, constants: Constants) -> Counts:
     """The counts of a launch in an order that `megarows` knows."""
-    factor, along = megarows(config.order)
+    known = megarows(config.order)
+    if known is None:
+        raise ValueError(f"{config.order} is walked in no megarows")
+    factor, along = known
     tiles_m, tiles_n = config.tiles(problem)
     whole_a, whole_b = problem.m * problem.element_bytes, problem.n * problem.b_element_bytes
     sides = (tiles_m, whole_a / tiles_m), (tiles_n, whole_b / tiles_n)
@@ -120,9 +123,9 @@ class _Walk:
         megarow = self.factor * cols
 
         # Waves that meet a pass; `ends` of them are not whole: the last of a single pass, or first and last.
-        if passes == 1:
-            met, ends = self.waves, 1
-        else:
+        met: float = self.waves
+        ends: float = 1
+        if passes > 1:
             met = (tiles - math.gcd(tiles, programs)) / programs + 1
             ends = 2 * min(met - 1, 1 - math.gcd(tiles, programs) / programs)
         crowd = met * passes / self.waves  # passes that a wave meets
@@ -136,7 +139,7 @@ class _Walk:
             met_low = self.waves - full * megarow // programs if passes == 1 else low * cols / programs + open_
         wave_rows = (met + inside) / met * self.rows / (borders + 1) * crowd
 
-        found, fresh = _Found(), cols
+        found, fresh = _Found(), float(cols)
         for height, count, seen in ((self.factor, full, met + inside - met_low), (low, 1, met_low)):
             if not height:
                 continue

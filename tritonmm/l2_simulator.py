@@ -44,7 +44,7 @@ def simulate(problem: Problem, config: Config, gpu: Gpu, constants: Constants = 
 
     wanted = np.concatenate(waves)
     of_a = wanted < passes * tiles_m
-    panels = [
+    panels_a, panels_b = (
         Panels(
             float(row_bytes[panel].sum()),
             float(_paired(wave, slot, panel, row_bytes)),
@@ -52,8 +52,8 @@ def simulate(problem: Problem, config: Config, gpu: Gpu, constants: Constants = 
             float(row_bytes[wanted[mine]].sum()),
         )
         for panel, mine in ((a, of_a), (b, ~of_a))
-    ]
-    return l2.joined(problem, config, gpu, constants, Counts(*panels, float(missed), len(waves)))
+    )
+    return l2.joined(problem, config, gpu, constants, Counts(panels_a, panels_b, float(missed), len(waves)))
 
 
 def _schedule(problem: Problem, config: Config, gpu: Gpu):

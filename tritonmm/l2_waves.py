@@ -50,7 +50,7 @@ def sampled(problem: Problem, config: Config, gpu: Gpu, constants: Constants) ->
 
     asked_a, asked_b = size[a], size[b]
     written = (asked_a * asked_b).sum(axis=1) * (sum_bytes(problem, config) / (a_elem * b_elem))
-    panels = [
+    panels_a, panels_b = (
         scaled(
             exact,
             *(float(weight @ x) for x in (asked.sum(axis=1), _paired(panel, asked), _nearby(panel, size), distinct)),
@@ -59,9 +59,9 @@ def sampled(problem: Problem, config: Config, gpu: Gpu, constants: Constants) ->
             (passes * tiles_n * problem.m * a_elem, a, asked_a, used[:, :first_b] @ size[:first_b]),
             (passes * tiles_m * problem.n * b_elem, b, asked_b, used[:, first_b:] @ size[first_b:]),
         )
-    ]
+    )
     missed = weight @ _missed(used, wave, size, k, written, held, constants)
-    return Counts(*panels, float(missed), waves)
+    return Counts(panels_a, panels_b, float(missed), waves)
 
 
 @functools.lru_cache(maxsize=64)

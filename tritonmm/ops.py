@@ -22,6 +22,7 @@ ValueError for a config that cannot do it, or for another `tune`.
 """
 
 import math
+from typing import Any
 
 import torch
 
@@ -165,8 +166,7 @@ def addbmm(
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, precision: str = "") -> Tensor:
     """input @ weight.T + bias, as torch.nn.functional.linear: (..., k), (n, k) and (n,) to (..., n)."""
-    given = (input, weight) if bias is None else (input, weight, bias)
-    given = _cast(None, *given)
+    given = _cast(None, input, weight) if bias is None else _cast(None, input, weight, bias)
     check_operands("linear", *given)
     input, weight = given[:2]
     if weight.dim() not in (1, 2) or not input.dim():
@@ -241,12 +241,11 @@ def _again(a: Tensor, b: Tensor, dims: int, out: Tensor | None) -> Tensor | None
     if is_plain(a, b) and not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
         try:
             call = recall(a, b)
-            known = call is not None and (not dims or dims == len(call.shape))
-            fits = known and (out is None or call.takes(out, a, b))
+            if call is None or (dims and dims != len(call.shape)) or not (out is None or call.takes(out, a, b)):
+                return None
         except RuntimeError:  # something has no memory: a sparse tensor, say, which the long way refuses
             return None
-        if fits:
-            return call.plan(a, b, empty(call.shape, call.strides, a) if out is None else out)
+        return call.plan(a, b, empty(call.shape, call.strides, a) if out is None else out)
     return None
 
 
@@ -269,7 +268,7 @@ def _deliver(
     alpha, beta = scalar(name, "alpha", alpha), scalar(name, "beta", beta)
     folded = *a.shape[:-1], b.shape[-1]
     addends = {} if added is None else addend(name, added, beta, folded)
-    options = {"alpha": alpha, "beta": beta, "config": config, "how": how, **addends}
+    options: dict[str, Any] = {"alpha": alpha, "beta": beta, "config": config, "how": how, **addends}
     if tune:
         _check_tune(name, tune, config)
     if out is None:

@@ -19,7 +19,7 @@ import hashlib
 import operator
 import re
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -62,8 +62,8 @@ class Order:
         launched = self.launched(tiles_m, tiles_n)
         if not 0 <= i < launched:
             raise IndexError(f"launch index {i} is outside 0..{launched - 1} of {self} on {tiles_m} x {tiles_n} tiles")
-        m, n = self._map(np.array([i], dtype=np.int64), tiles_m, tiles_n)
-        m, n = int(m[0]), int(n[0])
+        rows, cols = self._map(np.array([i], dtype=np.int64), tiles_m, tiles_n)
+        m, n = int(rows[0]), int(cols[0])
         return (m, n) if m < tiles_m and n < tiles_n else None
 
     def visit(self, tiles_m: int, tiles_n: int) -> np.ndarray:
@@ -110,8 +110,8 @@ class ColumnMajor(Order):
 class _Factored(Order):
     """An order that cuts one axis into megarows. `along="n"` swaps the roles of the two axes."""
 
-    factors: tuple[int, ...]
-    along: str
+    factors: tuple[int, ...]  # type: ignore[misc]  # a constant of other orders' classes, and a value of these
+    along: str  # type: ignore[misc]
 
     def __init__(self, *factors: int, along: str = "m"):
         object.__setattr__(self, "factors", tuple(_factor(f, self.name) for f in factors))
@@ -267,6 +267,10 @@ class Table(Order):
     name: ClassVar[str] = "table"
     closed_form: ClassVar[bool] = False
 
+    tiles: np.ndarray
+    grid: tuple[int, int]
+    digest: str
+
     def __init__(self, tiles):
         given = np.asarray(tiles)
         if given.ndim != 2 or given.shape[1] != 2 or not len(given) or given.dtype.kind not in "iu":
@@ -310,7 +314,8 @@ class Table(Order):
     __repr__ = __str__
 
 
-_SPELLED = {o.name: o for o in (RowMajor, ColumnMajor, SplitMerge, SwizzleMerge, Serpentine, Morton, Hilbert)}
+_ORDERS = (RowMajor, ColumnMajor, SplitMerge, SwizzleMerge, Serpentine, Morton, Hilbert)
+_SPELLED: dict[str, Any] = {order.name: order for order in _ORDERS}
 _SPELLING = re.compile(r"(?P<name>[a-z]+(?:-[a-z]+)*)(?::(?P<factors>-?\d+(?:,-?\d+)*))?(?:@(?P<along>[mn]))?")
 
 
@@ -321,7 +326,7 @@ def parse(text: str) -> Order:
     """
     match = _SPELLING.fullmatch(text.strip()) if isinstance(text, str) else None
     cls = _SPELLED.get(match["name"]) if match else None
-    if cls is None:
+    if match is None or cls is None:
         known = ", ".join(name + (":8" if issubclass(o, _Factored) else "") for name, o in _SPELLED.items())
         raise ValueError(f"unknown order {text!r}; the spellings are {known}, also swizzle-merge:16,8 and ...@n")
     factors = [int(f) for f in match["factors"].split(",")] if match["factors"] else []

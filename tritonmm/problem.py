@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -32,9 +33,9 @@ PRECISIONS = {"fp32": ("ieee", "tf32", "tf32x3", "bf16x3"), "fp8e4m3": ("ieee", 
 INPUTS = tuple(name for name in DTYPES if name != "int32")
 """What operands can be."""
 
-_SCALED = {"dtype": "fp8e4m3", "scales": "tensor"}
+_SCALED: dict[str, Any] = {"dtype": "fp8e4m3", "scales": "tensor"}
 
-KINDS: dict[str, dict[str, str]] = {
+KINDS: dict[str, dict[str, Any]] = {
     **{name: {"dtype": name} for name in (*FLOATS, "int8")},
     **{name: {"dtype": "fp32", "precision": name} for name in PRECISIONS["fp32"][1:]},
     "bf16-fp32": {"dtype": "bf16", "out_dtype": "fp32"},
@@ -65,7 +66,7 @@ def dtype_name(dtype: torch.dtype) -> str:
     known = ", ".join(str(DTYPES[name]) for name in FLOATS)
     elsewhere = {"int8": "; int_mm multiplies int8", "fp8e4m3": "; scaled_mm multiplies fp8"}
     elsewhere["fp8e5m2"] = elsewhere["fp8e4m3"]
-    raise NotImplementedError(f"tritonmm multiplies {known}; got {dtype}{elsewhere.get(name, '')}")
+    raise NotImplementedError(f"tritonmm multiplies {known}; got {dtype}{elsewhere.get(name or '', '')}")
 
 
 def precision_of(dtype: str, precision: str) -> str:
@@ -256,7 +257,7 @@ class Problem:
             return self
         copied = "nt" if self.k_major else self.layout.replace("s", "n")
         letters = (y if name in operands else x for name, x, y in zip("ab", self.layout, copied, strict=True))
-        aligned = {f"{name}_alignment": 16 for name in operands}
+        aligned: dict[str, Any] = {f"{name}_alignment": 16 for name in operands}
         return replace(self, layout="".join(letters), **aligned)
 
     @property

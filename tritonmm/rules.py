@@ -41,11 +41,8 @@ def check_inner(name: str, a: torch.Tensor, b: torch.Tensor, left: torch.Tensor,
 
 def broadcast_batch(name: str, a: torch.Tensor, b: torch.Tensor) -> tuple[int, ...]:
     """The batch of a product of two stacks of matrices."""
-    left, right = a.shape[:-2], b.shape[:-2]
-    if len(left) < len(right):
-        left = (1,) * (len(right) - len(left)) + tuple(left)
-    else:
-        right = (1,) * (len(left) - len(right)) + tuple(right)
+    left, right = tuple(a.shape[:-2]), tuple(b.shape[:-2])
+    left, right = (1,) * (len(right) - len(left)) + left, (1,) * (len(left) - len(right)) + right
     batch = []
     for x, y in zip(left, right, strict=True):
         if x != y and x != 1 and y != 1:

@@ -82,7 +82,7 @@ def best_by(problem: Problem, gpu: Gpu, kernel: str, tables: tuned.Tables) -> Ch
     for row in tables.near(problem):
         if kernel in ("", row.config.kernel):
             us, config = min(_moved(row, problem, gpu), key=lambda pair: pair[0], default=(math.inf, None))
-            if us <= shortest.us * AGREES:
+            if config is not None and us <= shortest.us * AGREES:
                 above = f"its estimate is {us / shortest.us - 1:.1%} above the shortest"
                 return Choice(us, config, f"measured to be fastest for {row.problem} nearby, and {above}")
     return shortest
@@ -90,7 +90,8 @@ def best_by(problem: Problem, gpu: Gpu, kernel: str, tables: tuned.Tables) -> Ch
 
 def estimated(problem: Problem, gpu: Gpu, kernel: str = "") -> Choice:
     """`best` without tables: the config with the shortest estimate."""
-    least, found, reason = math.inf, None, f"no tile of kernel {kernel!r}"
+    least, reason = math.inf, f"no tile of kernel {kernel!r}"
+    found: Config | None = None
     for config, times in _candidates(problem, gpu, kernel):
         shorter = [pair for pair in times if pair[0] < least]  # first, since to see what is legal takes longer
         if shorter:
@@ -106,7 +107,7 @@ def estimated(problem: Problem, gpu: Gpu, kernel: str = "") -> Choice:
 
 def timed(problem: Problem, gpu: Gpu, kernel: str = "") -> dict[Config, float]:
     """All legal configs that are estimated and their microseconds, the shortest estimate first."""
-    found = []
+    found: list[tuple[float, Config]] = []
     for config, times in _candidates(problem, gpu, kernel):
         if config.fits(problem, gpu):
             found += _legal(config, times, problem, gpu)

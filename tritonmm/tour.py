@@ -15,6 +15,7 @@ from tritonmm.autotune.store import Store, write_csv
 from tritonmm.autotune.sweep import sweep
 from tritonmm.orders import Hilbert, Serpentine, SplitMerge, SwizzleMerge
 from tritonmm.plots import comparison, factors, read_csv, visit
+from tritonmm.problem import DTYPES
 
 FACTORS = (1, 4, 8, 12, 16, 24)
 
@@ -48,7 +49,7 @@ def run(source: Source, out: Path) -> int:
     with Store(out / "sweep.sqlite") as store, report.Progress(len(problems) * len(configs)) as progress:
         for trial, new in sweep(problems, configs, store, source):
             trials.append(trial)
-            progress.advance(trial, new)
+            progress.count(trial, new)
     csv = out / "sweep.csv"
     write_csv(csv, trials, source.environment)
     outcome = report.outcome(trials, source, out / "sweep.sqlite", csv)
@@ -73,7 +74,7 @@ def _products(console: Console, measured: bool) -> float:
     largest = 0.0
     for m, n, k, dtype in ((1000, 513, 777, "bf16"), (257, 1001, 300, "fp16"), (129, 200, 333, "fp32")):
         m, n, k = m * scale + 1, n * scale, k * scale
-        a = torch.randn(m, k, device=device).to(tritonmm.problem.DTYPES[dtype])
+        a = torch.randn(m, k, device=device).to(DTYPES[dtype])
         b = torch.randn(k, n, device=device).to(a.dtype)
         found = tritonmm.matmul(a, b).double()
         expected = a.double() @ b.double()

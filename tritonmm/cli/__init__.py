@@ -9,25 +9,43 @@ from tritonmm.version import __version__
 
 
 class _Commands(click.Group):
-    """Errors of the user take one line and exit with 2, an interruption with 130."""
+    """Errors of the user, and files that cannot be read or written, take one line and exit with 2.
 
-    def main(self, *args, standalone_mode: bool = True, **kwargs):
+    An interruption exits with 130.
+    """
+
+    def main(self, *args, standalone_mode=True, **kwargs):
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **kwargs)
         try:
             sys.exit(super().main(*args, standalone_mode=False, **kwargs))
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message(), err=True)
+            sys.exit(2)
         except click.ClickException as error:
             click.echo(f"tritonmm: {error.format_message()}", err=True)
+            sys.exit(2)
+        except OSError as error:
+            click.echo(f"tritonmm: {error}", err=True)
             sys.exit(2)
         except click.Abort:
             click.echo("tritonmm: interrupted", err=True)
             sys.exit(130)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+_END = """\b
+Examples:
+  tritonmm demo
+  tritonmm explain 2049 8192 3584 --gpu h200
+Exits with 0, or with 1 if something was found wrong, 2 if it cannot be done
+as asked, 130 if interrupted.
+"""
+
+
+@click.group(cls=_Commands, epilog=_END, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(__version__, prog_name="tritonmm")
 def main() -> None:
-    """Matrix products in Triton, with the order of the output tiles as a first-class value."""
+    """Matrix products in Triton, with the order of the output tiles as a value."""
 
 
 for command in (

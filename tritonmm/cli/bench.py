@@ -9,8 +9,14 @@ import click
 from tritonmm.cli import needs, values
 from tritonmm.cli.values import Parsed
 
+_END = """\b
+Examples:
+  tritonmm bench --shape 4096x4096x4096 --dtype fp16
+  tritonmm bench --family square,prefill --regime both --csv bench.csv
+"""
 
-@click.command()
+
+@click.command(epilog=_END)
 @click.option("--suite", default="public", help="A suite by name, or a JSON file like it.")
 @click.option(
     "--family",
@@ -33,7 +39,7 @@ from tritonmm.cli.values import Parsed
 @click.option("--csv", "csv_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows as they come.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
 def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path, as_json) -> None:
-    """Measure tritonmm beside torch on every product of a suite.
+    """Measure tritonmm beside torch, product by product.
 
     A ratio is torch's time over ours, round by round in one process, and the median of the rounds.
     Every result is checked before it is timed. Exits with 1 if one is wrong or fails.

@@ -1,35 +1,47 @@
 """`tritonmm doctor`."""
 
+import dataclasses
+import json
+import sys
+
 import click
 
 from tritonmm.cli import needs
 
+_END = """\b
+Examples:
+  tritonmm doctor
+  tritonmm doctor --self-test --json
+"""
 
-@click.command()
-def doctor() -> None:
-    """Print the versions, the GPU and where files are kept."""
-    import platform
 
+@click.command(epilog=_END)
+@click.option("--self-test", is_flag=True, help="Multiply with every kernel that runs here, and compare with float64.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def doctor(self_test, as_json) -> None:
+    """Print versions, GPUs, places of files, and what is wrong with them.
+
+    Exits with 1 if something must be mended, or if a product of the self-test is wrong.
+    """
     import torch
-    import triton
 
-    from tritonmm import gpu
-    from tritonmm.autotune.environment import Environment
+    from tritonmm.autotune import checkup, selftest
 
-    found = torch.cuda.is_available()
-    here = Environment.here(torch.cuda.get_device_name() if found else "")
-    modelled = gpu.default()
-    lines = {
-        "tritonmm": here.tritonmm + (f" at {here.commit}" if here.commit else ""),
-        "python": platform.python_version(),
-        "torch": here.torch,
-        "triton": here.triton,
-        "cuda": here.cuda or "none",
-        "driver": here.driver or "none",
-        "gpu": here.gpu or f"none: kernels run in Triton's interpreter, times are modelled for {modelled.name}",
-        "models": f"{modelled.name}: {'compared' if modelled.verified else 'not compared'} with counters of this GPU",
-        "sweep store": str(needs.default_store()),
-        "triton cache": triton.knobs.cache.dir,
-    }
-    for name, value in lines.items():
-        click.echo(f"{name:>12}  {value}")
+    found, products = [], []
+    for finding in checkup.findings(needs.default_store()):
+        found.append(finding)
+        if not as_json:
+            click.echo(f"{finding.name:>12}  {finding.value}")
+            if finding.trouble:
+                click.echo(f"{'':12}  {'WRONG' if finding.wrong else 'note'}: {finding.trouble}")
+    if self_test:
+        for outcome in selftest.outcomes(interpret=not torch.cuda.is_available()):
+            products.append(outcome)
+            if not as_json:
+                click.echo(f"{outcome.kernel:>12}  {outcome.status}: {outcome.product}, {outcome.said}")
+    wrong = any(finding.wrong for finding in found) or any(each.status == "fail" for each in products)
+    if as_json:
+        said = {"findings": found, "self_test": products}
+        listed = {name: [dataclasses.asdict(each) for each in several] for name, several in said.items()}
+        click.echo(json.dumps({"ok": not wrong} | listed, indent=2))
+    sys.exit(int(wrong))

@@ -1,26 +1,50 @@
 """`tritonmm explain`."""
 
+import dataclasses
+import json
+
 import click
 
 from tritonmm.cli import values
 from tritonmm.cli.values import Parsed
 
+_END = """\b
+Examples:
+  tritonmm explain 2049 8192 3584 --dtype bf16 --layout nt
+  tritonmm explain 1 28672 4096 --gpu h200 --json
+"""
 
-@click.command()
+
+@click.command(epilog=_END)
 @click.argument("m", type=Parsed("m", values.size))
 @click.argument("n", type=Parsed("n", values.size))
 @click.argument("k", type=Parsed("k", values.size))
 @click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16")
 @click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nt")
-@click.option("--batch", type=Parsed("size", values.size), default="1")
+@click.option("--batch", type=Parsed("size", values.size), default="1", help="Products of that size.")
 @click.option("--gpu", type=Parsed("name", values.gpu), help="A GPU by name.  [default: this machine's, or the h200]")
-def explain(m, n, k, dtype, layout, batch, gpu) -> None:
-    """Print how a product of m x k by k x n is computed, and why: explain 2049 8192 3584 --layout nt."""
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def explain(m, n, k, dtype, layout, batch, gpu, as_json) -> None:
+    """Print how a product of M x K by K x N is computed, and why.
+
+    Needs no GPU, and computes nothing. Times and traffic are the model's, unless the product was tuned.
+    """
     from tritonmm.explanation import Explanation
     from tritonmm.problem import KINDS, Problem
 
     problem = Problem.dense(m, n, k, batch=batch, layout=layout, **KINDS[dtype])
     try:
-        click.echo(str(Explanation.of(problem, gpu)))
+        found = Explanation.of(problem, gpu)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+    if not as_json:
+        click.echo(str(found))
+        return
+    said = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
+    said |= {
+        "problem": dataclasses.asdict(problem),
+        "gpu": found.gpu.name,
+        "config": json.loads(found.config.to_json()),
+    }
+    said["traffic"] = dataclasses.asdict(found.traffic) | {"hit_rate": found.traffic.hit_rate}
+    click.echo(json.dumps(said, indent=2))

@@ -1,5 +1,6 @@
 """`tritonmm order`."""
 
+import json
 from pathlib import Path
 
 import click
@@ -7,20 +8,38 @@ import click
 from tritonmm.cli import needs, values
 from tritonmm.cli.values import Parsed
 
+_END = """\b
+Examples:
+  tritonmm order swizzle-merge:3 --grid 8x5
+  tritonmm order hilbert --grid 16x16 --png hilbert.png
+"""
 
-@click.command()
+
+@click.command(epilog=_END)
 @click.argument("order", type=Parsed("order", values.order))
 @click.option("--grid", type=Parsed("grid", values.grid), default="8x8", help="Rows x columns of tiles.")
 @click.option("--png", type=click.Path(path_type=Path), help="Draw it too, as PNG and SVG.")
-def order(order, grid, png) -> None:
-    """Print when each tile of a grid is visited: order swizzle-merge:3 --grid 8x5."""
+@click.option("--json", "as_json", is_flag=True, help="Print tiles as JSON: [m, n] a program, null if it overflows.")
+def order(order, grid, png, as_json) -> None:
+    """Print when each tile of a grid is visited.
+
+    ORDER is row-major, column-major, split-merge:8, swizzle-merge:8 or :16,8, serpentine:8, morton or hilbert;
+    with @n, as in swizzle-merge:8@n, columns are cut instead of rows.
+    """
+    launched = order.launched(*grid)
+    if launched > values.MOST_TILES:
+        raise click.UsageError(f"{order} launches {launched} programs there; at most {values.MOST_TILES} are shown")
+    overflow = launched - grid[0] * grid[1]
+    drawn = needs.plots("visit").draw([order], *grid, png) if png else ()
+    if as_json:
+        tiles = [[m, n] if m >= 0 else None for m, n in order.visit(*grid).tolist()]
+        said = {"order": str(order), "grid": grid, "launched": launched, "overflow": overflow, "tiles": tiles}
+        click.echo(json.dumps(said | {"files": list(map(str, drawn))}))
+        return
     when = {tile: i for i, tile in enumerate(map(tuple, order.visit(*grid).tolist()))}
     width = len(str(max(when.values())))
     for m in range(grid[0]):
         click.echo(" ".join(f"{when[m, n]:{width}}" for n in range(grid[1])))
-    overflow = order.launched(*grid) - grid[0] * grid[1]
-    click.echo(f"{order} on {grid[0]} x {grid[1]} tiles: {order.launched(*grid)} programs, {overflow} of them overflow")
-    if png:
-        visit = needs.plots("visit")
-        for path in visit.draw([order], *grid, png):
-            click.echo(path)
+    click.echo(f"{order} on {grid[0]} x {grid[1]} tiles: {launched} programs, {overflow} of them overflow")
+    for path in drawn:
+        click.echo(path)

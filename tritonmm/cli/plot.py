@@ -1,5 +1,6 @@
 """`tritonmm plot`."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -7,28 +8,37 @@ import click
 
 from tritonmm.cli import needs
 
+_END = """\b
+Example:
+  tritonmm plot sweep.csv --out figures
+"""
 
-@click.command()
+
+@click.command(epilog=_END)
 @click.argument("results", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=".", help="Folder for the figures.")
-def plot(results, out) -> None:
-    """Draw the results of a sweep: plot sweep.csv --out figures.
+@click.option("--json", "as_json", is_flag=True, help="Print the files' names, and what was left out, as JSON.")
+def plot(results, out, as_json) -> None:
+    """Draw the results of a sweep.
 
     Hit rate, traffic and throughput against the swizzle factor, the orders compared, the model against
     the counters, and the cost of overflow, each as PNG and SVG. What the results have no data for is
-    left out, and said.
+    left out, and said. Exits with 1 if that is all.
     """
     plots = needs.plots()
     try:
         frame, about = plots.read_csv(results)
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
-    written = []
+    written, left_out = [], {}
     for name in ("factors", "comparison", "validation", "overflow"):
         try:
             written += needs.plots(name).draw(frame, about, out / f"{results.stem}-{name}")
         except ValueError as error:
+            left_out[name] = str(error)
             click.echo(f"tritonmm: no {name} figure: {error}", err=True)
-    for path in written:
-        click.echo(path)
+    if as_json:
+        click.echo(json.dumps({"files": list(map(str, written)), "left_out": left_out}, indent=2))
+    else:
+        click.echo("\n".join(map(str, written)), nl=bool(written))
     sys.exit(0 if written else 1)

@@ -9,8 +9,14 @@ import click
 from tritonmm.cli import needs, values
 from tritonmm.cli.values import Parsed
 
+_END = """\b
+Examples:
+  tritonmm sweep --m 1000,2049,4096 --factors 1,2,4,8,16 --csv sweep.csv
+  tritonmm sweep --gpu h100 --orders row-major,hilbert --json
+"""
 
-@click.command()
+
+@click.command(epilog=_END)
 @click.option("--m", "ms", type=Parsed("sizes", values.sizes), default="1000,2048,2049,4096", help="Rows of A, a list.")
 @click.option("--n", type=Parsed("size", values.size), default="4096", help="Columns of B.")
 @click.option("--k", type=Parsed("size", values.size), default="4096", help="Columns of A, rows of B.")
@@ -35,16 +41,17 @@ from tritonmm.cli.values import Parsed
 @click.option(
     "--store", "store_path", type=click.Path(path_type=Path), help="SQLite file; sweeping again continues it."
 )
-@click.option("--csv", "csv_path", type=click.Path(path_type=Path), help="Export this sweep's trials.")
+@click.option("--csv", "csv_path", type=click.Path(dir_okay=False, path_type=Path), help="Export this sweep's trials.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
 def sweep(
     ms, n, k, dtype, layout, kernel, blocks, stages, warps, tile_orders, factors, persistent, regime, counters, gpu,
     store_path, csv_path, as_json,
 ):  # fmt: skip
-    """Check and time every config on every problem, into a store and a CSV file.
+    """Check and time every config on every problem.
 
-    Without a GPU, times come from the model, and each config is checked in Triton's interpreter on
-    a smaller problem. Exits with 1 if a trial was wrong or failed, or if nothing could be counted.
+    Trials go into a store, from which the same command continues, and into a CSV file. Without a GPU, times come from
+    the model, and each config is checked in Triton's interpreter on a smaller problem. Exits with 1 if a trial was
+    wrong or failed, or if nothing could be counted.
     """
     source = needs.source(gpu, regime)
     if counters and source.source == "model":
@@ -72,7 +79,7 @@ def sweep(
             with report.Progress(len(problems) * len(configs)) as progress:
                 for trial, new in sweeping.sweep(problems, configs, store, source):
                     trials.append(trial)
-                    progress.advance(trial, new)
+                    progress.count(trial, new)
             uncounted = ""
             if counters:
                 trials, uncounted = _counted(trials, store, source.environment)

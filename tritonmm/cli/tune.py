@@ -15,7 +15,15 @@ from tritonmm.cli.values import Parsed
 _SEARCHES = ("exhaustive", "model", "halving")
 
 
-@click.command()
+_END = """\b
+Examples:
+  tritonmm tune --dry-run
+  tritonmm tune --suite mine.json --budget 30
+  tritonmm tune --m 100,2049 --n 4096 --k 4096
+"""
+
+
+@click.command(epilog=_END)
 @click.option("--suite", default="public", help="A suite by name, or a JSON file like it.")
 @click.option("--m", "ms", type=Parsed("sizes", values.sizes), help="Rows of A, a list, instead of a suite.")
 @click.option("--n", type=Parsed("size", values.size), help="Columns of B, with --m.")
@@ -35,7 +43,9 @@ def tune(
     suite, ms, n, k, dtype, layout, search, budget, gpus, scheduler, store_path, csv_path, parquet_path, dry_run,
     as_json,
 ):  # fmt: skip
-    """Find the fastest config of each product, on all GPUs, for `tritonmm.select` to use from then on.
+    """Find the fastest config of each product, on all GPUs.
+
+    What is found goes into the table that `tritonmm.select` reads from then on.
 
     Every config is checked before it is timed, in a process that may hang or crash. What is measured is kept at once:
     the same command continues after an interruption. See docs/tuning.md. Exits with 1 if a product has no right config.
@@ -51,7 +61,6 @@ def tune(
     from tritonmm.autotune.engine import Engine, EngineError
     from tritonmm.autotune.store import Store, StoreError, write_csv, write_parquet
     from tritonmm.autotune.trial import COLUMNS
-    from tritonmm.tuned.table import TableError
 
     store_path = store_path or needs.default_store()
     trials = []
@@ -69,14 +78,14 @@ def tune(
                 for trial, new in engine.run(hunts, deadline):
                     trials.append(trial)
                     measured += new
-                    progress.advance(trial, new)
+                    progress.count(trial, new)
             minutes = (time.monotonic() - begun) / 60
         if csv_path:
             write_csv(csv_path, trials, engine.environment, (*COLUMNS, "regime"))
         if parquet_path:
             write_parquet(parquet_path, trials, engine.environment)
         table = _publish(hunts, engine)
-    except (StoreError, EngineError, TableError, OSError) as error:
+    except (StoreError, EngineError, OSError) as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         command = shlex.join(["tritonmm", *sys.argv[1:]])
@@ -162,7 +171,10 @@ def _publish(hunts, engine) -> Path | None:
         return None
     from tritonmm import tuned
 
-    return tuned.publish(winners, engine.gpu)
+    try:
+        return tuned.publish(winners, engine.gpu)
+    except ValueError as error:
+        raise click.ClickException(f"the winners are in the store, and not published: {error}") from None
 
 
 def _dry_run(problems, search: str, budget: float | None, gpus: int | None, as_json: bool) -> None:

@@ -4,6 +4,9 @@ from collections.abc import Callable
 
 import click
 
+MOST_TILES = 2**20
+"""Tiles, programs or elements that a command prints or draws one by one."""
+
 
 class Parsed(click.ParamType):
     """A value made of text by `parse`, whose ValueError is the user's."""
@@ -22,6 +25,8 @@ class Parsed(click.ParamType):
 def size(text: str) -> int:
     if not text.strip().isdecimal() or not int(text):
         raise ValueError(f"{text.strip()!r} is not a whole number above 0")
+    if len(text.strip()) > 10 or int(text) >= 2**31:
+        raise ValueError(f"{text.strip()!r} is too large; it must be below 2**31")
     return int(text)
 
 
@@ -33,7 +38,10 @@ def grid(text: str) -> tuple[int, int]:
     tiles_m, by, tiles_n = text.partition("x")
     if not by:
         raise ValueError(f"{text!r} is not a grid; it is rows x columns of tiles, as in 8x5")
-    return size(tiles_m), size(tiles_n)
+    rows, cols = size(tiles_m), size(tiles_n)
+    if rows * cols > MOST_TILES:
+        raise ValueError(f"{text!r} has {rows * cols} places; at most {MOST_TILES} are shown")
+    return rows, cols
 
 
 def order(text: str):
@@ -67,22 +75,29 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def shape(text: str) -> tuple[int, int, int]:
-    parts = text.split("x")
-    if len(parts) != 3:
-        raise ValueError(f"{text!r} is not a product; it is M x N x K, as in 4096x4096x4096")
-    return tuple(map(size, parts))
+    try:
+        m, n, k = text.split("x")
+    except ValueError:
+        raise ValueError(f"{text!r} is not a product; it is M x N x K, as in 4096x4096x4096") from None
+    return size(m), size(n), size(k)
 
 
 def config(text: str):
     from tritonmm.config import Config
 
-    return Config.from_json(text)
+    try:
+        return Config.from_json(text)
+    except (TypeError, RecursionError):
+        raise ValueError(f"{text[:60]!r} is not a config") from None
 
 
 def layout(text: str):
-    from tritonmm.layouts import show
+    from tritonmm.layouts import Swizzle, show
 
-    return show.parse(text)
+    found = show.parse(text)
+    if isinstance(found, Swizzle) and found.b + found.m + abs(found.s) > 30:
+        raise ValueError(f"{found} has a period of more than 2**30 elements, which no tile has")
+    return found
 
 
 def gpu(text: str):

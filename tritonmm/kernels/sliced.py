@@ -23,6 +23,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
 from tritonmm.kernels.follow import follow_previous_grid
+from tritonmm.kernels.gluon_api import copy_async
 from tritonmm.kernels.order import tile_at
 from tritonmm.kernels.tile import multiple_of
 

@@ -6,7 +6,7 @@ coordinate. They raise ValueError where no layout obeys the law, also where CuTe
 
 import math
 
-from tritonmm.layouts.layout import IntTuple, Layout, prefixes
+from tritonmm.layouts.layout import Layout, prefixes
 
 
 def coalesce(layout: Layout) -> Layout:
@@ -33,7 +33,7 @@ def composition(a, b):
     modes = _merged(a, extend=True)
     used = [0] * len(modes)
 
-    def through(shape: IntTuple, stride: IntTuple) -> Layout:
+    def through(shape, stride) -> Layout:
         if isinstance(shape, tuple):
             return Layout.of(*map(through, shape, stride))
         parts = _through(modes, used, shape, stride)
@@ -145,7 +145,7 @@ def _merged(layout: Layout, extend: bool = False) -> list[tuple[int, int]]:
 
     extend: numbers past the size map alike too; a last leaf of extent 1 is then what they continue in.
     """
-    merged = []
+    merged: list[tuple[int, int]] = []
     leaves = layout.leaves()
     for i, (extent, stride) in enumerate(leaves):
         if extent == 1 and not (extend and i == len(leaves) - 1):

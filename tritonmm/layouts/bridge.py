@@ -105,7 +105,8 @@ def _nvmma_of(tile, shape: Sequence[int], elem_bits: int) -> tuple[int, int, int
 
 def _paddings(layout: Layout, fast: int) -> list[tuple[int, int]]:
     """(interval, padding) pairs, none where the layout is compact with mode `fast` fastest."""
-    pads, before = [], 1
+    pads: list[tuple[int, int]] = []
+    before = 1
     for extent, stride in (*coalesce(layout[fast]).leaves(), *coalesce(layout[1 - fast]).leaves()):
         if extent == 1:
             continue
@@ -119,7 +120,7 @@ def _paddings(layout: Layout, fast: int) -> list[tuple[int, int]]:
 
 
 def _padded(layout, shape: Sequence[int]) -> Layout:
-    bits = [[], []]  # of each dimension: (bit of the coordinate, its stride)
+    bits: list[list[tuple[int, int]]] = [[], []]  # of each dimension: (bit of the coordinate, its stride)
     for i, basis in enumerate(layout.offset_bases):
         reached = (1 << i) + sum((1 << i) // interval * padding for interval, padding in layout.interval_padding_pairs)
         for dim in (0, 1):

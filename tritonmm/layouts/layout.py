@@ -42,7 +42,7 @@ class Layout:
     """
 
     shape: IntTuple
-    stride: IntTuple = None
+    stride: IntTuple = None  # type: ignore[assignment]  # it is made before anybody sees the layout
 
     def __post_init__(self):
         shape = _integers(self.shape, "shape", 1)
@@ -72,7 +72,7 @@ class Layout:
 
     def __getitem__(self, mode: int) -> "Layout":
         """One mode as a layout."""
-        if isinstance(self.shape, int):
+        if isinstance(self.shape, int) or isinstance(self.stride, int):
             return (self,)[mode]
         return Layout(self.shape[mode], self.stride[mode])
 
@@ -107,7 +107,7 @@ def offsets_of(layout) -> np.ndarray:
     return layout(np.arange(math.prod(extents))).reshape(extents, order="F")
 
 
-def _offset(coord, shape: IntTuple, stride: IntTuple):
+def _offset(coord, shape, stride):
     if isinstance(coord, tuple):
         if isinstance(shape, int) or len(coord) != len(shape):
             raise ValueError(f"coordinate {coord} does not fit the shape {_text(shape)}")

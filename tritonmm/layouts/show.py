@@ -96,7 +96,7 @@ def _atom_lines(atom: Atom) -> list[str]:
     lines = [f"{atom.name}: {atom.m} x {atom.n} x {atom.k}, {result} = {inputs[0]} * {inputs[1]} + {inputs[2]},"
              f" {atom.threads} threads"]  # fmt: skip
     for letter, (tv, shape) in atom.operands().items():
-        rows, cols = {"A": "mk", "B": "nk", "C": "mn"}[letter]
+        rows, cols = {"A": ("m", "k"), "B": ("n", "k"), "C": ("m", "n")}[letter]
         threads, values = owners(tv, shape)
         cells = np.char.add(np.char.add(threads.astype(str), "."), values.astype(str))
         lines += ["", f"{letter} ({rows}, {cols}): thread, value -> {rows} + {shape[0]} {cols}  {tv}"]

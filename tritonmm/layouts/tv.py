@@ -55,14 +55,16 @@ def blocked(
     Each argument has a number for each of the tile's two modes; `order` names the modes, the fastest first. Raises
     ValueError where the layout is larger than the tile.
     """
-    tile = Layout(tuple(shape))
-    lanes, wide, values, repeats = [], [], [], []
+    lanes: list[Layout] = []
+    wide: list[Layout] = []
+    values: list[Layout] = []
+    repeats: list[Layout] = []
     for dim in order:
-        step = tile.stride[dim]
+        first = step = (1, shape[0])[dim]
         for modes, count in ((values, size_per_thread), (lanes, threads_per_warp), (wide, warps)):
             modes.append(Layout(count[dim], step))
             step *= count[dim]
-        spanned = step // tile.stride[dim]
+        spanned = step // first
         if shape[dim] % spanned:
             raise ValueError(f"blocked: {spanned} elements along mode {dim} do not divide the {shape[dim]} of the tile")
         repeats.append(Layout(shape[dim] // spanned, step))

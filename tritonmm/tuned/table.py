@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
@@ -188,7 +189,7 @@ def _config(found: object) -> Config:
     return Config.from_json(json.dumps(found))
 
 
-def _object(name: str, found: object, cls: type) -> dict[str, object]:
+def _object(name: str, found: object, cls: type) -> dict[str, Any]:
     if not isinstance(found, dict) or set(found) - {field.name for field in fields(cls)}:
         raise ValueError(f"{name} must be an object with {', '.join(field.name for field in fields(cls))}")
     return found

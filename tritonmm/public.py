@@ -1,0 +1,39 @@
+"""The public names: what `tritonmm` has, imported from where they are made."""
+
+from tritonmm import gpu, l2, layouts, orders
+from tritonmm.config import Config
+from tritonmm.explanation import Explanation, explain
+from tritonmm.ops import addbmm, addmm, baddbmm, bmm, dot, linear, matmul, mm, mv
+from tritonmm.override import disable, enable, use
+from tritonmm.problem import Problem
+from tritonmm.quantized import int_mm, scaled_mm, weight_only_linear
+from tritonmm.select import select
+from tritonmm.version import __version__
+
+__all__ = [
+    "Config",
+    "Explanation",
+    "Problem",
+    "__version__",
+    "addbmm",
+    "addmm",
+    "baddbmm",
+    "bmm",
+    "disable",
+    "dot",
+    "enable",
+    "explain",
+    "gpu",
+    "int_mm",
+    "l2",
+    "layouts",
+    "linear",
+    "matmul",
+    "mm",
+    "mv",
+    "orders",
+    "scaled_mm",
+    "select",
+    "use",
+    "weight_only_linear",
+]
