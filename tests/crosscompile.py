@@ -13,21 +13,31 @@ import os
 import re
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import triton
+from compile_cases import (
+    cases,
+    cluster_cases,
+    hopper_cases,
+    kind_cases,
+    persistent_cases,
+    relayout_cases,
+    skinny_cases,
+    sliced_cases,
+    transpose_cases,
+)
 from triton.runtime import driver
 
 from tritonmm import gpu as gpus
-from tritonmm import orders, skinny, sliced
+from tritonmm import sliced
 from tritonmm.autotune.precompile import Elsewhere
 from tritonmm.config import HAS_CLUSTERS, Config, consumer_grid, shared_bytes
 from tritonmm.launch import transpose as transposes
 from tritonmm.launch.relayout import RESIDENT
 from tritonmm.plan import bind
-from tritonmm.problem import DTYPES, KINDS, Epilogue, Problem
-from tritonmm.select import choose
+from tritonmm.problem import DTYPES, Problem
 
 LOGS: dict[str, str] = {}
 """What ptxas said of each kernel; a kernel that is compiled twice comes from Triton's cache, with no log."""
@@ -92,246 +102,6 @@ def read_amd(kernel) -> Compiled:
     return Compiled(count["vgpr_count"], 4 * count["vgpr_spill_count"], kernel.metadata.shared, "", assembly)
 
 
-def cases():
-    """(gpu, problem, config): what `select` chooses for typical problems, for each target."""
-    for gpu in map(gpus.spec, ("a100", "h200", "b200", "mi300x")):
-        for dtype in ("bf16", "fp16", "fp32"):
-            for m, n, k, layout in (
-                (4096, 4096, 4096, "nn"),
-                (1000, 4096, 1000, "nt"),
-                (17, 333, 77, "tn"),
-                (1, 4096, 1, "tt"),
-            ):
-                precision = "tf32" if dtype == "fp32" and layout == "nn" else "ieee"
-                problem = Problem.dense(m, n, k, dtype=dtype, layout=layout, precision=precision)
-                yield gpu, problem, choose(problem, gpu)
-    h200 = gpus.spec("h200")
-    problem = Problem(m=4000, n=4096, k=4096)
-    for order in ("row-major", "split-merge:8", "swizzle-merge:16,8@n", "serpentine:8", "hilbert"):
-        yield h200, problem, Config(block_n=256, persistent=True, order=orders.parse(order))
-
-
-HOPPER = {
-    # (block_m, block_n, block_k, num_stages, num_warps)
-    (128, 256, 64, 4, 8), (256, 128, 64, 4, 8), (128, 128, 64, 6, 8), (128, 128, 128, 3, 8), (192, 128, 64, 5, 12),
-    (128, 64, 64, 8, 8), (128, 64, 128, 4, 8), (64, 256, 64, 5, 8), (64, 128, 64, 8, 8), (64, 128, 128, 4, 4),
-    (64, 64, 64, 8, 4), (64, 64, 128, 6, 4), (192, 256, 64, 3, 12), (256, 192, 64, 3, 8), (192, 192, 64, 4, 12),
-    (128, 192, 64, 5, 8), (128, 384, 64, 3, 8), (384, 128, 64, 3, 12), (64, 192, 64, 6, 4),
-}  # fmt: skip
-
-
-HOPPER_KINDS = {
-    # what of other dtypes than bf16 and fp16 is multiplied: (block_m, block_n, bytes of K, num_stages, num_warps)
-    "int8": {(128, 256, 128, 4, 8), (192, 256, 128, 3, 12), (256, 192, 128, 3, 8), (64, 64, 128, 8, 4)},
-    "tf32": {(128, 256, 128, 4, 8), (192, 256, 128, 3, 12), (64, 128, 128, 8, 8)},
-    "fp8": {(128, 256, 128, 4, 8), (256, 192, 128, 3, 8), (64, 64, 128, 8, 4)},
-    "fp8-row": {(128, 256, 128, 4, 8), (192, 256, 128, 3, 12)},
-    "fp8-e5m2": {(128, 256, 128, 4, 8)},
-    "fp8-ieee": {(128, 256, 128, 4, 8), (256, 128, 128, 4, 8)},
-    "fp8-row-ieee": {
-        (128, 256, 128, 4, 8), (256, 128, 128, 4, 8), (128, 128, 128, 6, 8), (192, 128, 128, 5, 12), (64, 64, 128, 8, 4)
-    },
-    "fp8-block": {
-        (128, 256, 128, 4, 8), (256, 128, 128, 4, 8), (128, 128, 128, 6, 8), (192, 128, 128, 5, 12),
-        (64, 128, 128, 8, 8), (64, 64, 128, 8, 4),
-    },
-}  # fmt: skip
-
-
-CLUSTERS = {
-    # (block_m, block_n, block_k, num_stages, num_warps, cluster), the blocks of both CTAs together
-    (256, 256, 64, 4, 8, "m"), (256, 256, 64, 4, 8, "n"), (256, 128, 64, 6, 8, "m"), (128, 256, 64, 5, 8, "m"),
-    (256, 128, 64, 4, 8, "n"), (128, 128, 64, 8, 4, "m"), (384, 128, 64, 5, 12, "m"), (384, 128, 64, 3, 12, "n"),
-    (128, 384, 64, 4, 12, "n"),
-}  # fmt: skip
-
-
-def hopper_case(
-    blocks=(128, 256, 64, 4, 8), cluster="", n=4096, order="swizzle-merge:8", split_k=1, split_tail=1, **fields
-):
-    """(gpu, problem, config) of a typical product by the Hopper kernel."""
-    out_alignment = 16 if n % 8 == 0 else 4 if fields.get("dtype") == "int8" else 2
-    problem = Problem(m=4000, n=n, k=4096, out_alignment=out_alignment, **fields)
-    config = Config("hopper", *blocks, split_k, split_tail, True, orders.parse(order), cluster)
-    return gpus.spec("h200"), problem, config
-
-
-def hopper_cases():
-    """Every tile, then every layout, dtype, epilogue and order of the largest, of the Hopper kernel."""
-    case = hopper_case
-    for blocks in sorted(HOPPER):
-        for layout in ("nn", "nt"):
-            yield case(blocks, layout=layout)
-    for blocks in ((128, 256, 64, 4, 8), (256, 128, 64, 4, 8), (192, 128, 64, 5, 12), (64, 256, 64, 5, 8)):
-        for layout in ("tn", "tt"):
-            yield case(blocks, layout=layout)
-    everything = Epilogue(scaled=True, bias=True, c=True)
-    yield case(dtype="fp16")
-    yield case(out_dtype="fp32")
-    yield case(epilogue=everything)
-    yield case((256, 128, 64, 4, 8), epilogue=everything)
-    for blocks in ((192, 256, 64, 3, 12), (256, 192, 64, 3, 8)):
-        for more in ({"epilogue": Epilogue(scaled=True, bias=True)}, {"out_dtype": "fp32"}, {"order": "hilbert"}):
-            yield case(blocks, layout="nt", **more)
-    yield case(n=1023, layout="nt")
-    yield case(n=1023, layout="nt", out_dtype="fp32")
-    yield case(n=1023, layout="nt", epilogue=everything)
-    for blocks in sorted(HOPPER):
-        gpu, problem, config = case(blocks, split_k=4)
-        if config.fits(problem, gpu):  # not tiles of two strips
-            yield gpu, problem, config
-    yield case(split_tail=8)
-    yield case(split_tail=8, n=1023, layout="nt")
-    yield case(split_tail=8, epilogue=everything)
-    yield case(split_tail=8, n=1023, layout="nt", epilogue=everything)
-    yield case(batch=3)
-    for order in ("row-major", "column-major", "split-merge:8", "swizzle-merge:16,8@n", "serpentine:8", "hilbert"):
-        yield case(order=order)
-
-
-def kind_cases():
-    """The Hopper kernel's tiles for operands of 1 and 4 bytes, with their scales; the tile kernel's on every target."""
-    case = hopper_case
-    for kind, tiles in HOPPER_KINDS.items():
-        fields = {"layout": "nt"} | KINDS[kind]
-        size = DTYPES[fields["dtype"]].itemsize
-        for block_m, block_n, k_bytes, *rest in sorted(tiles):
-            yield case((block_m, block_n, k_bytes // size, *rest), **fields)
-    int8, fp8 = {"layout": "nt", "dtype": "int8"}, {"layout": "nt", "dtype": "fp8e4m3"}
-    everything = Epilogue(scaled=True, bias=True, c=True)
-    yield case((128, 256, 128, 4, 8), n=1023, **int8)
-    yield case((128, 128, 128, 6, 8), split_k=4, **int8)
-    yield case((128, 256, 128, 4, 8), scales="row", out_dtype="bf16", epilogue=Epilogue(bias=True), **int8)
-    yield case((128, 256, 128, 4, 8), scales="row", precision="fast", out_dtype="fp32", epilogue=everything, **fp8)
-    yield case((128, 256, 128, 4, 8), scales="tensor", precision="fast", n=1023, **fp8)
-    for scales in ("128x1", "1x1"):
-        yield case((128, 128, 128, 6, 8), scales=scales, epilogue=Epilogue(bias=True), **fp8)
-    yield case((128, 128, 128, 6, 8), scales="1x128", n=1023, split_k=4, **fp8)
-    for blocks in ((128, 256, 128, 4, 8), (256, 128, 128, 4, 8)):
-        for scales in ("tensor", "row", "1x128"):
-            yield case(blocks, scales=scales, split_tail=4, out_dtype="fp32", epilogue=Epilogue(bias=True), **fp8)
-    yield case((128, 128, 128, 6, 8), scales="tensor", n=1023, out_dtype="fp32", epilogue=Epilogue(bias=True), **fp8)
-    yield case((128, 256, 32, 4, 8), layout="nt", dtype="fp32", precision="tf32", epilogue=everything)
-    for gpu in map(gpus.spec, ("a100", "h200", "b200", "mi300x")):
-        for kind in ("fp64", "tf32x3", "bf16x3", "int8", "fp8", "fp8-block", "bf16-int8"):
-            for m, n, k, layout in ((4096, 4096, 4096, "nt"), (1001, 4095, 1001, "nn")):
-                problem = Problem.dense(m, n, k, layout=layout, **KINDS[kind])
-                with contextlib.suppress(ValueError):  # no fp8e4m3 on the oldest, no tf32x3 on AMD
-                    yield gpu, problem, unrelaid(choose(problem, gpu, "tile"), problem, gpu)
-
-
-def unrelaid(config: Config, problem: Problem, gpu: gpus.Gpu) -> Config:
-    """The config that reads operands where they lie, if it can."""
-    there = replace(config, relayout="")
-    return there if there.fits(problem, gpu) else config
-
-
-def cluster_cases():
-    """The Hopper kernel's clusters: every tile in every layout, and the rest for the two largest."""
-    everything = Epilogue(scaled=True, bias=True, c=True)
-    for *blocks, cluster in sorted(CLUSTERS):
-        for layout in ("nn", "nt", "tn", "tt"):
-            yield hopper_case(blocks, cluster, layout=layout)
-        yield hopper_case(blocks, cluster, epilogue=everything)
-        yield hopper_case(blocks, cluster, n=1023, layout="nt")
-        gpu, problem, config = hopper_case(blocks, cluster, n=1023, layout="nt", epilogue=everything)
-        if config.fits(problem, gpu):  # not the tallest, and not with three consumers
-            yield gpu, problem, config
-    for cluster in ("m", "n"):
-        for more in (
-            {"dtype": "fp16"}, {"out_dtype": "fp32"}, {"batch": 3}, {"order": "split-merge:8"}, {"order": "hilbert"}
-        ):  # fmt: skip
-            yield hopper_case((256, 256, 64, 4, 8), cluster, **more)
-
-
-PERSISTENT = {
-    (128, 256, 64, 3, 8), (128, 256, 64, 4, 8), (256, 128, 64, 3, 8), (128, 128, 64, 4, 8), (128, 128, 64, 3, 4),
-    (128, 64, 64, 4, 4), (256, 64, 32, 4, 8), (128, 128, 128, 2, 8), (64, 128, 64, 4, 4), (64, 256, 64, 4, 4),
-    (64, 64, 128, 3, 4),
-}  # fmt: skip
-
-
-def persistent_cases():
-    """Every tile of the persistent kernel, then layouts, dtypes, epilogues and orders, on both of its targets."""
-    for gpu in map(gpus.spec, ("h200", "b200")):
-
-        def case(blocks=(128, 256, 64, 3, 8), n=4096, order="swizzle-merge:8", gpu=gpu, **fields):
-            block_m, block_n, block_k, num_stages, num_warps = blocks
-            problem = Problem(m=4000, n=n, k=4096, out_alignment=16 if n % 8 == 0 else 2, **fields)
-            config = Config(
-                "persistent", block_m, block_n, block_k, num_stages, num_warps,
-                persistent=True, order=orders.parse(order),
-            )  # fmt: skip
-            return gpu, problem, config
-
-        for blocks in sorted(PERSISTENT):
-            if blocks[0] > 64 or gpu.capability == 90:
-                yield case(blocks)
-        for layout in ("nt", "tn", "tt"):
-            yield case(layout=layout)
-        everything = Epilogue(scaled=True, bias=True, c=True)
-        yield case(dtype="fp16", batch=3)
-        yield case(out_dtype="fp32")
-        yield case(epilogue=everything)
-        yield case(out_dtype="fp32", epilogue=everything)
-        yield case(n=1023, layout="nt")
-        yield case(n=1023, layout="nt", out_dtype="fp32")
-        yield case((128, 128, 64, 4, 8), n=1023, layout="nt", epilogue=everything)
-        for order in ("row-major", "split-merge:8", "swizzle-merge:16,8@n", "hilbert"):
-            yield case(order=order)
-
-
-def relayout_cases():
-    """Copies of operands, all that the gate compiles of such plans: what multiplies them is among the others."""
-    for gpu in map(gpus.spec, ("a100", "h200", "b200", "mi300x")):
-        for k, relayout, fields in (
-            (4095, "ab", {}),
-            (4095, "a", {"layout": "tt"}),
-            (65, "a", {"dtype": "fp32"}),
-            (4095, "b", {"layout": "ns"}),
-            (4095, "b", {"dtype": "int8"}),
-        ):
-            problem = Problem(m=4095, n=4095, k=k, a_alignment=2, b_alignment=2, **fields)
-            yield (
-                gpu,
-                problem.relaid("ab".replace(relayout, "")),
-                Config(block_m=64, block_n=64, block_k=32, relayout=relayout),
-            )
-
-
-def skinny_cases():
-    """The candidates for typical decode steps on every target, then layouts, dtypes and epilogues."""
-    for gpu in map(gpus.spec, ("a100", "h200", "b200", "mi300x")):
-        for m, n, k in ((1, 4096, 4096), (4096, 1, 4096), (16, 4096, 4096), (64, 28672, 4096)):
-            problem = Problem.dense(m, n, k, layout="nt")
-            for config in skinny.configs(problem, gpu):
-                yield gpu, problem, config
-        for m in (1, 16, 24, 64):
-            problem = Problem.dense(m, 4096, 4096, layout="nt", **KINDS["bf16-int8"] | {"scales": "row"})
-            for config in skinny.configs(problem, gpu):
-                yield gpu, problem, config
-    h200 = gpus.spec("h200")
-    for m in (1, 16, 24, 64):
-        for kind in ("bf16-int8", "bf16-fp8"):
-            problem = Problem.dense(m, 4096, 4096, layout="nt", **KINDS[kind])
-            for config in skinny.configs(problem, h200):
-                yield h200, problem, config
-    for m in (1, 7, 100, 200):
-        everything = Epilogue(scaled=True, bias=True, c=True)
-        for fields in (
-            {"layout": "nn"}, {"layout": "tn"}, {"layout": "tt"}, {"dtype": "fp16", "batch": 3}, {"dtype": "fp32"},
-            {"dtype": "fp32", "precision": "tf32"}, {"epilogue": everything}, {"out_dtype": "fp32"},
-        ):  # fmt: skip
-            problem = Problem.dense(m, 4096, 4096, **{"layout": "nt"} | fields)
-            yield h200, problem, choose(problem, h200, "skinny")
-        for kind in ("bf16-int8", "bf16-fp8"):
-            for scales in ("row", "1x1"):
-                problem = Problem.dense(m, 4096, 4096, layout="nt", **KINDS[kind] | {"scales": scales})
-                yield h200, problem, choose(problem, h200, "skinny")
-        problem = Problem.dense(m, 4097, 4095, layout="nt", epilogue=everything)
-        yield h200, problem, choose(problem, h200, "skinny")
-
-
 def skinny_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:
     """What is wrong with a skinny kernel's loads, or "": weights come 16 bytes at a time, and run ahead where asked."""
     if not gpu.is_nvidia or problem.alignment < 16:
@@ -346,29 +116,6 @@ def skinny_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus
         if not counted or "st.global" in stored[stored.rfind("bar.sync") :] or "ld.global.cg" not in gathered:
             return "parts meet without a barrier, a released count or loads past L1, one after the other"
     return ""
-
-
-SLICED = {
-    # (block_m, block_n, block_k, num_stages, num_warps)
-    "fp32": {(128, 128, 32, 2, 8), (64, 64, 16, 3, 4)},
-    "fp64": {(128, 64, 32, 4, 8), (64, 64, 16, 3, 4), (64, 32, 16, 4, 4)},
-}
-
-
-def sliced_cases():
-    """Every tile of the sliced kernel: aligned in each way that its operands may lie, then ragged with all there is."""
-    everything = Epilogue(scaled=True, bias=True, c=True)
-    h200 = gpus.spec("h200")
-    for dtype, tiles in SLICED.items():
-        for blocks in sorted(tiles):
-            config = Config("sliced", *blocks)
-            for n, layout in ((4096, "nn"), (4096, "nt"), (4096, "tn"), (4095, "nt")):
-                yield h200, Problem.dense(4000, n, 4096, dtype=dtype, layout=layout), config
-            for size, layout in ((1001, "nt"), (1001, "tn"), (1002, "nt"), (1002, "nn"), (1001, "ss")):
-                fields = {"dtype": dtype, "layout": layout, "batch": 3, "epilogue": everything}
-                problem = Problem.dense(4 * size, size, size, **fields)
-                if config.fits(problem, h200):  # not the largest
-                    yield h200, problem, config
 
 
 def sliced_fault(compiled: Compiled, problem: Problem) -> str:
@@ -459,17 +206,6 @@ def cluster_fault(ptx: str, config: Config) -> str:
         if (found := len(re.findall(instruction, ptx))) not in count:
             return f"{found} {what}, expected {' or '.join(map(str, sorted(count)))}"
     return ""
-
-
-def transpose_cases():
-    """(gpu, tile): every layout of shared memory, size of elements and kind of access, and other targets."""
-    for elem_bytes in (1, 2, 4):
-        widest = 16 // elem_bytes
-        for layout in transposes.LAYOUTS:
-            for vectors in ((widest, widest), (1, widest), (1, 1)):
-                yield gpus.spec("h200"), transposes.TransposeTile(layout, elem_bytes, *vectors)
-        for gpu in ("a100", "b200"):
-            yield gpus.spec(gpu), transposes.TransposeTile("swizzled", elem_bytes, widest, widest)
 
 
 def transpose_fault(compiled: Compiled, tile: transposes.TransposeTile) -> str:

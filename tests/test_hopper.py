@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from crosscompile import CLUSTERS, HOPPER
+from compile_cases import CLUSTERS, HOPPER
 
 from tritonmm import gpu as gpus
 from tritonmm import orders

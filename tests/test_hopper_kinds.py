@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from crosscompile import HOPPER_KINDS
+from compile_cases import HOPPER_KINDS
 
 from tritonmm import gpu as gpus
 from tritonmm import orders

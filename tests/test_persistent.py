@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 import torch
-from crosscompile import PERSISTENT
+from compile_cases import PERSISTENT
 
 from tritonmm import gpu as gpus
 from tritonmm import orders

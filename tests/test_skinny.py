@@ -365,13 +365,13 @@ def test_weights_of_a_byte_with_scales(dtypes, scales, split_k, device):
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")  # NumPy, in the interpreter
-@pytest.mark.parametrize("num_warps", [2, 4])
+@pytest.mark.parametrize("blocks", [(16, 64, 64, 2, 2), (16, 64, 64, 2, 4), (1, 8, 256, 2, 4)], ids=str)
 @pytest.mark.parametrize("b_dtype", ["int8", "fp8e4m3", "fp8e5m2"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_every_byte_has_its_value(dtype, b_dtype, num_warps, device):
+def test_every_byte_has_its_value(dtype, b_dtype, blocks, device):
     """All 256, infinities and NaN among them, as the weights of one k and zeros of all others, from every place."""
     codes = torch.arange(256, device=device).to(torch.uint8).view(DTYPES[b_dtype])
-    config = Config("skinny", 16, 64, 64, 2, num_warps, order=orders.RowMajor())
+    config = Config("skinny", *blocks, order=orders.RowMajor())
     scales = None, torch.ones(1, 256, device=device)
     for at in (0, 1, 2, 3, 7, 16, 63):
         weights = torch.zeros(256, 64, dtype=torch.uint8, device=device).view(DTYPES[b_dtype])

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from crosscompile import SLICED
+from compile_cases import SLICED
 
 from tritonmm import gpu as gpus
 from tritonmm import orders

@@ -102,7 +102,7 @@ def _candidates(problem: Problem, gpu: Gpu):
             # ptxas defers loads into registers to where they are used, and one or two a thread remain in flight.
             lanes = 32 if gpu.is_nvidia else 64
             element_bytes = p.element_bytes if swapped else p.b_element_bytes
-            shapes = (8, 3, 4), (4, 3, 4), (8, 4, 2), (4, 3, 8), (8, 2, 4), (4, 4, 4)
+            shapes: tuple[tuple[int, int, int], ...] = (8, 3, 4), (4, 3, 4), (8, 4, 2), (4, 3, 8), (8, 2, 4), (4, 4, 4)
             if element_bytes == 1:  # as many rows would be more sums than a thread may have
                 shapes = (4, 4, 2), (4, 3, 4), (2, 4, 4)
             for wide, stages, warps in shapes:
@@ -170,8 +170,8 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
         blocks = wide, config.block_k, config.num_stages, config.num_warps
         _, rate = _CONVERTING.get(min(config.block_m, config.block_n), {}).get(blocks, (0, UNLISTED_RATE))
         slots = gpu.sms * max(1, min(gpu.shared_bytes // shared_bytes(config, p), 8))
-        rounds, rest = divmod(programs, slots)
-        rounds += max(rest / slots, LAST_ROUND) if rest else 0
+        whole, rest = divmod(programs, slots)
+        rounds = whole + (max(rest / slots, LAST_ROUND) if rest else 0)
         read_us = max(read_us, ROUND_US * programs / slots + b_bytes / programs * slots / gpu.sms * rounds / rate * 1e6)
     l2_us = (a_bytes * tiles_n + b_bytes * tiles_m) / L2_BANDWIDTH * 1e6
     starts = 1 if resident > 1 else -(-programs // slots)  # a second one on the SM streams meanwhile

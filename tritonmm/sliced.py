@@ -1,15 +1,15 @@
 """What the sliced kernel can multiply, and how its warps divide a tile."""
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from tritonmm.gpu import Gpu
 from tritonmm.problem import Problem, divisor
 
-if TYPE_CHECKING:  # it asks this module
-    from tritonmm.config import Config
+Tile = Any
+"""A `Config`, whose module asks this one."""
 
 
-def reason(config: "Config", problem: Problem, gpu: Gpu) -> str:
+def reason(config: Tile, problem: Problem, gpu: Gpu) -> str:
     """Why a config of powers of two is not legal, or "".
 
     Operands are multiplied in registers, of any shape and strides: fp32 on CUDA cores, fp64 on tensor cores.
@@ -43,7 +43,7 @@ def vector(problem: Problem) -> int:
     return divisor(problem, problem.alignment // problem.element_bytes)
 
 
-def warp_grid(config: "Config", problem: Problem) -> tuple[int, int]:
+def warp_grid(config: Tile, problem: Problem) -> tuple[int, int]:
     """How the warps divide the rows and the columns of a tile, so that they read least; (0, 0): not at all.
 
     A warp sums blocks of 16 x 8 on tensor cores; on CUDA cores 4 x 8 threads have 4 x 4 elements each, or more.

@@ -28,12 +28,9 @@ def dequantized(weights, DTYPE: tl.constexpr, FOUR: tl.constexpr):
 @triton.jit
 def as_fp32(weights):
     """weights, of any dtype, in fp32, where CUDA cores multiply them."""
-    # Conversions have a quarter of the rate of additions.
-    if weights.dtype == tl.int8 and cuda_capability_geq(8):  # noqa: SIM108 -- dtypes differ: decided while tracing
-        weights = _int8_as_fp32(weights)
-    else:
-        weights = weights.to(tl.float32)
-    return weights
+    # Conversions of integers have a lower rate than the three instructions that do the same.
+    by_bits: tl.constexpr = weights.dtype == tl.int8 and cuda_capability_geq(8)
+    return _int8_as_fp32(weights) if by_bits else weights.to(tl.float32)
 
 
 @triton.jit
