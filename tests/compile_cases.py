@@ -9,6 +9,7 @@ from tritonmm.config import Config
 from tritonmm.launch import transpose as transposes
 from tritonmm.problem import DTYPES, KINDS, Epilogue, Problem
 from tritonmm.select import choose
+from tritonmm.sliced import HAS_FP64
 
 
 def cases():
@@ -262,7 +263,7 @@ def sliced_cases():
     """Every tile of the sliced kernel: aligned in each way that its operands may lie, then ragged with all there is."""
     everything = Epilogue(scaled=True, bias=True, c=True)
     h200 = gpus.spec("h200")
-    for dtype, tiles in SLICED.items():
+    for dtype, tiles in SLICED.items() if HAS_FP64 else [("fp32", SLICED["fp32"])]:
         for blocks in sorted(tiles):
             config = Config("sliced", *blocks)
             for n, layout in ((4096, "nn"), (4096, "nt"), (4096, "tn"), (4095, "nt")):

@@ -1,9 +1,14 @@
 """What the sliced kernel can multiply, and how its warps divide a tile."""
 
+import importlib.metadata
 from typing import Any
 
 from tritonmm.gpu import Gpu
 from tritonmm.problem import Problem, divisor
+
+HAS_FP64 = importlib.metadata.version("triton").startswith("3.6.")
+"""Whether fp64 is right under this Triton. 3.9 multiplies it in blocks of 8 x 8 x 4 instead of 16 x 8 x 16, and every
+product on an H200 came out wrong (2026-11-21); the releases between were not run."""
 
 Tile = Any
 """A `Config`, whose module asks this one."""
@@ -19,6 +24,8 @@ def reason(config: Tile, problem: Problem, gpu: Gpu) -> str:
         return f"the sliced kernel was fitted to sm_90; {gpu.name} is {gpu.arch}"
     if p.dtype not in ("fp32", "fp64") or (p.b_dtype, p.out_dtype, p.precision) != (p.dtype, p.dtype, "ieee"):
         return f"dtype is {p.dtype} {p.precision}; the sliced kernel multiplies fp32 ieee and fp64"
+    if p.dtype == "fp64" and not HAS_FP64:
+        return "dtype is fp64; the sliced kernel is right with Triton 3.6 only"
     if config.persistent or (config.split_k, config.split_tail) != (1, 1):
         return "the sliced kernel has programs of one whole tile: it neither walks tiles nor splits K"
     if config.num_stages < 2:
