@@ -62,7 +62,7 @@ class Config:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"Config: {name} is {value!r}; it must be an integer >= 1")
-        if self.kernel not in KERNELS:
+        if not isinstance(self.kernel, str) or self.kernel not in KERNELS:
             raise ValueError(f"Config: kernel is {self.kernel!r}; it must be one of {', '.join(KERNELS)}")
         if not isinstance(self.persistent, bool):
             raise ValueError(f"Config: persistent is {self.persistent!r}; it must be True or False")

@@ -102,11 +102,11 @@ def _tiling(problem: Problem, config: Config, order: tuple[str, tuple[int, ...],
 
 
 def _edge(problem: Problem, config: Config) -> int:
-    """`Tiling.edge`: more boxes than 8 in a tile take registers that the loader has not."""
+    """`Tiling.edge`. The loader has registers for 8 boxes in a tile, for 4 where it loads more for B."""
     line_bytes = config.block_k * problem.element_bytes
-    if problem.layout[0] != "n" or line_bytes != 128 or config.cluster:
+    if problem.layout[0] != "n" or line_bytes != 128 or config.cluster or config.block_m > 256:
         return 0
-    edge = 16 if config.block_m <= 128 else 32
+    edge = 16 if max(config.block_m, config.block_n) <= 128 else 32
     return edge if -problem.m % config.block_m >= edge else 0
 
 
