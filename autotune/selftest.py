@@ -21,6 +21,7 @@ PRODUCTS = (
     ("tile", 64, 80, 96, "int8", "nt"),
     ("persistent", 200, 136, 104, "bf16", "nt"),
     ("hopper", 200, 136, 104, "bf16", "nt"),
+    ("sliced", 200, 136, 104, "fp32", "nt"),
     ("skinny", 3, 520, 264, "fp16", "nt"),
 )
 """Kernel family, m, n, k, dtype, layout: nothing that a tile divides."""
