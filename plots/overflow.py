@@ -16,7 +16,7 @@ def draw(frame: pd.DataFrame, about: dict[str, str], path: str | Path) -> list[P
     """Draw a results file (its table, its comment lines); returns the paths of PNG and SVG.
 
     Pairs of rows that differ in nothing but the order's kind. Where the factor divides the rows of tiles both
-    are the same map, with the same programs: their difference is the noise of the measurement, in grey.
+    are the same map, with the same programs: what differs is noise and the code that finds a tile, in grey.
     Raises ValueError for results without such a pair, and those that cannot be drawn: see `rows.ok`, `rows.caption`.
     """
     return style.save(figure(frame, about), path)
@@ -33,7 +33,7 @@ def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
     note = (
         f"{ragged} pairs on {grids} grids on which the factor does not divide the rows of tiles. Grey: it does, so that"
     )
-    note += " both orders are the same map and what differs is noise."
+    note += " both orders are the same map, in two kernels."
     at, heads, y = [], [], -1.0
     for persistent, part in table.groupby("persistent", sort=False):
         y += 1.0

@@ -25,6 +25,8 @@ LATER = {"split_tail": 1, "cluster": "", "relayout": ""}
 def read_csv(path: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
     """The table of a results file and, by key, its comment lines `# key: value` above the header.
 
+    `# times:`, which a contest writes, says where, at which commit and how the times were measured anew: its "regime"
+    is the file's. The other lines are of the counters then.
     Raises ValueError for a file without a header, and for words where numbers should be.
     """
     lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -32,6 +34,9 @@ def read_csv(path: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
     if not any(lines[len(comments) :]):
         raise ValueError(f"{path} has no header; a results file is written by `tritonmm sweep --csv`")
     about = {key.strip("# "): value.strip() for key, _, value in (line.partition(":") for line in comments)}
+    if "times" in about:
+        where, _, how = about["times"].partition(": ")
+        about["regime"] = f"{how} ({where.rpartition(', ')[2]})"
     frame = pd.read_csv(path, skiprows=len(comments))
     for name, cells in frame.dropna(axis="columns", how="all").items():
         if name in NUMBERS and not pd.api.types.is_numeric_dtype(cells):

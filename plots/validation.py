@@ -36,7 +36,7 @@ def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
         tile=[f"{row.kernel} {row.block_m}x{row.block_n}" for row in drawn.itertuples()],
     )
     tiles = sorted(set(drawn.tile))
-    _, rest = rows.caption(drawn, about)
+    _, rest = rows.caption(drawn, {name: text for name, text in about.items() if name != "regime"})  # which is of times
     shapes = len(drawn.groupby(["m", "n", "k"]))
     note = (
         f"{len(drawn)} products of {shapes} shapes. The band: an error of {BAND:.0%}. p95: 95% of the errors are less."

@@ -361,6 +361,16 @@ def test_a_file_is_read_with_its_comment_lines(results, tmp_path):
     assert frame.time_us[:-1].tolist() == pytest.approx(results.time_us[:-1].tolist(), rel=1e-12)
 
 
+def test_times_of_a_contest_are_captioned_as_such(results, tmp_path):
+    """Its file still says how the sweep before it was timed, and at which commit it was counted."""
+    times = "NVIDIA H200, Triton 3.6.0, today, commit c2: 13 rounds"
+    about = ABOUT | {"regime": "sustained", "commit": "c1", "times": times}
+    said = rows.caption(*read_csv(write(tmp_path / "sweep.csv", results, about)))[1]
+    assert "; 13 rounds (commit c2); " in said
+    assert "sustained" not in said
+    assert "commit c1" in said
+
+
 @pytest.mark.parametrize("text", ["", "# gpu: h200\n"], ids=["empty", "comments only"])
 def test_a_file_without_a_header_is_refused(text, tmp_path):
     (tmp_path / "empty.csv").write_text(text)
