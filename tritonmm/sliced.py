@@ -7,8 +7,8 @@ from tritonmm.gpu import Gpu
 from tritonmm.problem import Problem, divisor
 
 HAS_FP64 = importlib.metadata.version("triton").startswith("3.6.")
-"""Whether fp64 is right under this Triton. 3.9 multiplies it in blocks of 8 x 8 x 4 instead of 16 x 8 x 16, and every
-product on an H200 came out wrong (2026-11-21); the releases between were not run."""
+"""Whether fp64 is right under this Triton. 3.9 multiplies it in blocks of 8 x 8 x 4 instead of 16 x 8 x 16, and tests
+of this kernel fail on an H200, as many as it has of fp64 (2026-11-21); the releases between were not run."""
 
 Tile = Any
 """A `Config`, whose module asks this one."""
