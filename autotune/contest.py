@@ -21,16 +21,17 @@ import torch
 from tritonmm import gpu as gpus
 from tritonmm.autotune import results_file, space
 from tritonmm.autotune.environment import Environment
-from tritonmm.autotune.measure import GraphReplay, Replay, set_count
+from tritonmm.autotune.measure import GraphReplay, Replay
+from tritonmm.autotune.sources import operand_sets, scaled_launch, torch_replay
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
-from tritonmm.plan import plan_for
 from tritonmm.problem import Problem
 
 REST = 0.012
 """Seconds of idleness before each replay, in which the card cools down and the clock recovers."""
 
 COMPILERS = 12
+"""Threads that compile."""
 
 
 def contest(
@@ -47,13 +48,14 @@ def contest(
 
 
 def of_problem(problem: Problem, configs: Sequence[Config], rounds: int, gpu: Gpu) -> dict[Config | None, float]:
-    """Microseconds of every config, and of torch as None, on random normal data in operands that exceed L2."""
+    """Microseconds of every config, and of torch as None, on random normal data in operands that exceed L2.
+
+    Raises RuntimeError where torch refuses the product, or a config cannot be launched.
+    """
     device = torch.device("cuda", torch.cuda.current_device())
-    sets = [space.operands(problem, device) for _ in range(set_count(problem, gpu))]
-    for a, b, _ in sets:
-        space.fill(a), space.fill(b)
-    arms = {None: GraphReplay(lambda a, b, out: torch.matmul(a, b, out=out), sets)}
-    arms |= {config: GraphReplay(plan_for(problem, config, device), sets) for config in configs}
+    sets, scales = operand_sets(problem, device, gpu), space.scales(problem, device)
+    arms = {None: torch_replay(problem, sets, scales)}
+    arms |= {config: GraphReplay(scaled_launch(problem, config, device, scales), sets) for config in configs}
     try:
         return contest(arms, rounds, seconds=0.001)
     finally:
@@ -62,12 +64,13 @@ def of_problem(problem: Problem, configs: Sequence[Config], rounds: int, gpu: Gp
 
 
 def compile_all(pairs: Sequence[tuple[Problem, Config]]) -> None:
-    """Fills Triton's cache, on several cores."""
+    """Compiles what they launch, on several cores, into Triton's cache."""
     device = torch.device("cuda", torch.cuda.current_device())
 
     def launch(pair: tuple[Problem, Config]) -> None:
         problem, config = pair
-        plan_for(problem, config, device)(*(x.zero_() for x in space.operands(problem, device)))
+        launch = scaled_launch(problem, config, device, space.scales(problem, device))
+        launch(*(x.zero_() for x in space.operands(problem, device)))
 
     with ThreadPoolExecutor(COMPILERS) as pool:
         list(pool.map(launch, pairs))
@@ -90,7 +93,10 @@ def main(path: Path, rounds: int) -> None:
     compile_all([(problem, config) for problem, configs in by_problem.items() for config in configs])
     gpu = gpus.of_device(torch.cuda.current_device())
     for problem, configs in by_problem.items():
-        times = of_problem(problem, list(configs), rounds, gpu)
+        try:
+            times = of_problem(problem, list(configs), rounds, gpu)
+        except RuntimeError as error:
+            raise click.ClickException(f"{problem}: {error}") from None
         for config, of_config in configs.items():
             for row in of_config:
                 tflops = problem.flops / times[config] / 1e6

@@ -109,14 +109,12 @@ class GpuSource:
         """The times of `config` and of torch, round by round; of `config` alone where torch refuses the product."""
         self._turn_to(problem)
         if self._torch is None and not self._refusal:
-            with _torch_precision(problem):
-                sets = [(a, _weights(b, a.dtype), out) for a, b, out in self._sets]
-                try:
-                    self._torch = GraphReplay(_torch_product(problem, self._check.scales), sets)
-                except torch.OutOfMemoryError:
-                    raise
-                except RuntimeError as error:  # cuBLAS has none for some sizes with scales of groups
-                    self._refusal = f"torch refused: {error}"
+            try:
+                self._torch = torch_replay(problem, self._sets, self._check.scales)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:  # cuBLAS has none for some sizes with scales of groups
+                self._refusal = f"torch refused: {error}"
         found = measure.paired(self._graph_of(config), self._torch, regime, clock=self.card.mhz)
         return replace(found, refusal=self._refusal)
 
@@ -131,10 +129,8 @@ class GpuSource:
     def _graph_of(self, config: Config) -> GraphReplay:
         if self._ours is None or self._ours[0] != config:
             self._free_ours()
-            ours = plan_for(self._problem, config, self.device)
-            if self._check.scales:
-                ours = functools.partial(ours, scales=self._check.scales)
-            self._ours = config, GraphReplay(ours, self._sets)
+            launch = scaled_launch(self._problem, config, self.device, self._check.scales)
+            self._ours = config, GraphReplay(launch, self._sets)
         return self._ours[1]
 
     def _free_ours(self) -> None:
@@ -152,12 +148,30 @@ class GpuSource:
         self._refusal = ""
         self._sets = []
         self._check = verify.Check(problem, self.device)
-        self._sets = [space.operands(problem, self.device) for _ in range(measure.set_count(problem, self.gpu))]
-        for a, b, _ in self._sets:
-            # Normal numbers: the power that a product draws, and so its time, depends on the bits.
-            space.fill(a)
-            space.fill(b)
+        self._sets = operand_sets(problem, self.device, self.gpu)
         self._problem = problem
+
+
+def operand_sets(problem: Problem, device: torch.device, gpu: Gpu) -> list[tuple[torch.Tensor, ...]]:
+    """Random operands and outputs to rotate through, which together exceed L2."""
+    sets = [space.operands(problem, device) for _ in range(measure.set_count(problem, gpu))]
+    for a, b, _ in sets:
+        # Normal numbers: the power that a product draws, and so its time, depends on the bits.
+        space.fill(a)
+        space.fill(b)
+    return sets
+
+
+def scaled_launch(problem: Problem, config: Config, device: torch.device, scales) -> Callable:
+    """The plan, to be called as launch(a, b, out), with the problem's scales if it has any."""
+    plan = plan_for(problem, config, device)
+    return functools.partial(plan, scales=scales) if scales else plan
+
+
+def torch_replay(problem: Problem, sets: list[tuple[torch.Tensor, ...]], scales) -> GraphReplay:
+    """torch's own product of the sets, captured. Raises RuntimeError where torch refuses it."""
+    with _torch_precision(problem):
+        return GraphReplay(_torch_product(problem, scales), [(a, _weights(b, a.dtype), out) for a, b, out in sets])
 
 
 def _torch_product(problem: Problem, scales: tuple[torch.Tensor | None, torch.Tensor] | None) -> Callable:

@@ -87,8 +87,8 @@ class Tile:
 
     share: of the peak rate, by a full wave within its loop over K where nothing else limits it; fixed_us: microseconds
     a wave beside that loop. Those of 16-bit operands are fits, see above; the sliced kernel's are within 12% of five
-    fp32 and five fp64 products of 1024 and 4096 (an H200, 2026-11-21), but for fp32's small tile: several share an SM,
-    and its share lies between what two of them reach and what four do. The others are estimates.
+    fp32 and five fp64 products of 1024 and 4096 (autotune/results/h200-sliced.csv), but for fp32's small tile: several
+    share an SM, and its share lies between what two of them reach and what four do. The others are estimates.
     """
 
     kernel: str
@@ -165,8 +165,8 @@ _GROUPED_SHARES = {
     (64, 64): 0.25, (64, 128): 0.37, (128, 64): 0.33, (64, 256): 0.50, (128, 128): 0.57, (128, 256): 0.67,
     (192, 128): 0.68, (256, 128): 0.65,
 }  # fmt: skip
-"""Of the hopper kernel's tiles where groups of K have scales: fits to 84 times on 6 products, within 6%. 128 x 64 was
-not timed."""
+"""Of the hopper kernel's tiles where groups of K have scales: fits to 84 times on 6 products, within 6%
+(autotune/results/h200-promoted.csv). 128 x 64 was not timed."""
 
 _GROUPED = tuple(
     replace(t, share=_GROUPED_SHARES.get(t.blocks[:2], t.share)) if t.kernel == "hopper" else t for t in _BYTE

@@ -43,7 +43,8 @@ _SHAPES = {
 
 _CONVERTING = {
     # The same where weights are converted on their way, each with the programs an SM for which K is split, and with
-    # the weights that an SM full of such programs takes in a second; those of 32 are guesses between the others.
+    # the weights that an SM full of such programs takes in a second: fits to autotune/results/h200-weights.csv, but
+    # those of 32, which are guesses between the others.
     16: {(64, 256, 3, 2): (8, 30e9), (32, 128, 4, 2): (8, 25e9), (64, 128, 4, 2): (8, 22e9)},
     32: {(64, 256, 3, 2): (8, 23e9), (32, 128, 4, 2): (8, 21e9), (64, 128, 4, 4): (4, 18e9)},
     64: {(64, 128, 4, 4): (4, 17e9), (128, 256, 3, 8): (1, 16e9), (128, 128, 3, 4): (4, 15e9)},

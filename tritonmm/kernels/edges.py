@@ -2,9 +2,9 @@
 
 TMA fills what lies outside of a tensor with zeros, and takes at least the time that reading it would take. Programs
 with one row left were slower than whole ones and held up all others: 257x4096x4096 took 30.1 us, 384x4096x4096
-22.6 us (bf16, 128 x 128 tiles, H200, 2026-11-21). So such a tile's rows come in boxes of `Tiling.edge` rows, and no
-box is wholly outside. What the buffer's other rows hold is multiplied too, whatever it is: a row of A counts for the
-same row of the output alone, which is not written.
+22.6 us (bf16, 128 x 128 tiles, autotune/results/h200-edges.csv). So such a tile's rows come in boxes of `Tiling.edge`
+rows, and no box is wholly outside. What the buffer's other rows hold is multiplied too, whatever it is: a row of A
+counts for the same row of the output alone, which is not written.
 
 It is done where K is contiguous in A and a step of it is 128 bytes, the width of a panel that TMA swizzles.
 """

@@ -11,7 +11,7 @@ One program an SM, or pair of SMs, walks work items. Its warps are specialised o
 A and B are loaded as they lie in memory, whichever dimension is contiguous, and wgmma reads the
 transposed view of the buffer where needed; of other than 2-byte operands it cannot, and they lie with
 K contiguous. Ragged edges come out of TMA: elements outside of the tensor read as zero and are not
-written.
+written. Of rows that are not there most are not even asked for: `edges.py`.
 
 Split tiles. An item is a whole tile, or one of `splits` ranges of its K steps. The first `whole`
 items are whole tiles; from there on each tile is `splits` consecutive items, whose programs add up

@@ -109,10 +109,11 @@ def multiply_promoted(ring, stage, phase, begin, end, row, col, m, n, scales, WH
     totals = ()
     for _ in gl.static_range(PARTS_M * PARTS_N):
         totals += (zero_part(TILING),)
+    last = gl.maximum(end - 1, begin)  # an overflow tile has no steps
     if TILING.grouped:
         barrier()  # all have read the scales of the item before
         for i in gl.static_range(AHEAD):
-            fetch_scales(scale_bufs, gl.minimum(begin + i, end - 1), row, col, m, n, scales, WHO, TILING)
+            fetch_scales(scale_bufs, gl.minimum(begin + i, last), row, col, m, n, scales, WHO, TILING)
     for step in range(begin, end):
         if TILING.grouped:
             async_copy.wait_group(AHEAD - 1)
@@ -121,7 +122,7 @@ def multiply_promoted(ring, stage, phase, begin, end, row, col, m, n, scales, WH
             for i in gl.static_range(len(totals)):
                 factors += (part_scales(scale_bufs, step, i % PARTS_M, i // PARTS_M, WHO, TILING),)
             # Into the buffers of the step before, which all have read before the barrier.
-            fetch_scales(scale_bufs, gl.minimum(step + AHEAD, end - 1), row, col, m, n, scales, WHO, TILING)
+            fetch_scales(scale_bufs, gl.minimum(step + AHEAD, last), row, col, m, n, scales, WHO, TILING)
         mbarrier.wait(full.index(stage), phase)
         a = operand(a_bufs.index(stage * CONSUMERS_M + WHO // CONSUMERS_N), TILING.a_transposed)
         b = operand(b_bufs[0].index(stage * CONSUMERS_N + WHO % CONSUMERS_N), TILING.b_transposed)

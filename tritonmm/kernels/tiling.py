@@ -200,12 +200,6 @@ class Tiling:
         return min(self.rows, 2048 // self.cols)
 
     @property
-    def shared_bytes(self):
-        """Shared memory of one CTA: the ring, the output buffers, and room for barriers and alignment."""
-        pieces = self.consumers * self.out_buffers * self.rows * self.piece_cols // self.ctas
-        return self.num_stages * self.stage_bytes + pieces * self.out_dtype.primitive_bitwidth // 8 + 1024
-
-    @property
     def registers(self):
         """Registers a thread at launch: 65,536 shared by the consumers and the loader's four warps, a multiple of 8."""
         return {1: 128, 2: 168, 3: 128}[self.consumers]
