@@ -164,8 +164,13 @@ class Tiling:
         return self.consumers * 4 * self.ctas if self.cluster else self.consumers
 
     @property
+    def panel(self):
+        """Elements of K in the 128 bytes that TMA swizzles."""
+        return 1024 // self.dtype.primitive_bitwidth
+
+    @property
     def edge_block(self):
-        return [1, self.edge, self.block_k]
+        return [1, self.edge, self.panel]
 
     @property
     def edge_shared(self):

@@ -97,17 +97,16 @@ def _tiling(problem: Problem, config: Config, order: tuple[str, tuple[int, ...],
         sum_dtype=GLUON_DTYPES[problem.sum_dtype],
         promotes=problem.promotes,
         scales=problem.scales,
-        edge=_edge(problem, config, split),
+        edge=_edge(problem, config),
     )
 
 
-def _edge(problem: Problem, config: Config, split: bool) -> int:
-    """`Tiling.edge`. The loader has registers for 8 boxes in a tile, for 4 where it has more to keep."""
+def _edge(problem: Problem, config: Config) -> int:
+    """`Tiling.edge`: a tile's rows in four boxes at most, as many as the loader issues in the time of a step."""
     line_bytes = config.block_k * problem.element_bytes
-    if problem.layout[0] != "n" or line_bytes != 128 or config.cluster or config.block_m > 256:
+    if problem.layout[0] != "n" or line_bytes % 128 or config.cluster or config.block_m > 256:
         return 0
-    boxes = 4 if split or config.block_n > 128 else 8
-    edge = next(rows for rows in (16, 32, 64) if config.block_m // rows <= boxes)
+    edge = next(rows for rows in (16, 32, 64) if config.block_m // rows <= 4)
     return edge if -problem.m % config.block_m >= edge else 0
 
 
