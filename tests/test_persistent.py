@@ -8,15 +8,20 @@ import itertools
 import pytest
 import torch
 from compile_cases import PERSISTENT
+from promises import (
+    assert_adds_before_it_rounds,
+    assert_exact_and_repeatable,
+    assert_reads_views_that_tma_can_address,
+    assert_right,
+    assert_writes_views_and_nothing_else,
+)
 
 from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.autotune import space
-from tritonmm.autotune.verify import Check
 from tritonmm.config import Config
 from tritonmm.ops import matmul
-from tritonmm.plan import plan_for
-from tritonmm.problem import DTYPES, Epilogue, Problem
+from tritonmm.problem import DTYPES, Problem
 
 pytestmark = pytest.mark.skipif(
     gpus.default().capability not in (90, 100), reason="the persistent kernel needs sm_90 or sm_100"
@@ -33,11 +38,6 @@ def config(blocks=SMALL, order="swizzle-merge:3"):
     return Config(
         "persistent", block_m, block_n, block_k, num_stages, num_warps, persistent=True, order=orders.parse(order)
     )
-
-
-def assert_right(problem, config, device):
-    ratio = Check(problem, device).error_ratio(plan_for(problem, config, device))
-    assert ratio <= 1, f"{config} on {problem}: error {ratio} times its bound"
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 9, 8), (127, 63, 24), (128, 64, 32), (129, 72, 40), (257, 130, 104)])
@@ -74,42 +74,16 @@ def test_epilogue_adds_before_it_rounds(c_shape, n, out_dtype, device):
     b = torch.randint(-4, 5, (2, n, 40), device=device).bfloat16().mT
     c = torch.randint(-9, 10, [n if size is None else size for size in c_shape], device=device).to(DTYPES[out_dtype])
     bias = torch.randint(-9, 10, (n,), device=device).bfloat16()
-    out = torch.full((2, 150, n), float("nan"), device=device, dtype=DTYPES[out_dtype])
-    problem = Problem.of(a, b, out, epilogue=Epilogue(scaled=True, bias=True, c=True))
-    plan_for(problem, config(), device)(a, b, out, alpha=0.5, beta=-2.0, c=c, bias=bias)
-    expected = 0.5 * (a.double() @ b.double()) + bias.double() - 2 * c.double()
-    assert torch.equal(out, expected.to(out.dtype))
+    assert_adds_before_it_rounds(a, b, c, bias, config(), DTYPES[out_dtype])
 
 
 def test_views_that_tma_can_address(device):
-    x = torch.randn(4, 256, 512, device=device).bfloat16()
-    b = torch.randn(128, 72, device=device).bfloat16()
-    for name, a in {
-        "sliced columns": x[1, :, 64:192],
-        "every other row": x[2, ::2, :128],
-        "one row": x[3, :1, 8:136],
-        "broadcast batch": x[:1, :, :128].expand(2, 256, 128),
-        "transposed": x[0, :128].t()[:200],
-    }.items():
-        batched = b.expand(2, 128, 72) if a.dim() == 3 else b
-        found = matmul(a, batched, config=config())
-        assert torch.equal(found, matmul(a.contiguous(), batched.contiguous(), config=config())), name
+    assert_reads_views_that_tma_can_address(72, config(), device)
 
 
 def test_output_views_are_written_and_nothing_else(device):
     a, b = torch.randn(300, 72, device=device).bfloat16(), torch.randn(72, 104, device=device).bfloat16()
-    expected = matmul(a, b, config=config())
-    for make in (
-        lambda board: board[3:303, 8:112],
-        lambda board: board[3:303, 7:111],
-        lambda board: board[:104, 4:304].t(),
-        lambda board: board[5:605:2, 16:120],
-    ):
-        board = torch.full((640, 320), float("nan"), device=device).bfloat16()
-        out = make(board)
-        matmul(a, b, out=out, config=config())
-        assert torch.equal(out, expected)
-        assert board.isnan().sum() == board.numel() - out.numel()
+    assert_writes_views_and_nothing_else(a, b, config())
 
 
 @pytest.mark.parametrize(
@@ -161,13 +135,7 @@ def test_tiles_that_follow_each_other_in_one_program(spelling, layout, device):
 @pytest.mark.gpu
 @pytest.mark.parametrize("blocks", TILES, ids=str)
 def test_small_integers_are_exact_and_runs_are_bitwise_equal(blocks, device):
-    a = torch.randint(-4, 5, (1500, 1032), device=device).bfloat16()
-    b = torch.randint(-4, 5, (1032, 1400), device=device).bfloat16()
-    assert torch.equal(matmul(a, b, config=config(blocks)), (a.double() @ b.double()).bfloat16())
-    a, b = torch.randn(1500, 1032, device=device).bfloat16(), torch.randn(1032, 1400, device=device).bfloat16()
-    first = matmul(a, b, config=config(blocks))
-    for run in range(50):
-        assert torch.equal(matmul(a, b, config=config(blocks)), first), f"run {run} differs"
+    assert_exact_and_repeatable(1500, 1400, 1032, config(blocks), device)
 
 
 @pytest.mark.gpu

@@ -4,13 +4,13 @@ import itertools
 
 import pytest
 import torch
+from promises import assert_adds_before_it_rounds, assert_right
 
 from tritonmm import orders
-from tritonmm.autotune.verify import Check
 from tritonmm.config import Config
 from tritonmm.ops import matmul
 from tritonmm.plan import plan_for
-from tritonmm.problem import DTYPES, FLOATS, INPUTS, Epilogue, Problem
+from tritonmm.problem import DTYPES, FLOATS, INPUTS, Problem
 
 BLOCKS = {"block_m": 32, "block_n": 16, "block_k": 32, "num_stages": 2, "num_warps": 4}
 EDGES = [(31, 15, 31), (32, 16, 32), (33, 17, 33), (64, 31, 65), (1, 1, 1), (95, 33, 7)]
@@ -27,8 +27,7 @@ def exact(problem, device):
 @pytest.mark.parametrize(("m", "n", "k"), EDGES)
 def test_within_the_bound_at_block_edges(m, n, k, layout, dtype, device):
     problem = Problem(m=m, n=n, k=k, dtype=dtype, layout=layout, a_alignment=1, b_alignment=1)
-    ratio = Check(problem, device).error_ratio(plan_for(problem, Config(**BLOCKS), device))
-    assert ratio <= 1, f"{problem}: error {ratio} times its bound"
+    assert_right(problem, Config(**BLOCKS), device)
 
 
 @pytest.mark.parametrize("persistent", [False, True], ids=["plain", "persistent"])
@@ -43,8 +42,7 @@ def test_every_order_gives_the_same_bits(spelling, persistent, device):
     config = Config(**BLOCKS, order=orders.parse(spelling), persistent=persistent)
     reference = Config(**BLOCKS, order=orders.RowMajor())
     assert torch.equal(matmul(a, b, config=config), matmul(a, b, config=reference))
-    ratio = Check(problem, device).error_ratio(plan_for(problem, config, device))
-    assert ratio <= 1, f"{config}: error {ratio} times its bound"
+    assert_right(problem, config, device)
 
 
 def test_a_users_table_gives_the_same_bits(device):
@@ -69,10 +67,7 @@ def test_epilogue_adds_before_it_rounds(dtype, c_shape, device):
     a, b = exact(Problem(m=70, n=33, k=40, batch=2, dtype=dtype), device)
     c = torch.randint(-9, 10, c_shape, device=device).to(a.dtype)
     bias = torch.randint(-9, 10, (33,), device=device).to(a.dtype)
-    out = torch.full((2, 70, 33), float("nan"), device=device).to(a.dtype)
-    problem = Problem.of(a, b, out, epilogue=Epilogue(scaled=True, bias=True, c=True))
-    plan_for(problem, Config(**BLOCKS), device)(a, b, out, alpha=0.5, beta=-2.0, c=c, bias=bias)
-    assert torch.equal(out, (0.5 * (a.double() @ b.double()) + bias.double() - 2 * c.double()).to(a.dtype))
+    assert_adds_before_it_rounds(a, b, c, bias, Config(**BLOCKS), a.dtype)
 
 
 def test_strides_of_every_kind(device):
