@@ -2,7 +2,7 @@
 
 import torch
 
-from tritonmm.autotune.verify import Check
+from tritonmm.autotune.verify import GUARD, Check
 from tritonmm.ops import matmul
 from tritonmm.plan import plan_for
 from tritonmm.problem import Epilogue, Problem
@@ -23,6 +23,15 @@ def assert_exact_and_repeatable(m, n, k, config, device, dtype=torch.bfloat16):
     first = matmul(a, b, config=config)
     for run in range(50):
         assert torch.equal(matmul(a, b, config=config), first), f"run {run} differs"
+
+
+def assert_same_bits(a, b, expected, config):
+    """Every element of the product is written, with the bits of `expected`, and nothing before and behind it."""
+    board = torch.full((GUARD + expected.numel() + GUARD,), float("nan"), dtype=expected.dtype, device=a.device)
+    out = board[GUARD:-GUARD].view(expected.shape)
+    assert torch.equal(matmul(a, b, out=out, config=config), expected)
+    assert board[:GUARD].isnan().all()
+    assert board[-GUARD:].isnan().all()
 
 
 def assert_adds_before_it_rounds(a, b, c, bias, config, out_dtype):
