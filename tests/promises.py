@@ -1,5 +1,7 @@
 """What every kernel promises, as assertions that the tests of all of them share."""
 
+import itertools
+
 import torch
 
 from tritonmm.autotune.verify import GUARD, Check
@@ -8,6 +10,15 @@ from tritonmm.plan import plan_for
 from tritonmm.problem import Epilogue, Problem
 
 EVERYTHING = Epilogue(scaled=True, bias=True, c=True)
+
+
+def edges(block_m, block_n, block_k):
+    """(m, n, k) around one tile and of several, the last ragged: of lines that TMA can address, but for one n."""
+    return itertools.product(
+        (1, block_m - 1, block_m, block_m + 1, 3 * block_m + 17),
+        (8, block_n - 8, block_n, block_n + 8, block_n + 1),
+        (8, block_k, block_k + 8, 9 * block_k - 8),
+    )
 
 
 def assert_right(problem, config, device):
