@@ -22,16 +22,16 @@ demo: $(VENV)/installed
 	$(BIN)/tritonmm demo
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest -n auto -m "not gpu" $(T)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu" $(T)
 
 test-fast: $(VENV)/installed
-	$(BIN)/python -m pytest -n auto -m "not gpu" $(wildcard $(FAST))
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu" $(wildcard $(FAST))
 
 gpu-test: $(VENV)/installed
 	$(BIN)/python -m pytest -m gpu $(T)
 
 coverage: $(VENV)/installed
-	$(BIN)/python -m pytest -n auto -m "not gpu" --cov --cov-report=term:skip-covered $(if $(T),,--cov-fail-under=$(COVERED)) $(T)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu" --cov --cov-report=term:skip-covered $(if $(T),,--cov-fail-under=$(COVERED)) $(T)
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
