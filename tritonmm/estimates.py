@@ -65,6 +65,9 @@ LONE_BANDWIDTH = 200e9
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 32)
 """Parts in which a tile may be multiplied."""
 
+SPLIT_BY = {"hopper": "split_tail", "sliced": "split_k"}
+"""The kernels whose tiles are split where that is shorter, and what says so in a config."""
+
 SPLIT_US = 2.4
 """What a launch with split tiles costs beside its work: a cooperative grid, and the meeting of the parts."""
 
@@ -86,9 +89,11 @@ class Tile:
     """A tile that is tried: its shape, and what it reaches.
 
     share: of the peak rate, by a full wave within its loop over K where nothing else limits it; fixed_us: microseconds
-    a wave beside that loop. Those of 16-bit operands are fits, see above; the sliced kernel's are within 12% of five
-    fp32 and five fp64 products of 1024 and 4096 (autotune/results/h200-sliced.csv), but for fp32's small tile: several
-    share an SM, and its share lies between what two of them reach and what four do. The others are estimates.
+    a wave beside that loop; resident: programs that an SM runs at once, a wave's. Fewer take as long: what a thread
+    waits for, others of its SM fill. Those of 16-bit operands are fits, see above; the sliced kernel's of fp64 are
+    within 12% of five products of 1024 and 4096 (autotune/results/h200-sliced.csv); fp32's are within 8% of what whole
+    tiles took for 1024^3 and 4096^3 on an H200 (2026-11-21 and 22), but for the last, of unaligned operands, whose
+    share lies between what two on an SM reach and what four do. The others are estimates.
     """
 
     kernel: str
@@ -97,6 +102,7 @@ class Tile:
     num_warps: int
     share: float
     fixed_us: float
+    resident: int = 1
 
 
 _HALF = (
@@ -130,7 +136,8 @@ _HALF = (
     Tile("tile", (32, 32, 32), 2, 4, 0.03, 0.17),
 )
 _FP32 = (
-    Tile("sliced", (128, 128, 32), 2, 8, 0.68, 1.0),
+    Tile("sliced", (64, 64, 16), 4, 2, 0.72, 1.0, resident=4),
+    Tile("sliced", (128, 128, 16), 4, 8, 0.71, 1.0),
     Tile("sliced", (64, 64, 16), 3, 4, 0.50, 0.5),
     Tile("tile", (128, 128, 16), 4, 8, 0.55, 1.0),
     Tile("tile", (128, 64, 16), 4, 8, 0.40, 0.5),
@@ -229,8 +236,8 @@ def crossing(problem: Problem, relayout: str) -> tuple[bool, bool]:
 
 
 def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tuple[float, int]]:
-    """Estimated microseconds of a config that splits no tiles, and 1; and of the same with other values of split_tail,
-    where there is a tail that may be split."""
+    """Estimated microseconds of a config that splits no tiles, and 1; and of the same with tiles split in other numbers
+    of parts, all or those of the tail, see `SPLIT_BY`, where there is room for them."""
     p, kernel = problem, KERNELS[config.kernel]
     block_m, block_n = config.cta_tile
     tiles_m, tiles_n = config.tiles(p)
@@ -240,25 +247,28 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
     share = tile.share
     if config.kernel == "tile" and (p.element_bytes <= 2 or p.precision != "ieee"):
         share *= NARROW_SHARE[p.relaid(config.relayout).alignment]
-    flops = 2 * block_m * block_n * config.block_k * gpu.sms
+    programs = gpu.sms * tile.resident
+    flops = 2 * block_m * block_n * config.block_k * programs
     # Of a tile's operands, what lies beyond the matrices is not read.
     a_line, b_line = p.element_bytes * a_cost * min(block_m, p.m), p.b_element_bytes * b_cost * min(block_n, p.n)
-    received = (a_line + b_line) * config.block_k
+    received = (a_line + b_line) * config.block_k * tile.resident
     step_us = max(flops / (gpu.rate(p.dtype, p.precision) * share), received / kernel.sm_bandwidth) * 1e6
     loop_us = max(1, -(-p.k // config.block_k)) * step_us
 
     a_bytes = p.m * p.k * p.batch * p.element_bytes * tiles_n * a_cost
     b_bytes = p.n * p.k * p.batch * p.b_element_bytes * tiles_m * b_cost
-    rounds, tail = divmod(tiles, gpu.sms)
+    rounds, tail = divmod(tiles, programs)
+    splits_all = SPLIT_BY.get(config.kernel) == "split_k"
     launch_us = LAUNCH_US + cost.relayout_seconds(p, config, gpu) * 1e6
 
     def total_us(splits: int) -> float:
-        parts = tail * splits
+        whole, split = (0, tiles) if splits > 1 and splits_all else (rounds, tail)
+        parts = split * splits
         sums = 8 * parts * block_m * block_n if splits > 1 else 0  # written and read
-        compute_us = rounds * (loop_us + tile.fixed_us) + math.ceil(parts / gpu.sms) * (
+        compute_us = whole * (loop_us + tile.fixed_us) + math.ceil(parts / programs) * (
             loop_us / splits + tile.fixed_us
         )
-        busy = gpu.sms if rounds else min(parts, gpu.sms)
+        busy = gpu.sms if whole else min(parts, gpu.sms)
         bandwidth = min(gpu.bandwidth * kernel.stream, busy * LONE_BANDWIDTH)
         memory_us = FIRST_US + p.compulsory_bytes / bandwidth * 1e6
         l2_us = FIRST_US + (a_bytes + b_bytes + sums) / kernel.l2_bandwidth * 1e6
@@ -273,6 +283,7 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
     if not tiles:
         return [(launch_us, 1)]
     times = [(total_us(1), 1)]
-    if tail and config.kernel == "hopper" and not config.cluster:
-        times += [(total_us(splits), splits) for splits in SPLITS if tail * splits <= 2 * gpu.sms]
+    if tail and config.kernel in SPLIT_BY and not config.cluster:
+        split = tiles if splits_all else tail
+        times += [(total_us(splits), splits) for splits in SPLITS if split * splits <= 2 * programs]
     return times
