@@ -300,8 +300,9 @@ def sliced_kernel(
             start = first.to(gl.int64) * S.block_k
             a += start * stride_ak
             b += start * stride_bk
-            # What the next part multiplies is not copied.
-            k = gl.minimum((k - start).to(gl.int32), steps * S.block_k)
+            # What the next part multiplies is not copied. (The minimum of a difference would be wrong: ptxas 12.8 adds
+            # where it should subtract, in a VIADDMNMX.)
+            k = gl.minimum(k, (first + steps) * S.block_k) - first * S.block_k
             if S.layout[0] == "n" or S.layout[1] == "t":
                 k = multiple_of(k, S.vector)
         a_offsets = offsets(m_left, stride_am, stride_ak, 0, S)
