@@ -105,6 +105,11 @@ def skinny_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus
     wide = r"cp\.async\.cg\.shared\.global \[ .* \], \[ .* \], 0x10" if ahead else r"ld\.global\.v4\.b32"
     if not re.search(wide, compiled.assembly):
         return f"no 16-byte {'copies' if ahead else 'loads'} of the weights"
+    return meeting_fault(compiled, config)
+
+
+def meeting_fault(compiled: Compiled, config: Config) -> str:
+    """What is wrong with how the parts of split tiles meet, or ""."""
     if config.split_k > 1:
         stored, counted, gathered = compiled.assembly.partition("atom.global.gpu.acq_rel.add.u32")
         if not counted or "st.global" in stored[stored.rfind("bar.sync") :] or "ld.global.cg" not in gathered:
@@ -112,7 +117,7 @@ def skinny_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus
     return ""
 
 
-def sliced_fault(compiled: Compiled, problem: Problem) -> str:
+def sliced_fault(compiled: Compiled, config: Config, problem: Problem) -> str:
     """What is wrong with how the sliced kernel's operands move, or ""."""
     if "fma.rn.f32" not in compiled.assembly and not re.search(r"mma\.sync\S*\.f64", compiled.assembly):
         return "multiplies neither by fma nor on tensor cores"
@@ -122,7 +127,7 @@ def sliced_fault(compiled: Compiled, problem: Problem) -> str:
         int(size, 16) for size in re.findall(r"cp\.async\.c[ag]\S* \[ .* \], \[ .* \], 0x(\w+)", compiled.assembly)
     }
     expected = sliced.vector(problem) * problem.element_bytes
-    return "" if copied == {expected} else f"copies of {copied} bytes, expected {expected}"
+    return meeting_fault(compiled, config) if copied == {expected} else f"copies of {copied} bytes, expected {expected}"
 
 
 def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:
@@ -138,7 +143,7 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
     if config.kernel == "skinny":
         return skinny_fault(compiled, config, problem, gpu)
     if config.kernel == "sliced":
-        return sliced_fault(compiled, problem)
+        return sliced_fault(compiled, config, problem)
     on_wgmma = problem.dtype not in ("fp32", "fp64") or problem.precision != "ieee"
     uses_wgmma = gpu.capability == 90 and on_wgmma and config.block_m >= 64 and config.num_warps >= 4
     if uses_wgmma and "wgmma.mma_async" not in compiled.assembly:
