@@ -275,6 +275,35 @@ def sliced_cases():
                     yield h200, problem, config
 
 
+WEIGHTS = {
+    # (block_m, block_n, block_k, num_stages, num_warps)
+    (16, 128, 128, 4, 8), (16, 128, 256, 4, 8), (16, 192, 128, 6, 12), (16, 256, 128, 5, 8),
+    (32, 128, 128, 7, 8), (32, 256, 128, 4, 8),
+    (64, 128, 128, 6, 8), (64, 128, 256, 3, 8), (64, 192, 128, 5, 12), (64, 256, 128, 4, 8), (128, 128, 128, 4, 8),
+}  # fmt: skip
+
+
+def weights_cases():
+    """Every tile of the weights kernel, with either kind of scales; the widest also with all that there is."""
+    everything = Epilogue(scaled=True, bias=True, c=True)
+    h200 = gpus.spec("h200")
+    for blocks in sorted(WEIGHTS):
+        config = Config("weights", *blocks, persistent=True, order=orders.RowMajor())
+        for n, fields in (
+            (4096, {"b_dtype": "int8", "scales": "row"}),
+            (4096, {"b_dtype": "fp8e4m3", "scales": "1x1"}),
+            (1001, {"b_dtype": "int8", "scales": "1x1", "epilogue": everything}),
+            (1001, {"b_dtype": "fp8e5m2", "dtype": "fp16", "epilogue": everything}),
+            (4096, {"b_dtype": "int8", "dtype": "fp16", "out_dtype": "fp32", "scales": "row"}),
+        ):
+            problem = Problem.dense(blocks[0], n, 4096, layout="nt", **fields)
+            if config.fits(problem, h200):
+                yield h200, problem, config
+    for order in ("split-merge:8", "swizzle-merge:16,8@n", "hilbert"):
+        problem = Problem.dense(100, 4096, 4096, layout="nt", **KINDS["bf16-int8"])
+        yield h200, problem, Config("weights", 64, 128, 128, 6, 8, persistent=True, order=orders.parse(order))
+
+
 def transpose_cases():
     """(gpu, tile): every layout of shared memory, size of elements and kind of access, and other targets."""
     for elem_bytes in (1, 2, 4):

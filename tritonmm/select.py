@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tritonmm import gpu as gpus
-from tritonmm import skinny, tuned
+from tritonmm import skinny, streams, tuned
 from tritonmm.config import Config
 from tritonmm.estimates import Tile, estimates, tiles_of
 from tritonmm.gpu import Gpu
@@ -129,6 +129,9 @@ def _candidates(problem: Problem, gpu: Gpu, kernel: str) -> Iterator[tuple[Confi
     if kernel == "skinny" or (not kernel and _is_skinny(problem)):
         for us, config in skinny.timed(problem, gpu):
             yield config, [(us, 1)]
+    if kernel == "weights":
+        for us, config in streams.timed(problem, gpu):
+            yield config, [(us, 1)]
     for tile in tiles_of(problem):
         if kernel in ("", tile.kernel):
             factor = _factor(problem, gpu, *tile.blocks[:2])
@@ -154,6 +157,10 @@ def _moved(row: tuned.Row, problem: Problem, gpu: Gpu) -> Iterator[tuple[float, 
         config = replace(config, split_k=splits)
         if config.fits(problem, gpu):
             yield skinny.estimate_us(config, problem, gpu), config
+        return
+    if config.kernel == "weights":
+        if config.fits(problem, gpu):
+            yield streams.estimate_us(config, problem, gpu), config
         return
     blocks = *config.cta_tile, config.block_k
     tile = next((t for t in tiles_of(problem) if (t.kernel, t.blocks) == (config.kernel, blocks)), None)
