@@ -11,7 +11,7 @@ HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
 T ?=
 # What neither compiles nor interprets many kernels.
 FAST := $(addprefix tests/test_, $(addsuffix .py, architecture bounds card claims cli config cost counters docs doctor \
-	environment estimates explanation fit_l2 import l2 layouts_algebra layouts_banks layouts_show layouts_swizzle \
+	environment estimates explanation fit_l2 heuristics import l2 layouts_algebra layouts_banks layouts_show layouts_swizzle \
 	layouts_tv licences measure orders plots plots_l2 regret search space store suite tuned))
 # Percent of the host's lines that a test run reaches, at least: what test-fast alone does.
 COVERED := 68
@@ -22,16 +22,16 @@ demo: $(VENV)/installed
 	$(BIN)/tritonmm demo
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest -n auto -m "not gpu" $(T)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu" $(T)
 
 test-fast: $(VENV)/installed
-	$(BIN)/python -m pytest -n auto -m "not gpu" $(wildcard $(FAST))
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu" $(wildcard $(FAST))
 
 gpu-test: $(VENV)/installed
 	$(BIN)/python -m pytest -m gpu $(T)
 
 coverage: $(VENV)/installed
-	$(BIN)/python -m pytest -n auto -m "not gpu" --cov --cov-report=term:skip-covered $(if $(T),,--cov-fail-under=$(COVERED)) $(T)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu" --cov --cov-report=term:skip-covered $(if $(T),,--cov-fail-under=$(COVERED)) $(T)
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

@@ -20,6 +20,8 @@ suite.py        which products a bench measures; suites/ ships some
 bench.py        tritonmm's choice beside torch, product by product, into CSV
 random_suite.py products that nobody has tuned anything to
 regret.py       how much of an exhaustive search's best `select` reaches
+heuristics.py   what NVIDIA's heuristics choose, beside what `select` does, by their times
+nvidia_heuristics.py  those choices, and the configs that are nearest to them
 fit_l2.py       fits the model of L2 to counters, and checks it on other shapes
 pipeline.py     a study of stages, block_k and epilogues
 transpose.py    a study of bank conflicts

@@ -114,7 +114,7 @@ def lines(found: Iterable[Regret]) -> Iterable[str]:
         yield said + ("" if len(known) == len(of_way) else "; the others' configs were not measured")
 
 
-def _gpu(name: str | None, about: dict[str, str]) -> Gpu:
+def gpu_of(name: str | None, about: dict[str, str]) -> Gpu:
     if name:
         return gpus.spec(name)
     model = about.get("gpu", "").lower().replace(" ", "")
@@ -131,7 +131,7 @@ def main(path: Path, gpu: str | None) -> None:
     """Judge what is selected by the measurements in RESULTS, a sweep's CSV file."""
     try:
         measured, about = read(path)
-        for line in lines(regrets(measured, _gpu(gpu, about))):
+        for line in lines(regrets(measured, gpu_of(gpu, about))):
             click.echo(line)
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None

@@ -1,11 +1,17 @@
-"""What the compile gate compiles: (GPU, problem, config) of every kernel, and the tiles that tests of kernels share."""
+"""What the compile gate compiles: (GPU, problem, config) of every kernel, and the tiles that tests of kernels share.
+
+A compilation costs a second or two. So options that the compiler meets in different places take turns: each value of
+one is met with each of another somewhere, not in every combination.
+"""
 
 import contextlib
 from dataclasses import replace
 
+from pairs import all_pairs
+
 from tritonmm import gpu as gpus
 from tritonmm import orders, skinny
-from tritonmm.config import Config
+from tritonmm.config import HAS_CLUSTERS, Config
 from tritonmm.launch import transpose as transposes
 from tritonmm.problem import DTYPES, KINDS, Epilogue, Problem
 from tritonmm.select import choose
@@ -14,14 +20,10 @@ from tritonmm.sliced import HAS_FP64
 
 def cases():
     """(gpu, problem, config): what `select` chooses for typical problems, for each target."""
+    shapes = (4096, 4096, 4096, "nn"), (1000, 4096, 1000, "nt"), (17, 333, 77, "tn"), (1, 4096, 1, "tt")
     for gpu in map(gpus.spec, ("a100", "h200", "b200", "mi300x")):
         for dtype in ("bf16", "fp16", "fp32"):
-            for m, n, k, layout in (
-                (4096, 4096, 4096, "nn"),
-                (1000, 4096, 1000, "nt"),
-                (17, 333, 77, "tn"),
-                (1, 4096, 1, "tt"),
-            ):
+            for m, n, k, layout in shapes if dtype != "fp16" else shapes[:1]:  # fp16 is bf16 in one instruction
                 precision = "tf32" if dtype == "fp32" and layout == "nn" else "ieee"
                 problem = Problem.dense(m, n, k, dtype=dtype, layout=layout, precision=precision)
                 yield gpu, problem, choose(problem, gpu)
@@ -34,7 +36,7 @@ def cases():
 HOPPER = {
     # (block_m, block_n, block_k, num_stages, num_warps)
     (128, 256, 64, 4, 8), (256, 128, 64, 4, 8), (128, 128, 64, 6, 8), (128, 128, 128, 3, 8), (192, 128, 64, 5, 12),
-    (128, 64, 64, 8, 8), (128, 64, 128, 4, 8), (64, 256, 64, 5, 8), (64, 128, 64, 8, 8), (64, 128, 128, 4, 4),
+    (128, 64, 64, 8, 4), (128, 64, 128, 4, 8), (64, 256, 64, 5, 8), (64, 128, 64, 8, 4), (64, 128, 128, 4, 4),
     (64, 64, 64, 8, 4), (64, 64, 128, 6, 4), (192, 256, 64, 3, 12), (256, 192, 64, 3, 8), (192, 192, 64, 4, 12),
     (128, 192, 64, 5, 8), (128, 384, 64, 3, 8), (384, 128, 64, 3, 12), (64, 192, 64, 6, 4),
 }  # fmt: skip
@@ -43,7 +45,7 @@ HOPPER = {
 HOPPER_KINDS = {
     # what of other dtypes than bf16 and fp16 is multiplied: (block_m, block_n, bytes of K, num_stages, num_warps)
     "int8": {(128, 256, 128, 4, 8), (192, 256, 128, 3, 12), (256, 192, 128, 3, 8), (64, 64, 128, 8, 4)},
-    "tf32": {(128, 256, 128, 4, 8), (192, 256, 128, 3, 12), (64, 128, 128, 8, 8)},
+    "tf32": {(128, 256, 128, 4, 8), (192, 256, 128, 3, 12), (64, 128, 128, 8, 4)},
     "fp8": {(128, 256, 128, 4, 8), (256, 192, 128, 3, 8), (64, 64, 128, 8, 4)},
     "fp8-row": {(128, 256, 128, 4, 8), (192, 256, 128, 3, 12)},
     "fp8-e5m2": {(128, 256, 128, 4, 8)},
@@ -53,7 +55,7 @@ HOPPER_KINDS = {
     },
     "fp8-block": {
         (128, 256, 128, 4, 8), (256, 128, 128, 4, 8), (128, 128, 128, 6, 8), (192, 128, 128, 5, 12),
-        (64, 128, 128, 8, 8), (64, 64, 128, 8, 4),
+        (64, 128, 128, 8, 4), (64, 64, 128, 8, 4),
     },
 }  # fmt: skip
 
@@ -77,14 +79,16 @@ def hopper_case(
 
 
 def hopper_cases():
-    """Every tile, then every layout, dtype, epilogue and order of the largest, of the Hopper kernel."""
+    """Every tile, split where it can be, then every layout, dtype, epilogue and order of the largest."""
     case = hopper_case
     for blocks in sorted(HOPPER):
-        for layout in ("nn", "nt"):
-            yield case(blocks, layout=layout)
-    for blocks in ((128, 256, 64, 4, 8), (256, 128, 64, 4, 8), (192, 128, 64, 5, 12), (64, 256, 64, 5, 8)):
-        for layout in ("tn", "tt"):
-            yield case(blocks, layout=layout)
+        yield case(blocks, layout="nt")
+        gpu, problem, config = case(blocks, split_k=4)
+        yield (gpu, problem, config) if config.fits(problem, gpu) else case(blocks)  # two strips are not split
+    for blocks in ((128, 256, 64, 4, 8), (192, 128, 64, 5, 12)):
+        yield case(blocks, layout="tn")
+    for blocks in ((256, 128, 64, 4, 8), (64, 256, 64, 5, 8)):
+        yield case(blocks, layout="tt")
     everything = Epilogue(scaled=True, bias=True, c=True)
     yield case(dtype="fp16")
     yield case(out_dtype="fp32")
@@ -93,15 +97,9 @@ def hopper_cases():
     for blocks in ((192, 256, 64, 3, 12), (256, 192, 64, 3, 8)):
         for more in ({"epilogue": Epilogue(scaled=True, bias=True)}, {"out_dtype": "fp32"}, {"order": "hilbert"}):
             yield case(blocks, layout="nt", **more)
-    yield case(n=1023, layout="nt")
     yield case(n=1023, layout="nt", out_dtype="fp32")
     yield case(n=1023, layout="nt", epilogue=everything)
-    for blocks in sorted(HOPPER):
-        gpu, problem, config = case(blocks, split_k=4)
-        if config.fits(problem, gpu):  # not tiles of two strips
-            yield gpu, problem, config
     yield case(split_tail=8)
-    yield case(split_tail=8, n=1023, layout="nt")
     yield case(split_tail=8, epilogue=everything)
     yield case(split_tail=8, n=1023, layout="nt", epilogue=everything)
     yield case(batch=3)
@@ -132,12 +130,13 @@ def kind_cases():
             yield case(blocks, scales=scales, split_tail=4, out_dtype="fp32", epilogue=Epilogue(bias=True), **fp8)
     yield case((128, 128, 128, 6, 8), scales="tensor", n=1023, out_dtype="fp32", epilogue=Epilogue(bias=True), **fp8)
     yield case((128, 256, 32, 4, 8), layout="nt", dtype="fp32", precision="tf32", epilogue=everything)
-    for gpu in map(gpus.spec, ("a100", "h200", "b200", "mi300x")):
-        for kind in ("fp64", "tf32x3", "bf16x3", "int8", "fp8", "fp8-block", "bf16-int8"):
-            for m, n, k, layout in ((4096, 4096, 4096, "nt"), (1001, 4095, 1001, "nn")):
-                problem = Problem.dense(m, n, k, layout=layout, **KINDS[kind])
-                with contextlib.suppress(ValueError):  # no fp8e4m3 on the oldest, no tf32x3 on AMD
-                    yield gpu, problem, unrelaid(choose(problem, gpu, "tile"), problem, gpu)
+    targets = [gpus.spec(name) for name in ("a100", "h200", "b200", "mi300x")]
+    kinds = ("fp64", "tf32x3", "bf16x3", "int8", "fp8", "fp8-block", "bf16-int8")
+    sizes = (4096, 4096, 4096, "nt"), (1001, 4095, 1001, "nn")
+    for gpu, kind, (m, n, k, layout) in all_pairs(targets, kinds, sizes):
+        problem = Problem.dense(m, n, k, layout=layout, **KINDS[kind])
+        with contextlib.suppress(ValueError):  # no fp8e4m3 on the oldest, no tf32x3 on AMD
+            yield gpu, problem, unrelaid(choose(problem, gpu, "tile"), problem, gpu)
 
 
 def unrelaid(config: Config, problem: Problem, gpu: gpus.Gpu) -> Config:
@@ -147,19 +146,19 @@ def unrelaid(config: Config, problem: Problem, gpu: gpus.Gpu) -> Config:
 
 
 def cluster_cases():
-    """The Hopper kernel's clusters: every tile in every layout, and the rest for the two largest."""
+    """The Hopper kernel's clusters: every tile with either layout of each operand, the rest for the two largest."""
     everything = Epilogue(scaled=True, bias=True, c=True)
     for *blocks, cluster in sorted(CLUSTERS):
-        for layout in ("nn", "nt", "tn", "tt"):
-            yield hopper_case(blocks, cluster, layout=layout)
-        yield hopper_case(blocks, cluster, epilogue=everything)
-        yield hopper_case(blocks, cluster, n=1023, layout="nt")
+        yield hopper_case(blocks, cluster)
+        yield hopper_case(blocks, cluster, layout="tt", epilogue=everything)
         gpu, problem, config = hopper_case(blocks, cluster, n=1023, layout="nt", epilogue=everything)
-        if config.fits(problem, gpu):  # not the tallest, and not with three consumers
-            yield gpu, problem, config
+        if not config.fits(problem, gpu):  # the tallest, and three consumers
+            problem = replace(problem, epilogue=Epilogue())
+        yield gpu, problem, config
     for cluster in ("m", "n"):
         for more in (
-            {"dtype": "fp16"}, {"out_dtype": "fp32"}, {"batch": 3}, {"order": "split-merge:8"}, {"order": "hilbert"}
+            {"layout": "nt"}, {"layout": "tn"}, {"layout": "tt"}, {"dtype": "fp16"}, {"out_dtype": "fp32"},
+            {"batch": 3}, {"order": "split-merge:8"}, {"order": "hilbert"},
         ):  # fmt: skip
             yield hopper_case((256, 256, 64, 4, 8), cluster, **more)
 
@@ -187,17 +186,15 @@ def persistent_cases():
         for blocks in sorted(PERSISTENT):
             if blocks[0] > 64 or gpu.capability == 90:
                 yield case(blocks)
-        for layout in ("nt", "tn", "tt"):
+        for layout in ("nt", "tn"):
             yield case(layout=layout)
         everything = Epilogue(scaled=True, bias=True, c=True)
         yield case(dtype="fp16", batch=3)
-        yield case(out_dtype="fp32")
         yield case(epilogue=everything)
-        yield case(out_dtype="fp32", epilogue=everything)
-        yield case(n=1023, layout="nt")
+        yield case(layout="tt", out_dtype="fp32", epilogue=everything)
         yield case(n=1023, layout="nt", out_dtype="fp32")
         yield case((128, 128, 64, 4, 8), n=1023, layout="nt", epilogue=everything)
-        for order in ("row-major", "split-merge:8", "swizzle-merge:16,8@n", "hilbert"):
+        for order in ("split-merge:8", "swizzle-merge:16,8@n", "hilbert"):
             yield case(order=order)
 
 
@@ -220,17 +217,18 @@ def relayout_cases():
 
 
 def skinny_cases():
-    """The candidates for typical decode steps on every target, then layouts, dtypes and epilogues."""
-    for gpu in map(gpus.spec, ("a100", "h200", "b200", "mi300x")):
-        for m, n, k in ((1, 4096, 4096), (4096, 1, 4096), (16, 4096, 4096), (64, 28672, 4096)):
-            problem = Problem.dense(m, n, k, layout="nt")
-            for config in skinny.configs(problem, gpu):
-                yield gpu, problem, config
-        for m in (1, 16, 24, 64):
-            problem = Problem.dense(m, 4096, 4096, layout="nt", **KINDS["bf16-int8"] | {"scales": "row"})
-            for config in skinny.configs(problem, gpu):
-                yield gpu, problem, config
+    """Typical decode steps on every target, every candidate for them on one, then layouts, dtypes and epilogues."""
     h200 = gpus.spec("h200")
+    steps = [
+        *((m, n, k, {}) for m, n, k in ((1, 4096, 4096), (4096, 1, 4096), (16, 4096, 4096), (64, 28672, 4096))),
+        *((m, 4096, 4096, KINDS["bf16-int8"] | {"scales": "row"}) for m in (1, 16, 24, 64)),
+    ]
+    for m, n, k, fields in steps:
+        problem = Problem.dense(m, n, k, layout="nt", **fields)
+        for gpu in map(gpus.spec, ("a100", "b200", "mi300x")):
+            yield gpu, problem, choose(problem, gpu, "skinny")
+        for config in skinny.configs(problem, h200):
+            yield h200, problem, config
     for m in (1, 16, 24, 64):
         for kind in ("bf16-int8", "bf16-fp8"):
             problem = Problem.dense(m, 4096, 4096, layout="nt", **KINDS[kind])
@@ -239,15 +237,14 @@ def skinny_cases():
     for m in (1, 7, 100, 200):
         everything = Epilogue(scaled=True, bias=True, c=True)
         for fields in (
-            {"layout": "nn"}, {"layout": "tn"}, {"layout": "tt"}, {"dtype": "fp16", "batch": 3}, {"dtype": "fp32"},
+            {"layout": "nn"}, {"layout": "tn"}, {"dtype": "fp16", "batch": 3}, {"dtype": "fp32", "layout": "tt"},
             {"dtype": "fp32", "precision": "tf32"}, {"epilogue": everything}, {"out_dtype": "fp32"},
         ):  # fmt: skip
             problem = Problem.dense(m, 4096, 4096, **{"layout": "nt"} | fields)
             yield h200, problem, choose(problem, h200, "skinny")
-        for kind in ("bf16-int8", "bf16-fp8"):
-            for scales in ("row", "1x1"):
-                problem = Problem.dense(m, 4096, 4096, layout="nt", **KINDS[kind] | {"scales": scales})
-                yield h200, problem, choose(problem, h200, "skinny")
+        for kind, scales in (("bf16-int8", "1x1"), ("bf16-fp8", "row")):
+            problem = Problem.dense(m, 4096, 4096, layout="nt", **KINDS[kind] | {"scales": scales})
+            yield h200, problem, choose(problem, h200, "skinny")
         problem = Problem.dense(m, 4097, 4095, layout="nt", epilogue=everything)
         yield h200, problem, choose(problem, h200, "skinny")
 
@@ -313,3 +310,13 @@ def transpose_cases():
                 yield gpus.spec("h200"), transposes.TransposeTile(layout, elem_bytes, *vectors)
         for gpu in ("a100", "b200"):
             yield gpus.spec(gpu), transposes.TransposeTile("swizzled", elem_bytes, widest, widest)
+
+
+FAMILIES = {
+    "chosen": cases, "relayout": relayout_cases, "persistent": persistent_cases, "skinny": skinny_cases,
+    "hopper": hopper_cases, "kinds": kind_cases, "clusters": cluster_cases, "sliced": sliced_cases,
+    "weights": weights_cases, "transpose": transpose_cases,
+}  # fmt: skip
+"""What is compiled in one process."""
+if not HAS_CLUSTERS:
+    del FAMILIES["clusters"]

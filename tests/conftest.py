@@ -6,6 +6,8 @@ import hypothesis
 import pytest
 import torch
 
+pytest.register_assert_rewrite("promises")
+
 # A machine that does something else meanwhile is no failure.
 hypothesis.settings.register_profile("tritonmm", deadline=None)
 hypothesis.settings.load_profile("tritonmm")

@@ -1,13 +1,17 @@
 """Compiles kernels for GPUs that are not here, and reads what became of them.
 
 Triton compiles to PTX, cubin and hsaco with its wheel alone; all it asks of a driver is which
-target to compile for. Run as a program this file is the compile gate: it prints a line a kernel and
-exits with 1 if one spills, waits after every wgmma or needs more shared memory than
-`Config.fits` says. It runs in a process of its own, since the rest of the tests interpret kernels.
+target to compile for. Run as a program this file is the compile gate: of the families of
+`compile_cases` that it is given, or of all, it prints a line a kernel and exits with 1 if one
+spills, waits after every wgmma or needs more shared memory than `Config.fits` says. It runs in
+processes of its own, since the rest of the tests interpret kernels.
+
+    python crosscompile.py [FAMILY ...]
 """
 
 import contextlib
 import io
+import itertools
 import math
 import os
 import re
@@ -17,24 +21,13 @@ from dataclasses import dataclass
 
 import torch
 import triton
-from compile_cases import (
-    cases,
-    cluster_cases,
-    hopper_cases,
-    kind_cases,
-    persistent_cases,
-    relayout_cases,
-    skinny_cases,
-    sliced_cases,
-    transpose_cases,
-    weights_cases,
-)
+from compile_cases import FAMILIES
 from triton.runtime import driver
 
 from tritonmm import gpu as gpus
 from tritonmm import sliced
 from tritonmm.autotune.precompile import Elsewhere
-from tritonmm.config import HAS_CLUSTERS, Config, consumer_grid, shared_bytes
+from tritonmm.config import Config, consumer_grid, shared_bytes
 from tritonmm.launch import transpose as transposes
 from tritonmm.launch.relayout import RESIDENT
 from tritonmm.plan import bind
@@ -240,34 +233,32 @@ def transpose_fault(compiled: Compiled, tile: transposes.TransposeTile) -> str:
     return ""
 
 
-def main() -> int:
-    os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()  # nothing an earlier compiler made is looked at
+def compiled(gpu: gpus.Gpu, *what) -> tuple[Compiled, str]:
+    """A case of `compile_cases`, and what is wrong with it."""
+    if isinstance(what[0], Problem):
+        problem, config = what
+        found = compile_for(gpu, problem, config)
+        return found, fault(found, config, problem, gpu)
+    (tile,) = what
+    x = torch.empty(4096, 4096, dtype=transposes.INTEGERS[tile.elem_bytes], device="meta")
+    found = compile_kernel(gpu, transposes.transpose_kernel, *transposes.arguments_of(x, x, tile))
+    return found, transpose_fault(found, tile)
+
+
+def main(families) -> int:
     faults = 0
-    clusters = cluster_cases() if HAS_CLUSTERS else ()
-    hopper = *hopper_cases(), *kind_cases(), *clusters
-    triton_only = *cases(), *relayout_cases(), *persistent_cases(), *skinny_cases()
-    for gpu, problem, config in (*triton_only, *hopper, *sliced_cases(), *weights_cases()):
-        compiled = compile_for(gpu, problem, config)
-        why = fault(compiled, config, problem, gpu)
-        faults += bool(why)
-        print(
-            f"{gpu.arch:7} {problem!s:28} {config!s:72} {compiled.registers:4} registers"
-            f" {compiled.shared_bytes:7} bytes shared  {why or 'ok'}",
-            flush=True,
-        )
-    for gpu, tile in transpose_cases():
-        x = torch.empty(4096, 4096, dtype=transposes.INTEGERS[tile.elem_bytes], device="meta")
-        compiled = compile_kernel(gpu, transposes.transpose_kernel, *transposes.arguments_of(x, x, tile))
-        why = transpose_fault(compiled, tile)
-        faults += bool(why)
-        print(
-            f"{gpu.arch:7} {tile!s:90} {compiled.registers:4} registers {compiled.shared_bytes:7} bytes shared "
-            f" {why or 'ok'}",
-            flush=True,
-        )
+    with tempfile.TemporaryDirectory() as os.environ["TRITON_CACHE_DIR"]:  # nothing an earlier compiler made is there
+        for gpu, *what in itertools.chain.from_iterable(FAMILIES[family]() for family in families or FAMILIES):
+            found, why = compiled(gpu, *what)
+            faults += bool(why)
+            print(
+                f"{gpu.arch:7} {' '.join(map(str, what)):100} {found.registers:4} registers"
+                f" {found.shared_bytes:7} bytes shared  {why or 'ok'}",
+                flush=True,
+            )
     print(f"triton {triton.__version__}: {faults} faults")
     return 1 if faults else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

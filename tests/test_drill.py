@@ -395,7 +395,7 @@ def products(draw):
 
 @interpreted
 @given(products())
-@drill(quick=120, nightly=2500)
+@drill(quick=60, nightly=2500)
 def test_random_products(product):
     a, b, keywords = product
     note(f"a {list(a.shape)} {a.stride()}, b {list(b.shape)} {b.stride()}, {a.dtype}, {keywords}")

@@ -3,11 +3,11 @@
 import os
 import subprocess
 import sys
-import threading
 
 import pytest
 import torch
 from bounds import assert_product
+from threads import at_once
 
 import tritonmm
 
@@ -87,29 +87,19 @@ def test_streams_at_the_same_time(shape, mm):
 @WAYS
 def test_cold_cache_eight_threads(mm):
     """Shapes that no other test has, met by all threads at once, forwards and backwards."""
-    barrier, errors = threading.Barrier(8), []
     shapes = [(211, 173, 96), (64, 1024, 520), (1, 777, 264)]
     operands = [(randn(m, k).requires_grad_(), randn(k, n).requires_grad_()) for m, n, k in shapes]
 
-    def work():
-        try:
-            barrier.wait()
-            for a, b in operands:
-                c = mm(a, b)
-                ones = torch.ones_like(c)
-                grad_a, grad_b = torch.autograd.grad(c, (a, b), ones)
-                assert_product(c, a, b)
-                assert_product(grad_a, ones, b.t())
-                assert_product(grad_b, a.t(), ones)
-        except Exception as error:
-            errors.append(error)
+    def work(_):
+        for a, b in operands:
+            c = mm(a, b)
+            ones = torch.ones_like(c)
+            grad_a, grad_b = torch.autograd.grad(c, (a, b), ones)
+            assert_product(c, a, b)
+            assert_product(grad_a, ones, b.t())
+            assert_product(grad_b, a.t(), ones)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    at_once(8, work)
 
 
 @WAYS

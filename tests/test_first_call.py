@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 from bounds import assert_product
+from threads import at_once
 
 import tritonmm
 from tritonmm import first_call, gpu, products, tuned
@@ -156,17 +157,7 @@ def test_eight_threads_measure_once(timer, device, fails):
     if fails:  # then no table keeps the others from measuring again
         timer.times = (float("inf"),) * first_call.MEASURED
     a, b = operands(device)
-    start = threading.Barrier(8)
-
-    def work():
-        start.wait()
-        first_call.tune(a, b)
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(8, lambda _: first_call.tune(a, b))
     assert timer.rounds == 1
 
 

@@ -3,11 +3,18 @@
 import pytest
 import torch
 from compile_cases import CLUSTERS, HOPPER
+from promises import (
+    assert_adds_before_it_rounds,
+    assert_exact_and_repeatable,
+    assert_reads_views_that_tma_can_address,
+    assert_right,
+    assert_writes_views_and_nothing_else,
+    edges,
+)
 
 from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.autotune import space
-from tritonmm.autotune.verify import Check
 from tritonmm.config import HAS_CLUSTERS, Config, consumer_strips
 from tritonmm.ops import matmul
 from tritonmm.plan import plan_for
@@ -34,20 +41,11 @@ LARGE_CLUSTERS = [
 ]
 
 
-def assert_right(problem, config, device):
-    ratio = Check(problem, device).error_ratio(plan_for(problem, config, device))
-    assert ratio <= 1, f"{config} on {problem}: error {ratio} times its bound"
-
-
 @pytest.mark.parametrize("blocks", TILES, ids=str)
 def test_every_tile_at_its_edges(blocks, device):
-    block_m, block_n, block_k, *_ = blocks
-    for m in (1, block_m - 1, block_m, block_m + 1, 3 * block_m + 17):
-        for n in (8, block_n - 8, block_n, block_n + 8, block_n + 1):
-            for k in (8, block_k, block_k + 8, 9 * block_k - 8):
-                problem = space.problem(m, n, k, layout="nt")
-                if n % 8 == 0 or block_m * block_n <= 128 * 256:  # larger tiles are written by TMA only
-                    assert_right(problem, config(blocks), device)
+    for m, n, k in edges(*blocks[:3]):
+        if n % 8 == 0 or blocks[0] * blocks[1] <= 128 * 256:  # larger tiles are written by TMA only
+            assert_right(space.problem(m, n, k, layout="nt"), config(blocks), device)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
@@ -85,14 +83,7 @@ def test_every_order_gives_the_same_bits(blocks, spelling, device):
 
 @pytest.mark.parametrize("blocks", TILES, ids=str)
 def test_small_integers_are_exact_and_runs_are_bitwise_equal(blocks, device):
-    a = torch.randint(-4, 5, (1500, 1032), device=device).bfloat16()
-    b = torch.randint(-4, 5, (1032, 1400), device=device).bfloat16()
-    expected = (a.double() @ b.double()).bfloat16()
-    assert torch.equal(matmul(a, b, config=config(blocks)), expected)
-    a, b = torch.randn(1500, 1032, device=device).bfloat16(), torch.randn(1032, 1400, device=device).bfloat16()
-    first = matmul(a, b, config=config(blocks))
-    for run in range(50):
-        assert torch.equal(matmul(a, b, config=config(blocks)), first), f"run {run} differs"
+    assert_exact_and_repeatable(1500, 1400, 1032, config(blocks), device)
 
 
 @pytest.mark.parametrize("blocks", [(64, 128, 64, 8, 8), (128, 128, 64, 6, 8), (192, 128, 64, 5, 12)], ids=str)
@@ -119,27 +110,13 @@ def test_epilogue_adds_before_it_rounds(blocks, c_shape, n, out_dtype, device):
     b = torch.randint(-4, 5, (2, n, 136), device=device).bfloat16().mT
     c = torch.randint(-9, 10, [n if size is None else size for size in c_shape], device=device).to(DTYPES[out_dtype])
     bias = torch.randint(-9, 10, (n,), device=device).bfloat16()
-    out = torch.full((2, 300, n), float("nan"), device=device, dtype=DTYPES[out_dtype])
-    problem = Problem.of(a, b, out, epilogue=Epilogue(scaled=True, bias=True, c=True))
     if n % 8 and blocks[-1] == "n":
         pytest.skip("256 rows a CTA would spill, and Config.fits says so")
-    plan_for(problem, config(blocks), device)(a, b, out, alpha=0.5, beta=-2.0, c=c, bias=bias)
-    expected = 0.5 * (a.double() @ b.double()) + bias.double() - 2 * c.double()
-    assert torch.equal(out, expected.to(out.dtype))
+    assert_adds_before_it_rounds(a, b, c, bias, config(blocks), DTYPES[out_dtype])
 
 
 def test_views_that_tma_can_address(device):
-    x = torch.randn(4, 256, 512, device=device).bfloat16()
-    b = torch.randn(128, 264, device=device).bfloat16()
-    for name, a in {
-        "sliced columns": x[1, :, 64:192],
-        "every other row": x[2, ::2, :128],
-        "one row": x[3, :1, 8:136],
-        "broadcast batch": x[:1, :, :128].expand(4, 256, 128),
-        "transposed": x[0, :128].t()[:200],
-    }.items():
-        assert torch.equal(matmul(a, b.expand(4, 128, 264) if a.dim() == 3 else b, config=config()),
-                           matmul(a.contiguous(), b, config=config())), name  # fmt: skip
+    assert_reads_views_that_tma_can_address(264, config(), device)
 
 
 @pytest.mark.parametrize("blocks", LARGE_CLUSTERS, ids=str)
@@ -151,18 +128,7 @@ def test_clusters_that_walk_many_tiles(blocks, device):
 
 def test_output_views(device):
     a, b = torch.randn(300, 72, device=device).bfloat16(), torch.randn(72, 264, device=device).bfloat16()
-    expected = matmul(a, b, config=config())
-    for make in (
-        lambda board: board[3:303, 8:272],
-        lambda board: board[3:303, 7:271],
-        lambda board: board[:264, 4:304].t(),
-        lambda board: board[5:605:2, 16:280],
-    ):
-        board = torch.full((640, 400), float("nan"), device=device).bfloat16()
-        out = make(board)
-        matmul(a, b, out=out, config=config())
-        assert torch.equal(out, expected)
-        assert board.isnan().sum() == board.numel() - out.numel()
+    assert_writes_views_and_nothing_else(a, b, config())
 
 
 @pytest.mark.parametrize("split", [{"split_k": 2}, {"split_k": 5}, {"split_tail": 2}, {"split_tail": 7}], ids=str)
@@ -179,13 +145,7 @@ def test_split_tiles_are_right_and_bitwise_equal(blocks, split, device):
     ):
         problem = space.problem(m, n, k, layout="nt")
         assert_right(problem, split_config, device)
-    a = torch.randint(-4, 5, (1500, 1032), device=device).bfloat16()
-    b = torch.randint(-4, 5, (1032, 4000), device=device).bfloat16()
-    assert torch.equal(matmul(a, b, config=split_config), (a.double() @ b.double()).bfloat16())
-    a, b = torch.randn(1500, 1032, device=device).bfloat16(), torch.randn(1032, 4000, device=device).bfloat16()
-    first = matmul(a, b, config=split_config)
-    for run in range(50):
-        assert torch.equal(matmul(a, b, config=split_config), first), f"run {run} differs"
+    assert_exact_and_repeatable(1500, 4000, 1032, split_config, device)
 
 
 def test_split_tiles_in_batches_epilogues_and_orders(device):

@@ -9,7 +9,6 @@ import gc
 import os
 import subprocess
 import sys
-import threading
 import weakref
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ import pytest
 import torch
 import triton
 from recording import DEVICE, recording
+from threads import at_once
 from triton.knobs import HookChain
 
 from tritonmm import gpu as gpus
@@ -314,18 +314,12 @@ def test_a_cold_plan_in_eight_threads(recorder, eager_switches):
     plan = plan_of(*CASES["hopper"])
     known = [operands(plan.problem)[0] for _ in range(8)]
     expected = {jit_call(recorder, plan, x, alpha=i) for i, x in enumerate(known)}
-    barrier = threading.Barrier(8)
 
     def run(i):
-        barrier.wait()
         for _ in range(50):
             plan(*known[i], alpha=i)
 
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(8, run)
     assert len(recorder.calls) == 8 * 50
     assert set(recorder.calls) == expected
 
@@ -367,11 +361,7 @@ def test_a_bound_holds_in_threads():
         for i in range(2000):
             bounded.put(table, (seed + i * 7) % 61, i)
 
-    threads = [threading.Thread(target=put, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(4, put)
     assert len(table) == len(bounded.entries) == 16
 
 

@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 import triton
+from threads import at_once
 
 from tritonmm import gpu as gpus
 from tritonmm.config import HAS_CLUSTERS, Config
@@ -115,23 +116,16 @@ def test_threads_and_streams(config, device):
     plan = plan_of(problem, config, device)
     products = [[Product(problem, device) for _ in range(4)] for _ in range(8)]
     torch.cuda.synchronize()
-    barrier, wrong = threading.Barrier(8), []
 
-    def run(mine):
+    def run(i):
         with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream()):
-            barrier.wait()
             for _ in range(50):
-                for product in mine:
+                for product in products[i]:
                     product.launch(plan)
             torch.cuda.current_stream().synchronize()
-            wrong.extend(product for product in mine if not product.right())
+            assert all(product.right() for product in products[i])
 
-    threads = [threading.Thread(target=run, args=(mine,)) for mine in products]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    at_once(len(products), run)
 
 
 @every_config

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from bounds import assert_product
+from pairs import all_pairs
 
 import tritonmm
 from tritonmm import products, rules
@@ -14,10 +15,17 @@ def randn(*shape, device, dtype=torch.float32):
     return torch.randn(shape, device=device).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize(("alpha", "beta"), [(1, 1), (2, 0.5), (-1.5, 1), (1, -2)])
-@pytest.mark.parametrize("c", [(33, 20), (20,), (1, 20), (33, 1), (1,), ()], ids=str)
-def test_addmm_adds_what_broadcasts(c, alpha, beta, dtype, device):
+@pytest.mark.parametrize(
+    ("c", "factors", "dtype"),
+    all_pairs(
+        [(33, 20), (20,), (1, 20), (33, 1), (1,), ()],
+        [(1, 1), (2, 0.5), (-1.5, 1), (1, -2)],
+        [torch.float32, torch.bfloat16, torch.float16],
+    ),
+    ids=str,
+)
+def test_addmm_adds_what_broadcasts(c, factors, dtype, device):
+    alpha, beta = factors
     a, b, c = (randn(*shape, device=device, dtype=dtype) for shape in ((33, 40), (40, 20), c))
     assert_product(tritonmm.addmm(c, a, b, alpha=alpha, beta=beta), a, b, c, alpha, beta)
 

@@ -1,10 +1,9 @@
 """enable, disable, use: torch's products become ours, nothing that worked stops working, and leaving restores all."""
 
-import threading
-
 import pytest
 import torch
 from bounds import assert_product
+from threads import at_once
 
 import tritonmm
 from tritonmm import gpu as gpus
@@ -110,22 +109,14 @@ def test_unknown_policies(override):
 def test_threads_enter_and_leave(override, device):
     before = registered()
     a = torch.randn(4, 4, device=device, dtype=torch.float64)
-    expected, errors = a @ a, []
+    expected = a @ a
 
-    def enter():
-        try:
-            for _ in range(5):
-                with override.use("always"):
-                    assert torch.equal(a @ a, expected)
-        except Exception as error:
-            errors.append(error)
+    def enter(_):
+        for _ in range(5):
+            with override.use("always"):
+                assert torch.equal(a @ a, expected)
 
-    threads = [threading.Thread(target=enter) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    at_once(4, enter)
     assert registered() == before
 
 

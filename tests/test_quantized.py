@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pairs import all_pairs
 
 import tritonmm
 from tritonmm import int_mm, scaled_mm, weight_only_linear
@@ -72,12 +73,16 @@ def test_scaled_mm_of_nothing(device):
     assert scaled_mm(a[:0], b, one, one).shape == (0, 5)
 
 
-@pytest.mark.parametrize("scale", [(48,), (48, 1), (48, 2), (48, 4), (48, 16)], ids=str)
 @pytest.mark.parametrize(
-    "dtypes", [(torch.bfloat16, torch.int8), (torch.float16, E4M3), (torch.bfloat16, E5M2)], ids=str
+    ("scale", "rows", "dtypes"),
+    all_pairs(
+        [(48,), (48, 1), (48, 2), (48, 4), (48, 16)],
+        [1, 5, 70],
+        [(torch.bfloat16, torch.int8), (torch.float16, E4M3), (torch.bfloat16, E5M2)],
+    ),
+    ids=str,
 )
-@pytest.mark.parametrize("rows", [1, 5, 70])
-def test_weights_are_scaled_by_row_or_group(rows, dtypes, scale, device):
+def test_weights_are_scaled_by_row_or_group(scale, rows, dtypes, device):
     x = integers(rows, 256, dtype=dtypes[0], device=device)
     weight = integers(48, 256, dtype=dtypes[1], device=device)
     scale = powers(*scale, device=device)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from promises import assert_adds_before_it_rounds
 
 import tritonmm
 from tritonmm import gpu as gpus
@@ -16,7 +17,7 @@ from tritonmm.cost import predict, relayout_seconds
 from tritonmm.launch.relayout import Copy, fill
 from tritonmm.ops import matmul
 from tritonmm.plan import INTERPRETED, bind, plan_for
-from tritonmm.problem import Epilogue, Problem
+from tritonmm.problem import Problem
 from tritonmm.select import choose
 
 H200 = gpus.spec("h200")
@@ -72,7 +73,7 @@ def stored(batch, rows, cols, letter, offset, dtype, device):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 def test_small_operands_at_every_offset(dtype, letter, device):
     sample = random.Random(0)
-    for i in range(64):
+    for i in range(32):
         rows, cols, batch = sample.randint(1, 40), sample.randint(1, 40), sample.randint(1, 3)
         assert_copies([stored(batch, rows, cols, letter, i % 8, dtype, device)], letter)
 
@@ -249,11 +250,8 @@ def test_batches_views_and_epilogue(config, device):
         (x[:, :, ::3][:, :40], x[:, :31, 1:34]),
         (x.mT[:, :40], x[1:2, :50, 7:40].expand(3, 50, 33)),
     ):
-        out = torch.full((3, 40, 33), float("nan"), device=device).bfloat16()
-        problem = Problem.of(a, b, out, epilogue=Epilogue(scaled=True, bias=True, c=True))
         c = torch.randint(-9, 10, (40, 33), device=device).bfloat16()
-        plan_for(problem, replace(config, relayout="ab"), device)(a, b, out, alpha=0.5, beta=-2.0, c=c, bias=bias)
-        assert torch.equal(out, (0.5 * (a.double() @ b.double()) + bias.double() - 2 * c.double()).bfloat16())
+        assert_adds_before_it_rounds(a, b, c, bias, replace(config, relayout="ab"), torch.bfloat16)
 
 
 def test_empty_products_copy_nothing(device):

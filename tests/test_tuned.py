@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import warnings
 import weakref
 from dataclasses import asdict, replace
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tables import H200, PROBLEM, WINNER, best, forget, put, row, select, valid
+from threads import at_once
 
 from tritonmm import gpu as gpus
 from tritonmm import orders, tuned
@@ -288,21 +288,9 @@ def test_tables_that_were_replaced_are_forgotten(user):
 
 def test_eight_threads_read_it_once(user):
     put(user, b"no table")
-    start, found = threading.Barrier(8), []
-
-    def work():
-        start.wait()
-        found.append(tuned.tables(H200))
-
-    def eight():
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
+    found = []
     with pytest.warns(UserWarning, match="not used") as caught:
-        eight()
+        at_once(8, lambda _: found.append(tuned.tables(H200)))
     assert len(caught) == 1
     assert len(set(map(id, found))) == 1
 

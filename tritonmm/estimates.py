@@ -8,12 +8,11 @@ p-norm. A launch, copies of operands and the meeting of split tiles come on top.
 Operands whose lines are no multiples of 128 bytes cost more than twice as much on their way to the SMs: each
 128-byte row of a tile lies in two cache lines.
 
-The constants are fits to one H200 (burst, 2026-11-21) by least squares of the logarithms: 1,494 times of the
-hopper kernel and 419 of the tile kernel in autotune/results, h200-random-fit.csv, h200-hopper-tiles.csv,
-h200-hopper-strips.csv and h200-skinny.csv. Configs within 30% of a product's best are off by 7% and 15% (standard
-deviations); on products that the fit did not see, h200-random60.csv, by 9% and 18%. There the shortest estimate of
-all reaches 97% of the best measured time in geometric mean, 80% at worst. The skinny kernel has estimates
-of its own, see `skinny.py`.
+The constants are fits to one H200 (burst, 2026-11-22) by least squares of the logarithms: 2,478 times of the
+hopper kernel on 84 products and 383 of the tile kernel on 144, autotune/results/h200-random-fit.csv. Configs within
+30% of a product's best are off by 6% and 11% (standard deviations). What the shortest estimate of all reaches on
+products that no fit has seen, `python -m tritonmm.autotune.regret autotune/results/h200-random60.csv` says. The skinny
+kernel has estimates of its own, see `skinny.py`.
 """
 
 import math
@@ -45,18 +44,18 @@ class Kernel:
     caution: float = 1.0
 
 
-_BY_TMA = Kernel(stream=0.90, sm_bandwidth=200e9, l2_bandwidth=19e12, crossed=1.65, overlap=2.3, drain_us=0.31)
+_BY_TMA = Kernel(stream=0.89, sm_bandwidth=212e9, l2_bandwidth=18.3e12, crossed=1.64, overlap=2.8, drain_us=0.26)
 KERNELS = {
     "hopper": _BY_TMA,
     "persistent": _BY_TMA,
-    "tile": Kernel(stream=0.51, sm_bandwidth=76e9, l2_bandwidth=22e12, crossed=0.6, overlap=2.3, caution=1.3),
+    "tile": Kernel(stream=0.55, sm_bandwidth=203e9, l2_bandwidth=21.6e12, crossed=2.5, overlap=1.7, caution=1.05),
     "sliced": Kernel(stream=0.51, sm_bandwidth=76e9, l2_bandwidth=22e12, crossed=0.6, overlap=2.3),
 }
 
-LAUNCH_US = 1.8
+LAUNCH_US = 1.47
 """What a launch costs that follows another, its first loads included."""
 
-FIRST_US = 0.2
+FIRST_US = 0.54
 """From there to the first product, and from the last one to the end, where memory is the limit."""
 
 LONE_BANDWIDTH = 200e9
@@ -65,16 +64,16 @@ LONE_BANDWIDTH = 200e9
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 32)
 """Parts in which a tile may be multiplied."""
 
-SPLIT_US = 2.4
+SPLIT_US = 2.3
 """What a launch with split tiles costs beside its work: a cooperative grid, and the meeting of the parts."""
 
-FOUR_PARTS_US = 0.45
+FOUR_PARTS_US = 0.7
 """From the request of four parts' sums to their arrival; each program asks for four after four."""
 
-PARTIAL_BANDWIDTH = 4.9e12
+PARTIAL_BANDWIDTH = 5e12
 """Bytes/s at which the parts of split tiles write and read their fp32 sums."""
 
-NARROW_SHARE = {1: 0.19, 2: 0.19, 4: 0.5, 8: 0.8, 16: 1.0}
+NARROW_SHARE = {1: 0.28, 2: 0.28, 4: 0.5, 8: 0.8, 16: 1.0}
 """What is left of the tile kernel's rate where operands are aligned to so many bytes only: its loads are that narrow,
 and those of less than 4 bytes are not asynchronous. For tensor cores: fp32 products are slow anyway."""
 
@@ -100,34 +99,35 @@ class Tile:
 
 
 _HALF = (
-    Tile("hopper", (192, 256, 64), 3, 12, 0.92, 1.79),
-    Tile("hopper", (256, 192, 64), 3, 8, 0.90, 1.79),
-    Tile("hopper", (192, 192, 64), 4, 12, 0.91, 1.37),
-    Tile("hopper", (128, 256, 64), 4, 8, 0.94, 1.23),
-    Tile("hopper", (256, 128, 64), 4, 8, 0.91, 1.23),
-    Tile("hopper", (128, 192, 64), 5, 8, 0.92, 0.96),
-    Tile("hopper", (192, 128, 64), 5, 12, 0.92, 0.96),
-    Tile("hopper", (128, 128, 64), 6, 8, 0.94, 0.68),
-    Tile("hopper", (64, 256, 64), 5, 8, 0.97, 0.68),
-    Tile("hopper", (64, 128, 64), 8, 8, 0.78, 0.40),
-    Tile("hopper", (128, 64, 64), 8, 8, 0.69, 0.40),
-    Tile("hopper", (64, 64, 64), 8, 4, 0.56, 0.27),
-    Tile("hopper", (64, 64, 128), 6, 4, 0.46, 0.27),
+    Tile("hopper", (192, 256, 64), 3, 12, 0.92, 2.27),
+    Tile("hopper", (256, 192, 64), 3, 8, 0.89, 2.27),
+    Tile("hopper", (192, 192, 64), 4, 12, 0.93, 1.75),
+    Tile("hopper", (128, 256, 64), 4, 8, 0.93, 1.57),
+    Tile("hopper", (256, 128, 64), 4, 8, 0.92, 1.57),
+    Tile("hopper", (128, 192, 64), 5, 8, 0.90, 1.22),
+    Tile("hopper", (192, 128, 64), 5, 12, 0.92, 1.22),
+    Tile("hopper", (128, 128, 64), 6, 8, 0.94, 0.86),
+    Tile("hopper", (64, 256, 64), 5, 8, 0.90, 0.86),
+    Tile("hopper", (64, 128, 64), 8, 4, 0.79, 0.51),
+    Tile("hopper", (128, 64, 64), 8, 4, 0.77, 0.51),
+    Tile("hopper", (64, 64, 64), 8, 4, 0.51, 0.34),
+    Tile("hopper", (64, 64, 128), 6, 4, 0.63, 0.34),
+    Tile("hopper", (64, 32, 128), 8, 4, 0.40, 0.25),
     Tile("persistent", (128, 256, 64), 3, 8, 0.85, 2.0),
     Tile("persistent", (128, 128, 64), 4, 8, 0.75, 1.2),
     Tile("persistent", (128, 64, 64), 4, 4, 0.60, 0.6),
-    Tile("tile", (128, 256, 64), 3, 8, 0.83, 2.01),
-    Tile("tile", (256, 128, 64), 3, 8, 0.72, 2.10),
-    Tile("tile", (128, 128, 64), 4, 8, 0.89, 1.18),
-    Tile("tile", (128, 128, 32), 3, 8, 0.31, 0.45),
-    Tile("tile", (128, 64, 64), 4, 4, 0.46, 0.53),
-    Tile("tile", (64, 128, 64), 4, 4, 0.47, 0.36),
-    Tile("tile", (64, 64, 64), 4, 4, 0.33, 0.43),
-    Tile("tile", (64, 64, 32), 3, 4, 0.14, 0.03),
-    Tile("tile", (32, 64, 128), 4, 4, 0.27, 0.56),
-    Tile("tile", (16, 64, 128), 4, 4, 0.18, 0.39),
-    Tile("tile", (16, 32, 128), 5, 2, 0.09, 0.41),
-    Tile("tile", (32, 32, 32), 2, 4, 0.03, 0.17),
+    Tile("tile", (128, 256, 64), 3, 8, 0.9, 1.76),
+    Tile("tile", (256, 128, 64), 3, 8, 0.8, 1.76),
+    Tile("tile", (128, 128, 64), 4, 8, 0.71, 0.88),
+    Tile("tile", (128, 128, 32), 3, 8, 0.41, 0.88),
+    Tile("tile", (128, 64, 64), 4, 4, 0.47, 0.44),
+    Tile("tile", (64, 128, 64), 4, 4, 0.57, 0.44),
+    Tile("tile", (64, 64, 64), 4, 4, 0.28, 0.22),
+    Tile("tile", (64, 64, 32), 3, 4, 0.146, 0.22),
+    Tile("tile", (32, 64, 128), 4, 4, 0.124, 0.11),
+    Tile("tile", (16, 64, 128), 4, 4, 0.093, 0.06),
+    Tile("tile", (16, 32, 128), 5, 2, 0.047, 0.03),
+    Tile("tile", (32, 32, 32), 2, 4, 0.03, 0.06),
 )
 _FP32 = (
     Tile("sliced", (128, 128, 32), 2, 8, 0.68, 1.0),

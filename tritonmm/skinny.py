@@ -17,6 +17,12 @@ LAUNCH_US = 0.9
 START_US = 1.5
 """From the start of a program to its first product, and from its last one to its end."""
 
+SHORT_US = 0.8
+"""The same where all of its K is one short step."""
+
+CROSSED = 0.3
+"""What reading costs more where lines of the streamed operand begin anywhere in cache lines."""
+
 SHORT_SHARE = 0.79
 """Of the bandwidth of device memory, what lines of less than 256 bytes reach; longer ones reach a copy's."""
 
@@ -26,7 +32,9 @@ LATENCY_US = 1.4
 L2_BANDWIDTH = 8e12
 """Bytes/s that all SMs together read through L2, where neighbours share what they ask for."""
 
-GATHER_US = 1.5
+CACHE_LINE = 128
+
+GATHER_US = 2.1
 """What it costs that parts of a tile meet: stores, a count and loads, one after the other."""
 
 GATHER_BANDWIDTH = 50e9
@@ -123,6 +131,7 @@ def _candidates(problem: Problem, gpu: Gpu):
         else:
             for wide, block_k, stages, warps in _SHAPES[narrow]:
                 block_k = min(block_k * 2 // p.b_element_bytes, p.group if p.grouped else block_k * 2)
+                block_k = min(block_k, max(32, 1 << (p.k - 1).bit_length()))  # what lies beyond K is work, too
                 while by_element and block_k > 16 and (wide + narrow) * block_k > 32 * 32 * warps:
                     block_k //= 2  # 32 elements a thread, with an address and a mask each
                 one = config(narrow, wide, block_k, stages, warps)
@@ -166,7 +175,9 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     line = (config.block_k if along_k else wide) * element_bytes
     in_flight = max(1, min(programs, slots)) * max(1, config.num_stages - 1) * step
     share = ACHIEVABLE_BANDWIDTH if line >= 256 else SHORT_SHARE
-    read_us = p.compulsory_bytes * max(1e6 / (share * gpu.bandwidth), LATENCY_US / in_flight)
+    length = (p.k if along_k else p.m if streams_a(config) else p.n) * element_bytes
+    crossed = 1 + CROSSED * (length % CACHE_LINE > 0)
+    read_us = p.compulsory_bytes * crossed * max(1e6 / (share * gpu.bandwidth), LATENCY_US / in_flight)
     if _converts(config, p):
         blocks = wide, config.block_k, config.num_stages, config.num_warps
         _, rate = _CONVERTING.get(min(config.block_m, config.block_n), {}).get(blocks, (0, UNLISTED_RATE))
@@ -176,7 +187,8 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
         read_us = max(read_us, ROUND_US * programs / slots + b_bytes / programs * slots / gpu.sms * rounds / rate * 1e6)
     l2_us = (a_bytes * tiles_n + b_bytes * tiles_m) / L2_BANDWIDTH * 1e6
     starts = 1 if resident > 1 else -(-programs // slots)  # a second one on the SM streams meanwhile
-    us = LAUNCH_US + START_US * starts + max(read_us, l2_us)
+    start_us = SHORT_US if config.block_k * config.split_k >= p.k and config.block_k <= 128 else START_US
+    us = LAUNCH_US + start_us * starts + max(read_us, l2_us)
     if config.split_k > 1:
         us += GATHER_US + config.split_k * config.block_m * config.block_n * 4 / GATHER_BANDWIDTH * 1e6
     return us

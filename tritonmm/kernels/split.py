@@ -44,6 +44,7 @@ def share(
     ROWS: gl.constexpr = TILING.rows
     COLS: gl.constexpr = TILING.cols
     CHUNK: gl.constexpr = TILING.share_rows
+    TOGETHER: gl.constexpr = TILING.share_parts
     ACC: gl.constexpr = TILING.acc_layouts[0]
     LAYOUT: gl.constexpr = TILING.share_layout
     OUT_DTYPE: gl.constexpr = TILING.out_dtype
@@ -61,8 +62,8 @@ def share(
         at = (first + rows)[:, None] * COLS + cols[None, :]
         inside = (first + rows < last)[:, None]
         total = gl.zeros([CHUNK, COLS], TILING.sum_dtype, LAYOUT)
-        for base in range(0, splits, 4):  # four parts' loads are in flight together
-            for i in gl.static_range(4):
+        for base in range(0, splits, TOGETHER):  # so many parts' loads are in flight together
+            for i in gl.static_range(TOGETHER):
                 its = sums + (base + i).to(gl.int64) * BETWEEN
                 total += gl.load(its + at, mask=inside & (base + i < splits), other=0, cache_modifier=".cg")
         x = finish(total, batch, row + first, col, m, n, addends, TILING).to(OUT_DTYPE)

@@ -34,7 +34,7 @@ class Tiling:
         length are multiples of 16 bytes; "staged", through shared memory and then along rows; "direct", from registers.
     scaled, bias, add_c: whether the epilogue multiplies by alpha, adds bias[n], adds beta * c.
     batched: whether there is more than one product.
-    split: whether there are split tiles.
+    share_rows: rows of a split tile that a program adds up at a time, see `split`; 0: there are no split tiles.
     cluster: "" (a program is one CTA), or the axis along which two CTAs divide the tile: "m" (they share B) or "n" (A).
     order, along: name and axis of the order of tiles, see `tritonmm.orders`; its factors are run-time values.
     a_hint, b_hint, out_hint: L2 eviction hints, see `gluon_api.policy`.
@@ -58,7 +58,7 @@ class Tiling:
     bias: bool = False
     add_c: bool = False
     batched: bool = False
-    split: bool = False
+    share_rows: int = 0
     cluster: str = ""
     order: str = "row-major"
     along: str = "m"
@@ -164,8 +164,13 @@ class Tiling:
         return self.consumers * 4 * self.ctas if self.cluster else self.consumers
 
     @property
+    def panel(self):
+        """Elements of K in the 128 bytes that TMA swizzles."""
+        return 1024 // self.dtype.primitive_bitwidth
+
+    @property
     def edge_block(self):
-        return [1, self.edge, self.block_k]
+        return [1, self.edge, self.panel]
 
     @property
     def edge_shared(self):
@@ -195,9 +200,14 @@ class Tiling:
         return 128 // self.out_dtype.primitive_bitwidth
 
     @property
-    def share_rows(self):
-        """Rows of a split tile that a program adds up at a time: four 16-byte loads a thread and part."""
-        return min(self.rows, 2048 // self.cols)
+    def split(self):
+        """Whether there are split tiles."""
+        return self.share_rows > 0
+
+    @property
+    def share_parts(self):
+        """Parts whose sums are loaded together: 16 loads of 16 bytes a thread, whatever the rows."""
+        return 8192 // (self.share_rows * self.cols)
 
     @property
     def registers(self):

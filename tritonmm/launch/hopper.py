@@ -28,7 +28,7 @@ class HopperPlan(Plan):
     tiling: Tiling = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
-        object.__setattr__(self, "tiling", _tiling(self.problem, self.config, self.order, self.split > 0))
+        object.__setattr__(self, "tiling", _tiling(self.problem, self.config, self.order, self.splits if self.split else 1))
 
     def workspace(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Sums and flags of one launch on the current stream, for a plan that splits tiles."""
@@ -66,7 +66,7 @@ class HopperPlan(Plan):
         return arguments, options
 
 
-def _tiling(problem: Problem, config: Config, order: tuple[str, tuple[int, ...], str], split: bool) -> Tiling:
+def _tiling(problem: Problem, config: Config, order: tuple[str, tuple[int, ...], str], splits: int) -> Tiling:
     name, _, along = order
     consumers_m, consumers_n = consumer_grid(config)
     piece_cols, buffers = output_buffers(config, problem)
@@ -89,7 +89,7 @@ def _tiling(problem: Problem, config: Config, order: tuple[str, tuple[int, ...],
         bias=problem.epilogue.bias,
         add_c=problem.epilogue.c,
         batched=problem.batch > 1,
-        split=split,
+        share_rows=_share_rows(config.block_m // consumers_m, config.block_n // consumers_n, splits),
         cluster=config.cluster,
         order=name,
         along=along,
@@ -97,17 +97,22 @@ def _tiling(problem: Problem, config: Config, order: tuple[str, tuple[int, ...],
         sum_dtype=GLUON_DTYPES[problem.sum_dtype],
         promotes=problem.promotes,
         scales=problem.scales,
-        edge=_edge(problem, config, split),
+        edge=_edge(problem, config),
     )
 
 
-def _edge(problem: Problem, config: Config, split: bool) -> int:
-    """`Tiling.edge`. The loader has registers for 8 boxes in a tile, for 4 where it has more to keep."""
+def _share_rows(rows: int, cols: int, splits: int) -> int:
+    """`Tiling.share_rows` for a consumer's part of a tile: a program's share, if that is 16 to 128 bytes a thread."""
+    share = 1 << (-(-rows // splits) - 1).bit_length()
+    return min(max(share, 512 // cols), 4096 // cols, rows) if splits > 1 else 0
+
+
+def _edge(problem: Problem, config: Config) -> int:
+    """`Tiling.edge`: a tile's rows in four boxes at most, as many as the loader issues in the time of a step."""
     line_bytes = config.block_k * problem.element_bytes
-    if problem.layout[0] != "n" or line_bytes != 128 or config.cluster or config.block_m > 256:
+    if problem.layout[0] != "n" or line_bytes % 128 or config.cluster or config.block_m > 256:
         return 0
-    boxes = 4 if split or config.block_n > 128 else 8
-    edge = next(rows for rows in (16, 32, 64) if config.block_m // rows <= boxes)
+    edge = next(rows for rows in (16, 32, 64) if config.block_m // rows <= 4)
     return edge if -problem.m % config.block_m >= edge else 0
 
 

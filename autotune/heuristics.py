@@ -1,0 +1,161 @@
+"""The first choices of NVIDIA's matmul heuristics, run through our kernels, beside what `select` estimates to be best.
+
+    pip install nvidia-matmul-heuristics
+    python -m tritonmm.autotune.heuristics autotune/results/h200-random60.csv --csv heuristics.csv
+
+For each problem of an exhaustive sweep: its best config, the one that `select` chooses without tables, and those of the
+heuristics, mapped as `nvidia_heuristics.py` says. Each is checked alone; then all of a problem are timed in rounds of
+random order, as a contest does.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean
+
+import click
+import torch
+
+from tritonmm import gpu as gpus
+from tritonmm.autotune import contest, regret, results_file, verify
+from tritonmm.autotune.environment import Environment
+from tritonmm.autotune.nvidia_heuristics import WAYS, first_choice, mapped, spelled
+from tritonmm.autotune.precompile import precompile
+from tritonmm.autotune.trial import COLUMNS, Trial
+from tritonmm.config import Config
+from tritonmm.gpu import Gpu
+from tritonmm.plan import plan_for
+from tritonmm.problem import Problem
+from tritonmm.select import estimated
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A config of a problem, and whose it is. asked: what the heuristics chose, "" where it is not theirs."""
+
+    problem: Problem
+    way: str
+    config: Config
+    asked: str = ""
+
+    @property
+    def moved(self) -> bool:
+        """Whether the tile has other rows or columns than what the heuristics chose."""
+        return bool(self.asked) and not self.asked.startswith(f"{self.config.block_m}x{self.config.block_n}x")
+
+
+def arms(measured: regret.Measured, gpu: Gpu) -> Iterator[Arm]:
+    """The configs of every problem: the sweep's best, the one estimated best, and those of the heuristics."""
+    for problem, times in measured.items():
+        yield Arm(problem, "sweep", min(times, key=times.__getitem__))
+        yield Arm(problem, "select", estimated(problem, gpu).config)
+        for way in WAYS:
+            found = first_choice(way, problem, gpu)
+            yield Arm(problem, way, mapped(found, problem, gpu), spelled(found))
+
+
+def trials(of_problem: list[Arm], rounds: int, gpu: Gpu) -> dict[Config, Trial]:
+    """Each config of one problem, checked alone, and those that pass timed against each other in random order."""
+    problem, device = of_problem[0].problem, torch.device("cuda", torch.cuda.current_device())
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    check = verify.Check(problem, device)
+    found = {}
+    for config in dict.fromkeys(arm.config for arm in of_problem):
+        trial = Trial(problem, config, "gpu", "burst", "ok", now)
+        try:
+            ratio = check.error_ratio(plan_for(problem, config, device))
+            found[config] = replace(trial, status="ok" if ratio <= 1 else "wrong", error_ratio=ratio)
+        except Exception as error:  # of the compiler, the driver or torch: a config that cannot run is a row
+            found[config] = replace(trial, status="failed", message=f"{type(error).__name__}: {error}".split("\n")[0])
+    del check
+    right = [config for config, trial in found.items() if trial.status == "ok"]
+    times = contest.of_problem(problem, right, rounds, gpu) if right else {}
+    for config in right:
+        found[config] = replace(found[config], time_us=times[config], torch_us=times[None])
+    return found
+
+
+def lines(found: list[Arm], times: dict[tuple[Problem, Config], float]) -> Iterator[str]:
+    """For each problem its configs, with what the heuristics chose and, where there are times, the share of the speed
+    of the sweep's best, which may exceed 1; then for each way what it reaches on all problems."""
+    best = {arm.problem: times.get((arm.problem, arm.config)) for arm in found if arm.way == "sweep"}
+    shares: dict[str, dict[Problem, float]] = {}
+    for problem, of_problem in itertools.groupby(found, key=lambda arm: arm.problem):
+        yield str(problem)
+        for arm in of_problem:
+            us, said = times.get((problem, arm.config)), ""
+            if us and best[problem]:
+                shares.setdefault(arm.way, {})[problem] = best[problem] / us
+                said = f"{us:9.2f} us {best[problem] / us:6.3f}  "
+            asked = f"  {'near' if arm.moved else 'for'} {arm.asked}" if arm.asked else ""
+            yield f"{arm.way:>16}  {said}{arm.config}{asked}"
+    yield ""
+    for way in WAYS:
+        moved = [arm.moved for arm in found if arm.way == way]
+        yield f"{way}: {sum(moved)} of {len(moved)} tiles have other rows or columns than what it chose"
+    for way, of_way in shares.items():
+        worst = min(of_way, key=of_way.__getitem__)
+        yield (
+            f"{way}: {len(of_way)} of {len(best)} problems, geometric mean {_mean(of_way.values()):.4f} of the sweep's"
+            f" best, worst {of_way[worst]:.3f} on {worst}"
+        )
+    for way in WAYS:
+        ratios = [share / shares[way][p] for p, share in shares.get("select", {}).items() if p in shares.get(way, {})]
+        if ratios:
+            faster = sum(ratio > 1 for ratio in ratios)
+            slower = sum(ratio < 1 for ratio in ratios)
+            yield f"select is {_mean(ratios):.3f} times as fast as {way}: faster on {faster}, slower on {slower}"
+
+
+def _mean(ratios: Iterable[float]) -> float:
+    return math.exp(fmean(map(math.log, ratios)))
+
+
+@click.command()
+@click.argument("path", metavar="RESULTS", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--rounds", type=click.IntRange(1), default=15, show_default=True, help="Replays of each config.")
+@click.option("--csv", "csv_path", type=click.Path(dir_okay=False, path_type=Path), help="Write a row for each config.")
+def main(path: Path, rounds: int, csv_path: Path | None) -> None:
+    """Time the first choices of nvidia-matmul-heuristics on the problems in RESULTS, a sweep's CSV file, beside the
+    sweep's best config and what is estimated to be best. Without a GPU: list them."""
+    try:
+        measured, about = regret.read(path)
+        has_gpu = torch.cuda.is_available()
+        gpu = gpus.of_device(torch.cuda.current_device()) if has_gpu else regret.gpu_of(None, about)
+        found = list(arms(measured, gpu))
+    except (ValueError, OSError, ModuleNotFoundError) as error:
+        raise click.ClickException(str(error)) from None
+    if not has_gpu:
+        if csv_path:
+            raise click.ClickException(f"--csv {csv_path}: times need a GPU, and torch sees none")
+        click.echo("\n".join(lines(found, {})))
+        return
+    pairs = dict.fromkeys((arm.problem, arm.config) for arm in found)
+    with ProcessPoolExecutor(contest.COMPILERS, get_context("spawn")) as pool:
+        for pair in pairs:
+            pool.submit(precompile, *pair, gpu)  # what fails here fails again where it is checked
+    timed: dict[tuple[Problem, Config], Trial] = {}
+    for problem, of_problem in itertools.groupby(found, key=lambda arm: arm.problem):
+        try:
+            ran = trials(list(of_problem), rounds, gpu)
+        except RuntimeError as error:
+            raise click.ClickException(f"{problem}: {error}") from None
+        timed |= {(problem, config): trial for config, trial in ran.items()}
+        for trial in ran.values():
+            if trial.status != "ok":
+                click.echo(f"{problem}  {trial.config}: {trial.status} {trial.message}")
+    click.echo("\n".join(lines(found, {pair: trial.time_us for pair, trial in timed.items() if trial.time_us})))
+    if csv_path:
+        rows = [timed[arm.problem, arm.config].row() | {"way": arm.way, "asked": arm.asked} for arm in found]
+        here = {key: value or "none" for key, value in asdict(Environment.here(torch.cuda.get_device_name())).items()}
+        here["regime"] = f"burst, medians of {rounds} rounds of a problem's configs in random order"
+        results_file.write(csv_path, here, [*COLUMNS, "way", "asked"], rows)
+
+
+if __name__ == "__main__":
+    main()
