@@ -129,7 +129,7 @@ def _candidates(problem: Problem, gpu: Gpu, kernel: str) -> Iterator[tuple[Confi
     if kernel == "skinny" or (not kernel and _is_skinny(problem)):
         for us, config in skinny.timed(problem, gpu):
             yield config, [(us, 1)]
-    if kernel == "weights":
+    if kernel == "weights" or (not kernel and _is_stream(problem, gpu)):
         for us, config in streams.timed(problem, gpu):
             yield config, [(us, 1)]
     for tile in tiles_of(problem):
@@ -176,6 +176,12 @@ def _is_skinny(problem: Problem) -> bool:
     if problem.sum_dtype != "fp32" or problem.element_bytes == 1:
         return False
     return problem.k > 0 and min(problem.m, problem.n) <= 64 and max(problem.m, problem.n) >= 512
+
+
+def _is_stream(problem: Problem, gpu: Gpu) -> bool:
+    """Whether the weights kernel is worth an estimate: weights of a byte for few rows of activations, on Hopper."""
+    mixed = problem.element_bytes == 2 and problem.b_element_bytes == 1
+    return mixed and gpu.capability == 90 and 0 < problem.m <= streams.MOST_ROWS and problem.k > 0
 
 
 @functools.lru_cache(maxsize=4096)

@@ -26,11 +26,11 @@ class WeightsPlan(Plan):
         object.__setattr__(self, "streaming", _streaming(self.problem, self.config, self.order))
 
     def workspace(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sums and flags of one launch on the current stream."""
-        config = self.config
+        """Sums and flags of one launch on the current stream: none where every share is of whole tiles."""
+        config, cut = self.config, self.launched % self.grid > 0
         return (
-            workspace.sums(2 * self.grid * config.block_m * config.block_n, self.device),
-            workspace.flags(self.launched * self.streaming.consumers, self.device),
+            workspace.sums(2 * self.grid * config.block_m * config.block_n if cut else 0, self.device),
+            workspace.flags(self.launched * self.streaming.consumers if cut else 0, self.device),
         )
 
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
