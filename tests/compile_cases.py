@@ -10,7 +10,7 @@ from dataclasses import replace
 from pairs import all_pairs
 
 from tritonmm import gpu as gpus
-from tritonmm import orders, skinny
+from tritonmm import orders, skinny, streams
 from tritonmm.config import HAS_CLUSTERS, Config
 from tritonmm.launch import transpose as transposes
 from tritonmm.problem import DTYPES, KINDS, Epilogue, Problem
@@ -273,10 +273,9 @@ def sliced_cases():
 
 
 WEIGHTS = {
-    # (block_m, block_n, block_k, num_stages, num_warps)
-    (16, 128, 128, 4, 8), (16, 128, 256, 4, 8), (16, 192, 128, 6, 12), (16, 256, 128, 5, 8),
-    (32, 128, 128, 7, 8), (32, 256, 128, 4, 8),
-    (64, 128, 128, 6, 8), (64, 128, 256, 3, 8), (64, 192, 128, 5, 12), (64, 256, 128, 4, 8), (128, 128, 128, 4, 8),
+    # (block_m, block_n, block_k, num_stages, num_warps): those that are chosen from, and what else is legal
+    *((block_m, *rest) for block_m, blocks in streams.BLOCKS.items() for rest in blocks),
+    (16, 192, 128, 6, 12), (16, 256, 128, 5, 8), (64, 128, 256, 3, 8), (128, 128, 128, 4, 8),
 }  # fmt: skip
 
 

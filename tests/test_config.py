@@ -15,7 +15,7 @@ from tritonmm import l2, orders, sliced
 from tritonmm.autotune.trial import problem_json
 from tritonmm.config import Config, shared_bytes
 from tritonmm.problem import KINDS, Epilogue, Problem
-from tritonmm.select import choose, select
+from tritonmm.select import choose, select, timed
 from tritonmm.sliced import warp_grid
 
 H200 = gpus.spec("h200")
@@ -239,6 +239,24 @@ def test_what_the_weights_kernel_cannot_do_says_why(config, fields, gpu, says):
     problem = Problem(**{"m": 64, "n": 64, "k": 256, "b_dtype": "int8", "layout": "nt"} | fields)
     assert says in config.fits(problem, gpus.spec(gpu)).reason
     assert WEIGHTS.fits(Problem(64, 64, 256, b_dtype="int8", layout="nt"), H200)
+
+
+@pytest.mark.parametrize("scales", ["", "row", "1x1"])
+@pytest.mark.parametrize("m", [4, 16, 17, 33, 64])
+def test_few_rows_beside_weights_of_a_byte_take_the_kernel_that_streams_them(m, scales):
+    fields = {"layout": "nt", "b_dtype": "int8", "scales": scales}
+    problem = Problem.dense(m, 28672, 4096, **fields)
+    found = timed(problem, H200)
+    assert choose(problem, H200) == next(iter(found))
+    assert next(iter(found)).kernel == "weights"
+    assert all(config.fits(problem, H200) for config in found)
+    for other, gpu in (
+        (problem, gpus.spec("b200")),
+        (Problem.dense(m, 28672, 4096, **fields | {"layout": "nn"}), H200),
+        (Problem.dense(m, 28672, 4096, layout="nt"), H200),
+        (Problem.dense(65, 28672, 4096, **fields), H200),
+    ):
+        assert "weights" not in {config.kernel for config in timed(other, gpu)}
 
 
 @given(st.integers(1, 200), st.integers(1, 200), st.integers(1, 400))

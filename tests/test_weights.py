@@ -65,6 +65,13 @@ def test_shares_that_cut_tiles_anywhere(blocks, split_k, device):
             assert_right(dense(m, n, k, scales=scales), config(blocks, split_k=split_k), device)
 
 
+def test_whole_tiles_ask_for_no_memory_to_meet_in(device):
+    problem = dense(16, 2 * 256 * gpus.of_device(device.index).sms, 512)
+    plan = plan_for(problem, config((16, 256, 128, 5, 8)), device)
+    assert plan.workspace()[0].numel() == 0
+    assert Check(problem, device).error_ratio(plan) <= 1
+
+
 @pytest.mark.parametrize(
     "spelling", ["column-major", "split-merge:3", "swizzle-merge:3,2@n", "serpentine:2", "hilbert"]
 )

@@ -159,8 +159,9 @@ def _moved(row: tuned.Row, problem: Problem, gpu: Gpu) -> Iterator[tuple[float, 
             yield skinny.estimate_us(config, problem, gpu), config
         return
     if config.kernel == "weights":
-        if config.fits(problem, gpu):
-            yield streams.estimate_us(config, problem, gpu), config
+        for shared in streams.shares(config, problem, gpu):
+            if shared.fits(problem, gpu):
+                yield streams.estimate_us(shared, problem, gpu), shared
         return
     blocks = *config.cta_tile, config.block_k
     tile = next((t for t in tiles_of(problem) if (t.kernel, t.blocks) == (config.kernel, blocks)), None)

@@ -53,20 +53,24 @@ GATHER_BANDWIDTH = 102e9
 
 
 def timed(problem: Problem, gpu: Gpu) -> list[tuple[float, Config]]:
-    """Estimated microseconds of candidates, be they legal or not, and them, in ascending order. Deterministic.
-
-    Each with as many programs as the SMs hold, and with such numbers, up to as many, that no share cuts two tiles.
-    """
-    size = 1 << (max(16, min(problem.m, 64)) - 1).bit_length()
-    found = {}
+    """Estimated microseconds of candidates, be they legal or not, and them, in ascending order. Deterministic."""
+    size = 1 << (max(16, min(problem.m, MOST_ROWS)) - 1).bit_length()
+    found = []
     for rows, block_k, stages, warps in BLOCKS[size]:
         config = Config("weights", size, rows, block_k, stages, warps, persistent=True, order=RowMajor())
-        tiles_m, tiles_n = config.tiles(problem)
-        for held in range(resident(config, problem) + 1):
-            split = min(gpu.sms * held // max(tiles_m * tiles_n, 1), -(-problem.k // block_k))
-            shared = replace(config, split_k=max(1, split))
-            found[shared] = estimate_us(shared, problem, gpu)
-    return sorted(((us, config) for config, us in found.items()), key=lambda pair: pair[0])
+        found += [(estimate_us(shared, problem, gpu), shared) for shared in shares(config, problem, gpu)]
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def shares(config: Config, problem: Problem, gpu: Gpu) -> list[Config]:
+    """The config with as many programs as the SMs hold, and with such numbers, up to as many, that none cuts two tiles.
+
+    split_k of `config` is of no account.
+    """
+    tiles_m, tiles_n = config.tiles(problem)
+    full = (gpu.sms * held // max(tiles_m * tiles_n, 1) for held in range(resident(config, problem) + 1))
+    most = max(1, -(-problem.k // config.block_k))
+    return [replace(config, split_k=split) for split in sorted({min(max(1, split), most) for split in full})]
 
 
 def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
