@@ -18,11 +18,11 @@ grid need not be resident as a whole.
 Determinism: the parts are added in the order of K, whoever adds them, so results are bitwise the same from run to run.
 
 Measured on an H200 (burst, Triton 3.6.0, 2026-11-22, autotune/results/h200-weights-2.csv; int8 and fp8e4m3 weights of
-28672 x 4096, 8192 x 28672 and 4096 x 4096, geometric means): with scales of rows 16, 33 and 64 rows of activations take
-1/1.58, 1/1.37 and 1/1.26 of the time of torch's product of bf16 weights, the skinny kernel 1/1.52, 1/1.09 and 1/1.07;
-with scales of groups 1/1.41, 1/1.22 and 1/1.12, and skinny 1/1.32, 1/0.92 and 1/0.93. Weights of 8192 x 28672 stream at
-3.8 TB/s for 16 rows and 3.0 TB/s for 64, where converting and multiplying them takes longer than reading. 64 rows by
-4096 x 4096 remain slower than bf16 weights: 12 to 16 us, and torch 12.
+28672 x 4096, 8192 x 28672 and 4096 x 4096, geometric means): with 16, 33 and 64 rows of activations and scales of rows,
+`select`'s choice, which is this kernel but for two products, is 1.58, 1.37 and 1.26 times as fast as torch's product of
+bf16 weights, and the skinny kernel 1.52, 1.09 and 1.07; with scales of groups it is 1.41, 1.22 and 1.12, and skinny
+1.32, 0.92 and 0.93. Weights of 8192 x 28672 stream at 3.8 TB/s for 16 rows, and at 3.0 TB/s for 64, which take longer
+to convert and multiply than to read. 64 rows by 4096 x 4096 remain slower than bf16 weights: 12 to 16 us, and torch 12.
 """
 
 from dataclasses import dataclass
