@@ -5,6 +5,7 @@ one is met with each of another somewhere, not in every combination.
 """
 
 import contextlib
+import itertools
 from dataclasses import replace
 
 from pairs import all_pairs
@@ -251,7 +252,7 @@ def skinny_cases():
 
 SLICED = {
     # (block_m, block_n, block_k, num_stages, num_warps)
-    "fp32": {(128, 128, 32, 2, 8), (64, 64, 16, 3, 4)},
+    "fp32": {(128, 128, 16, 4, 8), (64, 64, 16, 4, 2), (64, 64, 16, 3, 4)},
     "fp64": {(128, 64, 32, 4, 8), (64, 64, 16, 3, 4), (64, 32, 16, 4, 4)},
 }
 
@@ -263,13 +264,15 @@ def sliced_cases():
     for dtype, tiles in SLICED.items() if HAS_FP64 else [("fp32", SLICED["fp32"])]:
         for blocks in sorted(tiles):
             config = Config("sliced", *blocks)
-            for n, layout in ((4096, "nn"), (4096, "nt"), (4096, "tn"), (4095, "nt")):
+            for n, layout in ((4096, "nn"), (4096, "nt"), (4096, "tn"), (4096, "tt"), (4095, "nt")):
                 yield h200, Problem.dense(4000, n, 4096, dtype=dtype, layout=layout), config
-            for size, layout in ((1001, "nt"), (1001, "tn"), (1002, "nt"), (1002, "nn"), (1001, "ss")):
+            ragged = (1001, "nt"), (1001, "tn"), (1002, "nt"), (1002, "nn"), (1001, "ss"), (1004, "nt"), (1004, "tn")
+            for (size, layout), split_k in itertools.product(ragged, (1, 3)):
                 fields = {"dtype": dtype, "layout": layout, "batch": 3, "epilogue": everything}
                 problem = Problem.dense(4 * size, size, size, **fields)
-                if config.fits(problem, h200):  # not the largest
-                    yield h200, problem, config
+                split = replace(config, split_k=split_k)
+                if split.fits(problem, h200):  # not the largest, and fp64 not in parts
+                    yield h200, problem, split
 
 
 WEIGHTS = {

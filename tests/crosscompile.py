@@ -105,14 +105,19 @@ def skinny_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus
     wide = r"cp\.async\.cg\.shared\.global \[ .* \], \[ .* \], 0x10" if ahead else r"ld\.global\.v4\.b32"
     if not re.search(wide, compiled.assembly):
         return f"no 16-byte {'copies' if ahead else 'loads'} of the weights"
-    if config.split_k > 1:
+    return meeting_fault(compiled, config)
+
+
+def meeting_fault(compiled: Compiled, config: Config) -> str:
+    """What is wrong with how the parts of split tiles meet, or ""."""
+    if config.split_k > 1 or config.kernel == "weights":
         stored, counted, gathered = compiled.assembly.partition("atom.global.gpu.acq_rel.add.u32")
         if not counted or "st.global" in stored[stored.rfind("bar.sync") :] or "ld.global.cg" not in gathered:
             return "parts meet without a barrier, a released count or loads past L1, one after the other"
     return ""
 
 
-def sliced_fault(compiled: Compiled, problem: Problem) -> str:
+def sliced_fault(compiled: Compiled, config: Config, problem: Problem) -> str:
     """What is wrong with how the sliced kernel's operands move, or ""."""
     if "fma.rn.f32" not in compiled.assembly and not re.search(r"mma\.sync\S*\.f64", compiled.assembly):
         return "multiplies neither by fma nor on tensor cores"
@@ -122,7 +127,7 @@ def sliced_fault(compiled: Compiled, problem: Problem) -> str:
         int(size, 16) for size in re.findall(r"cp\.async\.c[ag]\S* \[ .* \], \[ .* \], 0x(\w+)", compiled.assembly)
     }
     expected = sliced.vector(problem) * problem.element_bytes
-    return "" if copied == {expected} else f"copies of {copied} bytes, expected {expected}"
+    return meeting_fault(compiled, config) if copied == {expected} else f"copies of {copied} bytes, expected {expected}"
 
 
 def weights_fault(compiled: Compiled, config: Config, problem: Problem) -> str:
@@ -134,10 +139,7 @@ def weights_fault(compiled: Compiled, config: Config, problem: Problem) -> str:
         return f"{waits} of its partitions wait for the previous grid"
     if compiled.shared_bytes > shared_bytes(config, problem):
         return f"needs more shared memory than the {shared_bytes(config, problem)} that are counted"
-    stored, counted, gathered = compiled.assembly.partition("atom.global.gpu.acq_rel.add.u32")
-    if not counted or "st.global" in stored[stored.rfind("bar.sync") :] or "ld.global.cg" not in gathered:
-        return "parts meet without a barrier, a released count or loads past L1, one after the other"
-    return ""
+    return meeting_fault(compiled, config)
 
 
 def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:
@@ -153,7 +155,7 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
     if config.kernel == "skinny":
         return skinny_fault(compiled, config, problem, gpu)
     if config.kernel == "sliced":
-        return sliced_fault(compiled, problem)
+        return sliced_fault(compiled, config, problem)
     if config.kernel == "weights":
         return weights_fault(compiled, config, problem)
     on_wgmma = problem.dtype not in ("fp32", "fp64") or problem.precision != "ieee"

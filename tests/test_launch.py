@@ -55,6 +55,10 @@ SKINNY = Config("skinny", 16, 64, 64, 3, 4, order=orders.RowMajor())
 CASES["skinny"] = Problem(7, 136, 256, layout="nt"), SKINNY
 CASES["skinny, split K"] = Problem(7, 136, 256, layout="nn", epilogue=EVERYTHING), replace(SKINNY, split_k=3)
 CASES["skinny, transposed"] = Problem(136, 7, 256), replace(SKINNY, block_m=64, block_n=16)
+SLICED = Config("sliced", 64, 64, 16, 4, 2)
+EXACT = Problem(70, 136, 256, layout="nt", dtype="fp32", epilogue=EVERYTHING)
+CASES["sliced"] = replace(EXACT, epilogue=Epilogue()), SLICED
+CASES["sliced, split K"] = EXACT, replace(SLICED, split_k=3)
 if HAS_CLUSTERS:
     CASES["hopper, cluster"] = Problem(256, 264, 128, layout="nt"), CLUSTER
 

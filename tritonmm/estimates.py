@@ -49,7 +49,7 @@ KERNELS = {
     "hopper": _BY_TMA,
     "persistent": _BY_TMA,
     "tile": Kernel(stream=0.55, sm_bandwidth=203e9, l2_bandwidth=21.6e12, crossed=2.5, overlap=1.7, caution=1.05),
-    "sliced": Kernel(stream=0.51, sm_bandwidth=76e9, l2_bandwidth=22e12, crossed=0.6, overlap=2.3),
+    "sliced": Kernel(stream=0.55, sm_bandwidth=203e9, l2_bandwidth=21.6e12, crossed=0.6, overlap=2.3),
 }
 
 LAUNCH_US = 1.47
@@ -64,11 +64,14 @@ LONE_BANDWIDTH = 200e9
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 32)
 """Parts in which a tile may be multiplied."""
 
-SPLIT_US = 2.3
+SPLIT_BY = {"hopper": "split_tail", "sliced": "split_k"}
+"""The kernels whose tiles are split where that is shorter, and what says so in a config."""
+
+SPLIT_US = 0.9
 """What a launch with split tiles costs beside its work: a cooperative grid, and the meeting of the parts."""
 
-FOUR_PARTS_US = 0.7
-"""From the request of four parts' sums to their arrival; each program asks for four after four."""
+PART_US = 0.15
+"""The same for each part: its sums are added up after those of the part before it."""
 
 PARTIAL_BANDWIDTH = 5e12
 """Bytes/s at which the parts of split tiles write and read their fp32 sums."""
@@ -85,9 +88,11 @@ class Tile:
     """A tile that is tried: its shape, and what it reaches.
 
     share: of the peak rate, by a full wave within its loop over K where nothing else limits it; fixed_us: microseconds
-    a wave beside that loop. Those of 16-bit operands are fits, see above; the sliced kernel's are within 12% of five
-    fp32 and five fp64 products of 1024 and 4096 (autotune/results/h200-sliced.csv), but for fp32's small tile: several
-    share an SM, and its share lies between what two of them reach and what four do. The others are estimates.
+    a wave beside that loop; resident: programs that an SM runs at once, a wave's. Fewer take as long: what a thread
+    waits for, others of its SM fill. Those of 16-bit operands are fits, see above; the sliced kernel's of fp64 are
+    within 12% of five products of 1024 and 4096 (autotune/results/h200-sliced.csv); fp32's are within 5% of what whole
+    tiles took for eight products of 1000 to 8192 rows (autotune/results/h200-sliced-2.csv), but for the last, which is
+    for unaligned operands and errs by 40%. The others are estimates.
     """
 
     kernel: str
@@ -96,6 +101,7 @@ class Tile:
     num_warps: int
     share: float
     fixed_us: float
+    resident: int = 1
 
 
 _HALF = (
@@ -130,14 +136,15 @@ _HALF = (
     Tile("tile", (32, 32, 32), 2, 4, 0.03, 0.06),
 )
 _FP32 = (
-    Tile("sliced", (128, 128, 32), 2, 8, 0.68, 1.0),
-    Tile("sliced", (64, 64, 16), 3, 4, 0.50, 0.5),
-    Tile("tile", (128, 128, 16), 4, 8, 0.55, 1.0),
-    Tile("tile", (128, 64, 16), 4, 8, 0.40, 0.5),
-    Tile("tile", (64, 64, 16), 4, 4, 0.35, 0.5),
-    Tile("tile", (32, 64, 32), 3, 4, 0.20, 0.5),
-    Tile("tile", (32, 32, 32), 3, 4, 0.12, 0.5),
-    Tile("tile", (16, 32, 16), 4, 2, 0.07, 0.5),
+    Tile("sliced", (64, 64, 16), 4, 2, 0.72, 1.0, resident=4),
+    Tile("sliced", (128, 128, 32), 2, 8, 0.725, 1.0),
+    Tile("sliced", (64, 64, 16), 3, 4, 0.55, 0.5, resident=2),
+    Tile("tile", (128, 128, 16), 4, 8, 0.28, 1.0),
+    Tile("tile", (128, 64, 16), 4, 8, 0.19, 0.5),
+    Tile("tile", (64, 64, 16), 4, 4, 0.17, 0.5),
+    Tile("tile", (32, 64, 32), 3, 4, 0.10, 0.5),
+    Tile("tile", (32, 32, 32), 3, 4, 0.06, 0.5),
+    Tile("tile", (16, 32, 16), 4, 2, 0.035, 0.5),
 )
 
 
@@ -229,8 +236,8 @@ def crossing(problem: Problem, relayout: str) -> tuple[bool, bool]:
 
 
 def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tuple[float, int]]:
-    """Estimated microseconds of a config that splits no tiles, and 1; and of the same with other values of split_tail,
-    where there is a tail that may be split."""
+    """Estimated microseconds of a config that splits no tiles, and 1; and of the same with tiles split in other numbers
+    of parts, all or those of the tail, see `SPLIT_BY`, where there is room for them."""
     p, kernel = problem, KERNELS[config.kernel]
     block_m, block_n = config.cta_tile
     tiles_m, tiles_n = config.tiles(p)
@@ -240,25 +247,28 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
     share = tile.share
     if config.kernel == "tile" and (p.element_bytes <= 2 or p.precision != "ieee"):
         share *= NARROW_SHARE[p.relaid(config.relayout).alignment]
-    flops = 2 * block_m * block_n * config.block_k * gpu.sms
+    programs = gpu.sms * tile.resident
+    flops = 2 * block_m * block_n * config.block_k * programs
     # Of a tile's operands, what lies beyond the matrices is not read.
     a_line, b_line = p.element_bytes * a_cost * min(block_m, p.m), p.b_element_bytes * b_cost * min(block_n, p.n)
-    received = (a_line + b_line) * config.block_k
+    received = (a_line + b_line) * config.block_k * tile.resident
     step_us = max(flops / (gpu.rate(p.dtype, p.precision) * share), received / kernel.sm_bandwidth) * 1e6
     loop_us = max(1, -(-p.k // config.block_k)) * step_us
 
     a_bytes = p.m * p.k * p.batch * p.element_bytes * tiles_n * a_cost
     b_bytes = p.n * p.k * p.batch * p.b_element_bytes * tiles_m * b_cost
-    rounds, tail = divmod(tiles, gpu.sms)
+    rounds, tail = divmod(tiles, programs)
+    splits_all = SPLIT_BY.get(config.kernel) == "split_k"
     launch_us = LAUNCH_US + cost.relayout_seconds(p, config, gpu) * 1e6
 
     def total_us(splits: int) -> float:
-        parts = tail * splits
+        whole, split = (0, tiles) if splits > 1 and splits_all else (rounds, tail)
+        parts = split * splits
         sums = 8 * parts * block_m * block_n if splits > 1 else 0  # written and read
-        compute_us = rounds * (loop_us + tile.fixed_us) + math.ceil(parts / gpu.sms) * (
+        compute_us = whole * (loop_us + tile.fixed_us) + math.ceil(parts / programs) * (
             loop_us / splits + tile.fixed_us
         )
-        busy = gpu.sms if rounds else min(parts, gpu.sms)
+        busy = gpu.sms if whole else min(parts, gpu.sms)
         bandwidth = min(gpu.bandwidth * kernel.stream, busy * LONE_BANDWIDTH)
         memory_us = FIRST_US + p.compulsory_bytes / bandwidth * 1e6
         l2_us = FIRST_US + (a_bytes + b_bytes + sums) / kernel.l2_bandwidth * 1e6
@@ -267,12 +277,15 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
         drain_us = kernel.drain_us * block_m * block_n / 1e4 * busy / gpu.sms
         us = launch_us + longest * joined * kernel.caution + drain_us
         if splits > 1:
-            us += SPLIT_US + FOUR_PARTS_US * math.ceil(splits / 4) + sums / PARTIAL_BANDWIDTH * 1e6
+            us += SPLIT_US + PART_US * splits + sums / PARTIAL_BANDWIDTH * 1e6
         return us
 
     if not tiles:
         return [(launch_us, 1)]
     times = [(total_us(1), 1)]
-    if tail and config.kernel == "hopper" and not config.cluster:
-        times += [(total_us(splits), splits) for splits in SPLITS if tail * splits <= 2 * gpu.sms]
+    # Of all tiles, those with registers to spare, and parts of whole steps: no others have run.
+    may_split = tile.num_stages > 2 and p.k % config.block_k == 0 if splits_all else not config.cluster
+    if tail and config.kernel in SPLIT_BY and may_split:
+        split = tiles if splits_all else tail
+        times += [(total_us(splits), splits) for splits in SPLITS if split * splits <= 2 * programs]
     return times

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tritonmm import gpu as gpus
 from tritonmm import skinny, streams, tuned
 from tritonmm.config import Config
-from tritonmm.estimates import Tile, estimates, tiles_of
+from tritonmm.estimates import SPLIT_BY, Tile, estimates, tiles_of
 from tritonmm.gpu import Gpu
 from tritonmm.orders import SwizzleMerge
 from tritonmm.problem import KINDS, Problem
@@ -117,15 +117,22 @@ def timed(problem: Problem, gpu: Gpu, kernel: str = "") -> dict[Config, float]:
 def _legal(
     config: Config, times: list[tuple[float, int]], problem: Problem, gpu: Gpu
 ) -> Iterator[tuple[float, Config]]:
-    """Those of `times` whose split_tail is legal, where the config without one is."""
+    """Those of `times` whose split is legal, where the config without one is."""
     for us, splits in times:
-        split = replace(config, split_tail=splits) if splits > 1 else config
+        split = _split(config, splits) if splits > 1 else config
         if splits == 1 or split.fits(problem, gpu):
             yield us, split
 
 
+def _split(config: Config, parts: int) -> Config:
+    """The config with its tiles split in so many parts, all of them or those of the tail."""
+    if SPLIT_BY.get(config.kernel) == "split_k":
+        return replace(config, split_k=parts)
+    return replace(config, split_tail=parts)
+
+
 def _candidates(problem: Problem, gpu: Gpu, kernel: str) -> Iterator[tuple[Config, list[tuple[float, int]]]]:
-    """Configs that are worth it, be they legal or not, each with its estimated microseconds by its split_tail."""
+    """Configs that are worth it, be they legal or not, each with its estimated microseconds by its split."""
     if kernel == "skinny" or (not kernel and _is_skinny(problem)):
         for us, config in skinny.timed(problem, gpu):
             yield config, [(us, 1)]
@@ -164,10 +171,11 @@ def _moved(row: tuned.Row, problem: Problem, gpu: Gpu) -> Iterator[tuple[float, 
                 yield streams.estimate_us(shared, problem, gpu), shared
         return
     blocks = *config.cta_tile, config.block_k
-    tile = next((t for t in tiles_of(problem) if (t.kernel, t.blocks) == (config.kernel, blocks)), None)
+    same = (t for t in tiles_of(problem) if (t.kernel, t.blocks) == (config.kernel, blocks))
+    tile = min(same, key=lambda t: t.num_warps != config.num_warps, default=None)
     if isinstance(config.order, SwizzleMerge):
         config = replace(config, order=SwizzleMerge(_factor(problem, gpu, config.block_m, config.block_n)))
-    config = replace(config, split_tail=1)
+    config = _split(config, 1)
     if tile and config.split_k == 1 and config.fits(problem, gpu):
         yield from _legal(config, estimates(config, tile, problem, gpu), problem, gpu)
 

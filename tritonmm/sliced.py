@@ -26,8 +26,11 @@ def reason(config: Tile, problem: Problem, gpu: Gpu) -> str:
         return f"dtype is {p.dtype} {p.precision}; the sliced kernel multiplies fp32 ieee and fp64"
     if p.dtype == "fp64" and not HAS_FP64:
         return "dtype is fp64; the sliced kernel is right with Triton 3.6 only"
-    if config.persistent or (config.split_k, config.split_tail) != (1, 1):
-        return "the sliced kernel has programs of one whole tile: it neither walks tiles nor splits K"
+    if config.persistent or config.split_tail != 1:
+        return "the sliced kernel has programs of one tile: it neither walks tiles nor splits a tail"
+    if config.split_k > (1 if p.dtype == "fp64" else max(1, -(-p.k // config.block_k))):
+        steps = -(-p.k // config.block_k)
+        return f"split_k is {config.split_k}; there are {steps} steps of K, and parts of fp64 cannot meet in fp32 sums"
     if config.num_stages < 2:
         return f"num_stages is {config.num_stages}; one is filled while another is read"
     least = (32, 32, 16) if p.dtype == "fp64" else (16, 32, 8)
@@ -40,8 +43,10 @@ def reason(config: Tile, problem: Problem, gpu: Gpu) -> str:
     if registers > (32 if p.dtype == "fp64" else 64):
         return f"{registers} sums a thread leave no room for the operands; more warps or a smaller tile"
     copies = (config.block_m + config.block_n) * config.block_k // (32 * config.num_warps * vector(p))
-    if copies > (16 if registers <= 32 else 8):
+    if copies > (16 if registers <= 32 and config.split_k == 1 else 8):
         return f"{copies} copies a thread, of {vector(p)} elements each, leave no room for their addresses"
+    if registers > 32 and vector(p) * p.element_bytes < 16:
+        return f"copies of {vector(p) * p.element_bytes} bytes need masks, and {registers} sums leave no room for them"
     return ""
 
 

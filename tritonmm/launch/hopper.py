@@ -28,7 +28,8 @@ class HopperPlan(Plan):
     tiling: Tiling = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
-        object.__setattr__(self, "tiling", _tiling(self.problem, self.config, self.order, self.splits if self.split else 1))
+        splits = self.splits if self.split else 1
+        object.__setattr__(self, "tiling", _tiling(self.problem, self.config, self.order, splits))
 
     def workspace(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Sums and flags of one launch on the current stream, for a plan that splits tiles."""

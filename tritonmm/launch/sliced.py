@@ -3,11 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import torch
 from triton.experimental.gluon import language as gl
 
 from tritonmm.config import Config
 from tritonmm.kernels.sliced import Slicing, sliced_kernel
-from tritonmm.launch import Plan, addend_strides, early_start, strides
+from tritonmm.launch import Plan, addend_strides, early_start, strides, workspace
 from tritonmm.problem import Problem
 from tritonmm.sliced import vector, warp_grid
 
@@ -23,13 +24,27 @@ class SlicedPlan(Plan):
     def __post_init__(self):
         object.__setattr__(self, "slicing", _slicing(self.problem, self.config, self.order))
 
+    def workspace(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sums and flags of one launch on the current stream, for a plan that splits K."""
+        config = self.config
+        return (
+            workspace.sums(self.programs * config.split_k * config.block_m * config.block_n, self.device),
+            workspace.flags(self.programs, self.device),
+        )
+
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
         p = self.problem
+        sums, flags = self.workspace() if self.config.split_k > 1 else (None, None)
         arguments = (
-            a, b, out, c, bias, float(alpha), float(beta), self.table, self.order[1], p.m, p.n, p.k, self.launched,
+            a, b, out, c, bias, float(alpha), float(beta), self.table, self.order[1], sums, flags,
+            p.m, p.n, p.k, self.launched, self.programs,
             *strides(a), *strides(b), *strides(out), *addend_strides(c, out), self.slicing,
         )  # fmt: skip
-        return arguments, {"num_warps": self.config.num_warps, **early_start(self.device)}
+        options = {"num_warps": self.config.num_warps, **early_start(self.device)}
+        if p.dtype == "fp32" and p.layout == "tn" and self.slicing.clamped and self.config.split_k == 1:
+            # What takes hardly more than 128 registers: ptxas spills some for the warps that this makes room for.
+            options["maxnreg"] = min(255, 65_536 // (32 * self.config.num_warps))
+        return arguments, options
 
 
 def _slicing(problem: Problem, config: Config, order: tuple[str, tuple[int, ...], str]) -> Slicing:
@@ -49,4 +64,6 @@ def _slicing(problem: Problem, config: Config, order: tuple[str, tuple[int, ...]
         name,
         along,
         p.epilogue.scaled,
+        config.split_k,
+        p.k % config.block_k == 0,
     )
