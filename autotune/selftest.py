@@ -23,6 +23,7 @@ PRODUCTS = (
     ("hopper", 200, 136, 104, "bf16", "nt"),
     ("sliced", 200, 136, 104, "fp32", "nt"),
     ("skinny", 3, 520, 264, "fp16", "nt"),
+    ("weights", 20, 520, 272, "bf16-int8", "nt"),
 )
 """Kernel family, m, n, k, dtype, layout: nothing that a tile divides."""
 

@@ -136,12 +136,12 @@ def candidates(asked: Problem, gpu: Gpu) -> list[Config]:
     """The legal configs that a search may try for the problem, the shortest estimate first. Deterministic.
 
     The tiles that `select` chooses from, with a stage more and less, tails split along K, operands copied into aligned
-    rows, and orders around the factor that suits the waves; and the skinny kernel's own candidates.
+    rows, and orders around the factor that suits the waves; and the skinny and the weights kernel's own candidates.
     """
     estimates = timed(asked, gpu)
     found = dict(estimates)
     for base, us in estimates.items():
-        for config, off in _around(base, asked) if base.kernel != "skinny" else ():
+        for config, off in _around(base, asked) if base.kernel not in ("skinny", "weights") else ():
             if config not in found and config.fits(asked, gpu):
                 found[config] = us * off
     return sorted(found, key=lambda config: found[config])

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pairs import all_pairs
 
 from tritonmm import gpu as gpus
-from tritonmm import orders, skinny
+from tritonmm import orders, skinny, streams
 from tritonmm.config import HAS_CLUSTERS, Config
 from tritonmm.launch import transpose as transposes
 from tritonmm.problem import DTYPES, KINDS, Epilogue, Problem
@@ -275,6 +275,34 @@ def sliced_cases():
                     yield h200, problem, split
 
 
+WEIGHTS = {
+    # (block_m, block_n, block_k, num_stages, num_warps): those that are chosen from, and what else is legal
+    *((block_m, *rest) for block_m, blocks in streams.BLOCKS.items() for rest in blocks),
+    (16, 192, 128, 6, 12), (16, 256, 128, 5, 8), (64, 128, 256, 3, 8), (128, 128, 128, 4, 8),
+}  # fmt: skip
+
+
+def weights_cases():
+    """Every tile of the weights kernel, with either kind of scales; the widest also with all that there is."""
+    everything = Epilogue(scaled=True, bias=True, c=True)
+    h200 = gpus.spec("h200")
+    for blocks in sorted(WEIGHTS):
+        config = Config("weights", *blocks, persistent=True, order=orders.RowMajor())
+        for n, fields in (
+            (4096, {"b_dtype": "int8", "scales": "row"}),
+            (4096, {"b_dtype": "fp8e4m3", "scales": "1x1"}),
+            (1001, {"b_dtype": "int8", "scales": "1x1", "epilogue": everything}),
+            (1001, {"b_dtype": "fp8e5m2", "dtype": "fp16", "epilogue": everything}),
+            (4096, {"b_dtype": "int8", "dtype": "fp16", "out_dtype": "fp32", "scales": "row"}),
+        ):
+            problem = Problem.dense(blocks[0], n, 4096, layout="nt", **fields)
+            if config.fits(problem, h200):
+                yield h200, problem, config
+    for order in ("split-merge:8", "swizzle-merge:16,8@n", "hilbert"):
+        problem = Problem.dense(100, 4096, 4096, layout="nt", **KINDS["bf16-int8"])
+        yield h200, problem, Config("weights", 64, 128, 128, 6, 8, persistent=True, order=orders.parse(order))
+
+
 def transpose_cases():
     """(gpu, tile): every layout of shared memory, size of elements and kind of access, and other targets."""
     for elem_bytes in (1, 2, 4):
@@ -289,7 +317,7 @@ def transpose_cases():
 FAMILIES = {
     "chosen": cases, "relayout": relayout_cases, "persistent": persistent_cases, "skinny": skinny_cases,
     "hopper": hopper_cases, "kinds": kind_cases, "clusters": cluster_cases, "sliced": sliced_cases,
-    "transpose": transpose_cases,
+    "weights": weights_cases, "transpose": transpose_cases,
 }  # fmt: skip
 """What is compiled in one process."""
 if not HAS_CLUSTERS:

@@ -110,7 +110,7 @@ def skinny_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus
 
 def meeting_fault(compiled: Compiled, config: Config) -> str:
     """What is wrong with how the parts of split tiles meet, or ""."""
-    if config.split_k > 1:
+    if config.split_k > 1 or config.kernel == "weights":
         stored, counted, gathered = compiled.assembly.partition("atom.global.gpu.acq_rel.add.u32")
         if not counted or "st.global" in stored[stored.rfind("bar.sync") :] or "ld.global.cg" not in gathered:
             return "parts meet without a barrier, a released count or loads past L1, one after the other"
@@ -130,6 +130,18 @@ def sliced_fault(compiled: Compiled, config: Config, problem: Problem) -> str:
     return meeting_fault(compiled, config) if copied == {expected} else f"copies of {copied} bytes, expected {expected}"
 
 
+def weights_fault(compiled: Compiled, config: Config, problem: Problem) -> str:
+    """What is wrong with how weights are streamed, or "": they come by TMA and are multiplied from registers."""
+    if not re.search(r"wgmma\.mma_async[^;]*\}, \{%r", compiled.assembly):
+        return "does not multiply weights that are in registers"
+    waits = compiled.assembly.count("griddepcontrol.wait")
+    if waits != config.num_warps // 4 + 1:
+        return f"{waits} of its partitions wait for the previous grid"
+    if compiled.shared_bytes > shared_bytes(config, problem):
+        return f"needs more shared memory than the {shared_bytes(config, problem)} that are counted"
+    return meeting_fault(compiled, config)
+
+
 def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:
     """What is wrong with a compiled kernel, or ""."""
     if compiled.spilled_bytes:
@@ -144,6 +156,8 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
         return skinny_fault(compiled, config, problem, gpu)
     if config.kernel == "sliced":
         return sliced_fault(compiled, config, problem)
+    if config.kernel == "weights":
+        return weights_fault(compiled, config, problem)
     on_wgmma = problem.dtype not in ("fp32", "fp64") or problem.precision != "ieee"
     uses_wgmma = gpu.capability == 90 and on_wgmma and config.block_m >= 64 and config.num_warps >= 4
     if uses_wgmma and "wgmma.mma_async" not in compiled.assembly:

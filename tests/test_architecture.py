@@ -13,9 +13,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-WORDS = {"version", "problem", "gpu", "orders", "sliced", "config"}
+WORDS = {"version", "problem", "gpu", "orders", "sliced", "weights", "config"}
 MODELS = {"l2", "l2_laws", "l2_megarows", "l2_simulator", "l2_waves", "cost"}
-SELECT = {"select", "estimates", "skinny", "tuned"}
+SELECT = {"select", "estimates", "skinny", "streams", "tuned"}
 PRODUCTS = {"products", "rules", "dispatch", "first_call"}
 OPS = {"ops", "quantized"}
 OVERRIDE = {"override", "leaves", "quantized_leaves"}

@@ -1,5 +1,6 @@
 """Configs, problems and GPUs as values: what is legal, what round-trips, what is refused."""
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from tritonmm import l2, orders, sliced
 from tritonmm.autotune.trial import problem_json
 from tritonmm.config import Config, shared_bytes
 from tritonmm.problem import KINDS, Epilogue, Problem
-from tritonmm.select import choose, select
+from tritonmm.select import choose, select, timed
 from tritonmm.sliced import warp_grid
 
 H200 = gpus.spec("h200")
@@ -208,6 +209,76 @@ SLICED = Config("sliced", 64, 64, 16, 3, 4)
 def test_what_the_sliced_kernel_cannot_do_says_why(config, fields, gpu, says, monkeypatch):
     monkeypatch.setattr(sliced, "HAS_FP64", True)
     assert says in config.fits(Problem(64, 64, 256, **{"dtype": "fp32"} | fields), gpus.spec(gpu)).reason
+
+
+WEIGHTS = Config("weights", 64, 256, 128, 4, 8, persistent=True, order=orders.RowMajor())
+
+
+@pytest.mark.parametrize(
+    ("config", "fields", "gpu", "says"),
+    [
+        (WEIGHTS, {}, "b200", "b200 is sm_100"),
+        (WEIGHTS, {"b_dtype": "bf16"}, "h200", "dtypes are bf16 and bf16"),
+        (WEIGHTS, {"layout": "nn"}, "h200", "layout is nn"),
+        (WEIGHTS, {"batch": 2}, "h200", "batch is 2"),
+        (WEIGHTS, {"scales": "tensor"}, "h200", "scales are tensor"),
+        (WEIGHTS, {"scales": "1x1", "group": 64}, "h200", "64 elements of K share a scale"),
+        (WEIGHTS, {"b_alignment": 8}, "h200", "b is aligned to 8 bytes"),
+        (WEIGHTS, {"k": 0}, "h200", "k is 0"),
+        (replace(WEIGHTS, persistent=False), {}, "h200", "walks its tiles"),
+        (replace(WEIGHTS, split_tail=2), {}, "h200", "split_tail is 2"),
+        (replace(WEIGHTS, split_k=3), {}, "h200", "there are 2 steps"),
+        (replace(WEIGHTS, num_stages=1), {}, "h200", "num_stages is 1"),
+        (replace(WEIGHTS, num_stages=9), {}, "h200", "shared memory"),
+        (replace(WEIGHTS, num_warps=12), {}, "h200", "block_n and num_warps are 256 and 12"),
+        (replace(WEIGHTS, block_k=64), {}, "h200", "128 or 256"),
+        (replace(WEIGHTS, block_m=128), {}, "h200", "no registers for the operands"),
+        (replace(WEIGHTS, block_n=192, num_warps=12), {"epilogue": Epilogue(c=True)}, "h200", "add C"),
+        (replace(WEIGHTS, cluster="m"), {}, "h200", "programs of one CTA"),
+    ],
+    ids=str,
+)
+def test_what_the_weights_kernel_cannot_do_says_why(config, fields, gpu, says):
+    problem = Problem(**{"m": 64, "n": 64, "k": 256, "b_dtype": "int8", "layout": "nt"} | fields)
+    assert says in config.fits(problem, gpus.spec(gpu)).reason
+    assert WEIGHTS.fits(Problem(64, 64, 256, b_dtype="int8", layout="nt"), H200)
+
+
+@pytest.mark.parametrize("scales", ["", "row", "1x1"])
+@pytest.mark.parametrize("m", [4, 16, 17, 33, 64])
+def test_few_rows_beside_weights_of_a_byte_take_the_kernel_that_streams_them(m, scales):
+    fields = {"layout": "nt", "b_dtype": "int8", "scales": scales}
+    problem = Problem.dense(m, 28672, 4096, **fields)
+    found = timed(problem, H200)
+    assert choose(problem, H200) == next(iter(found))
+    assert next(iter(found)).kernel == "weights"
+    assert all(config.fits(problem, H200) for config in found)
+    for other, gpu in (
+        (problem, gpus.spec("b200")),
+        (Problem.dense(m, 28672, 4096, **fields | {"layout": "nn"}), H200),
+        (Problem.dense(m, 28672, 4096, layout="nt"), H200),
+        (Problem.dense(65, 28672, 4096, **fields), H200),
+    ):
+        assert "weights" not in {config.kernel for config in timed(other, gpu)}
+
+
+@given(st.integers(1, 200), st.integers(1, 200), st.integers(1, 400))
+def test_shares_of_weights_cover_every_step_once(tiles, steps, programs):
+    """The arithmetic of `kernels/weights.py`, which no interpreter runs: `begin_of`, `program_of`, `sums_of`."""
+    each, more = divmod(tiles * steps, programs := min(programs, tiles * steps))
+    begins = [program * each + min(program, more) for program in range(programs + 1)]
+    assert begins == sorted(set(begins)), "a program has nothing to do"
+    assert (begins[0], begins[-1]) == (0, tiles * steps)
+    slots = set()
+    for program, (begin, end) in enumerate(itertools.pairwise(begins)):
+        for step in (begin, end - 1):
+            found = step // (each + 1) if step < more * (each + 1) else more + (step - more * (each + 1)) // each
+            assert found == program
+        for tile in range(begin // steps, -(-end // steps)):
+            if end < (tile + 1) * steps or begin > tile * steps:  # a part
+                is_first = begin <= tile * steps
+                assert (program, is_first) not in slots, "two parts of a program at one place"
+                slots.add((program, is_first))
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt", "ns"])

@@ -106,7 +106,7 @@ def test_the_self_test_has_a_product_of_every_kernel_family():
     assert {kernel for kernel, *_ in selftest.PRODUCTS} == set(KERNELS)
 
 
-GLUON = ("hopper", "sliced")  # which cannot be interpreted
+GLUON = ("hopper", "sliced", "weights")  # which cannot be interpreted
 
 
 @interpreted

@@ -4,7 +4,7 @@ import importlib.metadata
 import json
 from dataclasses import dataclass, field, fields
 
-from tritonmm import orders, sliced
+from tritonmm import orders, sliced, weights
 from tritonmm.gpu import Gpu
 from tritonmm.problem import FP8, HALF, Problem
 
@@ -32,9 +32,9 @@ class Config:
     kernel: the family, a name of `KERNELS`.
     block_m, block_n, block_k: the tile of the output, and the depth of one step along K. The skinny kernel streams the
         operand of the taller of block_m and block_n, B where they are equal; the other block holds the few rows or
-        columns, and 1 means that they are multiplied on CUDA cores.
+        columns, and 1 means that they are multiplied on CUDA cores. The weights kernel streams B.
     num_stages: steps along K in flight; num_warps: warps of a program.
-    split_k: programs that share each tile's K.
+    split_k: programs that share each tile's K; so many a tile of the weights kernel, which share all tiles equally.
     split_tail: programs that share the K of each tile of the last, partial wave.
     persistent: one program an SM walks the tiles, instead of one program a tile.
     order: the sequence in which tiles are visited.
@@ -130,9 +130,8 @@ class Config:
 
 def _shared_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     shared = shared_bytes(config, problem)
-    if shared > gpu.shared_bytes:
-        return f"{shared} bytes of shared memory exceed the {gpu.shared_bytes} of {gpu.name}"
-    return ""
+    exceeds = f"{shared} bytes of shared memory exceed the {gpu.shared_bytes} of {gpu.name}"
+    return exceeds if shared > gpu.shared_bytes else ""
 
 
 def _order_reason(config: Config, problem: Problem) -> str:
@@ -187,6 +186,10 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
 
 def _sliced_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     return _power_of_two_reason(config) or sliced.reason(config, problem, gpu) or _shared_reason(config, problem, gpu)
+
+
+def _weights_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
+    return weights.reason(config, problem, gpu) or _tma_reason(config, problem) or _shared_reason(config, problem, gpu)
 
 
 def _power_of_two_reason(config: Config) -> str:
@@ -480,6 +483,8 @@ def shared_bytes(config: Config, problem: Problem) -> int:
         return _hopper_shared(config, problem, *output_buffers(config, problem))
     if config.kernel == "persistent":
         return _persistent_shared(config, problem)
+    if config.kernel == "weights":
+        return weights.shared_bytes(config, problem)
     epilogue = config.block_m * config.block_n * problem.out_element_bytes  # it reuses the stages
     return max(config.num_stages * step_bytes(config, problem), epilogue) + 1024  # barriers and alignment
 
@@ -490,5 +495,6 @@ KERNELS = {
     "hopper": _hopper_reason,
     "skinny": _skinny_reason,
     "sliced": _sliced_reason,
+    "weights": _weights_reason,
 }
 """Kernel families by name, each with the rule that says why a config is not legal ("" if it is)."""

@@ -12,7 +12,7 @@ The constants are fits to one H200 (burst, 2026-11-22) by least squares of the l
 hopper kernel on 84 products and 383 of the tile kernel on 144, autotune/results/h200-random-fit.csv. Configs within
 30% of a product's best are off by 6% and 11% (standard deviations). What the shortest estimate of all reaches on
 products that no fit has seen, `python -m tritonmm.autotune.regret autotune/results/h200-random60.csv` says. The skinny
-kernel has estimates of its own, see `skinny.py`.
+and the weights kernel have estimates of their own, see `skinny.py` and `streams.py`.
 """
 
 import math

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tritonmm import l2
+from tritonmm import l2, weights
 from tritonmm.config import KERNELS, Config
 from tritonmm.gpu import Gpu
 from tritonmm.gpu import default as default_gpu
@@ -81,8 +81,10 @@ def _why(problem: Problem, gpu: Gpu, choice: Choice) -> str:
     config = choice.config
     tiles_m, tiles_n = config.tiles(problem)
     tiles = tiles_m * tiles_n * problem.batch
-    waves = tiles * config.ctas * config.split_k / gpu.sms
-    said = [f"{choice.origin}: {tiles} tiles, {waves:.2f} waves on {gpu.sms} SMs"]
+    waves = f"{tiles * config.ctas * config.split_k / gpu.sms:.2f} waves"
+    if config.kernel == "weights":
+        waves = f"{weights.programs(config, problem, gpu, tiles)} equal shares"
+    said = [f"{choice.origin}: {tiles} tiles, {waves} on {gpu.sms} SMs"]
     if config.split_tail > 1:
         said.append(f"the last {config.split_tiles(problem, gpu)[0]} tiles split along K by {config.split_tail}")
     for kernel in KERNELS:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 
 from tritonmm import gpu as gpus
+from tritonmm import weights
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.launch import Plan
@@ -50,6 +51,8 @@ def bind(problem: Problem, config: Config, gpu: Gpu, device: torch.device) -> Pl
     split, splits = config.split_tiles(problem, gpu)
     items = programs + split * (splits - 1)
     grid = min(items, gpu.sms // config.ctas) if config.persistent else items
+    if config.kernel == "weights":
+        grid = weights.programs(config, problem, gpu, programs)
     return family(problem, config, device, launched, programs, split, splits, grid, order, table)
 
 
@@ -62,6 +65,10 @@ def _family(kernel: str) -> type[Plan]:
         from tritonmm.launch.sliced import SlicedPlan
 
         return SlicedPlan
+    if kernel == "weights":
+        from tritonmm.launch.weights import WeightsPlan
+
+        return WeightsPlan
     from tritonmm.launch.hopper import HopperPlan
 
     return HopperPlan

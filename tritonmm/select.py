@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tritonmm import gpu as gpus
-from tritonmm import skinny, tuned
+from tritonmm import skinny, streams, tuned
 from tritonmm.config import Config
 from tritonmm.estimates import SPLIT_BY, Tile, estimates, tiles_of
 from tritonmm.gpu import Gpu
@@ -136,6 +136,9 @@ def _candidates(problem: Problem, gpu: Gpu, kernel: str) -> Iterator[tuple[Confi
     if kernel == "skinny" or (not kernel and _is_skinny(problem)):
         for us, config in skinny.timed(problem, gpu):
             yield config, [(us, 1)]
+    if kernel == "weights" or (not kernel and _is_stream(problem, gpu)):
+        for us, config in streams.timed(problem, gpu):
+            yield config, [(us, 1)]
     for tile in tiles_of(problem):
         if kernel in ("", tile.kernel):
             factor = _factor(problem, gpu, *tile.blocks[:2])
@@ -162,6 +165,11 @@ def _moved(row: tuned.Row, problem: Problem, gpu: Gpu) -> Iterator[tuple[float, 
         if config.fits(problem, gpu):
             yield skinny.estimate_us(config, problem, gpu), config
         return
+    if config.kernel == "weights":
+        for shared in streams.shares(config, problem, gpu):
+            if shared.fits(problem, gpu):
+                yield streams.estimate_us(shared, problem, gpu), shared
+        return
     blocks = *config.cta_tile, config.block_k
     same = (t for t in tiles_of(problem) if (t.kernel, t.blocks) == (config.kernel, blocks))
     tile = min(same, key=lambda t: t.num_warps != config.num_warps, default=None)
@@ -177,6 +185,12 @@ def _is_skinny(problem: Problem) -> bool:
     if problem.sum_dtype != "fp32" or problem.element_bytes == 1:
         return False
     return problem.k > 0 and min(problem.m, problem.n) <= 64 and max(problem.m, problem.n) >= 512
+
+
+def _is_stream(problem: Problem, gpu: Gpu) -> bool:
+    """Whether the weights kernel is worth an estimate: weights of a byte for few rows of activations, on Hopper."""
+    mixed = problem.element_bytes == 2 and problem.b_element_bytes == 1
+    return mixed and gpu.capability == 90 and 0 < problem.m <= streams.MOST_ROWS and problem.k > 0
 
 
 @functools.lru_cache(maxsize=4096)

@@ -37,6 +37,9 @@ CACHE_LINE = 128
 GATHER_US = 2.1
 """What it costs that parts of a tile meet: stores, a count and loads, one after the other."""
 
+GROUPED_US = 1.2
+"""What the scales of groups of K take, whatever the product: autotune/results/h200-weights-2.csv."""
+
 GATHER_BANDWIDTH = 50e9
 """Bytes/s at which the one program that arrives last reads the sums of all parts."""
 
@@ -188,7 +191,7 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     l2_us = (a_bytes * tiles_n + b_bytes * tiles_m) / L2_BANDWIDTH * 1e6
     starts = 1 if resident > 1 else -(-programs // slots)  # a second one on the SM streams meanwhile
     start_us = SHORT_US if config.block_k * config.split_k >= p.k and config.block_k <= 128 else START_US
-    us = LAUNCH_US + start_us * starts + max(read_us, l2_us)
+    us = LAUNCH_US + start_us * starts + max(read_us, l2_us) + (GROUPED_US if p.grouped else 0)
     if config.split_k > 1:
         us += GATHER_US + config.split_k * config.block_m * config.block_n * 4 / GATHER_BANDWIDTH * 1e6
     return us

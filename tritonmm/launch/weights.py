@@ -1,0 +1,70 @@
+"""Launches the kernel that streams weights of a byte through TMA."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from tritonmm.config import Config
+from tritonmm.kernels.weights import Streaming, weights_kernel
+from tritonmm.launch import Plan, addend_strides, described, line_divisor, scale_arguments, workspace
+from tritonmm.launch.hopper import GLUON_DTYPES
+from tritonmm.problem import Problem
+from tritonmm.weights import resident
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsPlan(Plan):
+    """streaming: what is static about the kernel."""
+
+    kernel: ClassVar[Any] = weights_kernel
+
+    streaming: Streaming = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "streaming", _streaming(self.problem, self.config, self.order))
+
+    def workspace(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sums and flags of one launch on the current stream: none where every share is of whole tiles."""
+        config, cut = self.config, self.launched % self.grid > 0
+        return (
+            workspace.sums(2 * self.grid * config.block_m * config.block_n if cut else 0, self.device),
+            workspace.flags(self.launched * self.streaming.consumers if cut else 0, self.device),
+        )
+
+    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
+        p, config, streaming = self.problem, self.config, self.streaming
+        a, b, out = (x.unsqueeze(0) if x.dim() == 2 else x for x in (a, b, out))
+        *_, scale_b, stride_sn, stride_sk = scale_arguments(p, scales)
+        arguments = (
+            TensorDescriptor(*described(a), streaming.x_block, streaming.x_shared),
+            TensorDescriptor(*described(b.mT), streaming.w_block, streaming.w_shared),
+            out, out.stride(1), out.stride(2), float(alpha), float(beta), bias, c, *addend_strides(c, out)[1:],
+            p.m, p.n, self.launched, *config.tiles(p), -(-p.k // config.block_k), self.table, self.order[1],
+            *self.workspace(), scale_b, stride_sn, stride_sk, streaming,
+        )  # fmt: skip
+        return arguments, {"num_warps": 4, "maxnreg": streaming.registers, "launch_pdl": True}
+
+
+def _streaming(problem: Problem, config: Config, order: tuple[str, tuple[int, ...], str]) -> Streaming:
+    p = problem
+    name, _, along = order
+    return Streaming(
+        config.block_n,
+        config.block_m,
+        config.block_k,
+        config.num_stages,
+        config.num_warps // 4,
+        resident(config, p),
+        GLUON_DTYPES[p.dtype],
+        GLUON_DTYPES[p.b_dtype],
+        GLUON_DTYPES[p.out_dtype],
+        p.scales,
+        p.epilogue.scaled,
+        p.epilogue.bias,
+        p.epilogue.c,
+        line_divisor(p.out_alignment // p.out_element_bytes, p.n),
+        name,
+        along,
+    )

@@ -1,0 +1,67 @@
+"""What the weights kernel can multiply, and into how many shares its steps are divided."""
+
+from typing import Any
+
+from tritonmm.gpu import Gpu
+from tritonmm.problem import FP8, HALF, Problem
+
+Tile = Any
+"""A `Config`, whose module asks this one."""
+
+
+def reason(config: Tile, problem: Problem, gpu: Gpu) -> str:
+    """Why a config is not legal, or "".
+
+    B of a byte, the weights, and A, both with K contiguous and as TMA can address them.
+    """
+    p = problem
+    if gpu.capability != 90:
+        return f"the weights kernel needs sm_90; {gpu.name} is {gpu.arch}"
+    if p.dtype not in HALF or p.b_dtype not in ("int8", *FP8):
+        return f"dtypes are {p.dtype} and {p.b_dtype}; the weights kernel multiplies bf16 and fp16 by int8 and fp8"
+    if p.layout != "nt":
+        return f"layout is {p.layout}; the weights kernel loads lines along K, as nt"
+    if p.batch > 1:
+        return f"batch is {p.batch}; the weights kernel computes one product"
+    if p.scales not in ("", "row", "1x1"):
+        return f"scales are {p.scales}; the weights kernel takes those of each row of the weights"
+    if p.grouped and p.group != config.block_k:
+        return f"block_k is {config.block_k}; {p.group} elements of K share a scale, and a step has one"
+    if config.split_tail != 1:
+        return f"split_tail is {config.split_tail}; the weights kernel has equal shares of all tiles"
+    steps = -(-p.k // config.block_k)
+    if config.split_k > max(steps, 1):
+        return f"split_k is {config.split_k}; there are {steps} steps of K"
+    if config.num_stages < 2:
+        return f"num_stages is {config.num_stages}; the ring needs at least 2"
+    blocks = config.block_n, config.num_warps
+    if blocks not in ((128, 8), (192, 12), (256, 8)):
+        return f"block_n and num_warps are {blocks[0]} and {blocks[1]}; 128 and 8, 192 and 12, or 256 and 8 are legal"
+    if config.block_m not in (16, 32, 64, 128) or config.block_k not in (128, 256):
+        return f"block_m and block_k are {config.block_m} and {config.block_k}; 16 to 128, and 128 or 256, are legal"
+    block = f"a block of {config.block_m}x{config.block_n} leaves no registers"
+    if config.block_m == 128 and (config.block_n > 128 or p.grouped):
+        return f"{block} for the operands; 64 rows do, or 128x128 where groups of K have no scales"
+    if config.block_n == 192 and config.block_m > 32 and p.epilogue.c:
+        return f"{block} to add C; 128 and 256 columns do"
+    return ""
+
+
+def shared_bytes(config: Tile, problem: Problem) -> int:
+    """Shared memory of one program: the ring, and a piece of each consumer's sums that changes layout."""
+    stage = (config.block_m * problem.element_bytes + config.block_n) * config.block_k
+    return config.num_stages * stage + config.num_warps // 4 * 8192 + 1024  # barriers and alignment
+
+
+def resident(config: Tile, problem: Problem) -> int:
+    """Programs that an SM holds, at most 2: of sm_90's 228 KiB, one is the system's for each."""
+    small = (config.block_m, config.block_n) == (16, 128)  # of others half of an SM's registers are too few
+    return 2 if small and 2 * (shared_bytes(config, problem) + 1024) <= 228 * 1024 else 1
+
+
+def programs(config: Tile, problem: Problem, gpu: Gpu, tiles: int) -> int:
+    """Programs that share the steps of so many tiles: as many as the SMs hold, or split_k for each tile."""
+    steps = -(-problem.k // config.block_k)
+    if config.split_k > 1:
+        return tiles * config.split_k
+    return min(tiles * steps, gpu.sms * resident(config, problem))
