@@ -66,7 +66,7 @@ HOPPER = Config("hopper", 128, 256, 64, 4, 8, persistent=True, order=SwizzleMerg
         (SQUARE, choice((128, 256, 64), swizzle=2, by_column=1, cluster=(2, 4)),
          replace(HOPPER, order=SwizzleMerge(8, along="n"))),
         (SQUARE, choice((128, 256, 64), stages=8), HOPPER),
-        (SQUARE, choice((128, 80, 64), stages=8), replace(HOPPER, block_n=64, num_stages=8)),
+        (SQUARE, choice((128, 80, 64), stages=8), replace(HOPPER, block_n=64, num_stages=8, num_warps=4)),
         (SQUARE, choice((128, 128, 32), split_k=3), replace(HOPPER, block_n=128, split_k=3)),
         (SQUARE, choice((128, 192, 64), split_k=3), replace(HOPPER, block_n=192, num_warps=12, split_k=3)),
         (SQUARE, choice((192, 256, 64), 3, split_k=3), replace(HOPPER, block_m=192, num_stages=3, num_warps=12)),

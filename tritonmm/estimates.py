@@ -283,8 +283,8 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
     if not tiles:
         return [(launch_us, 1)]
     times = [(total_us(1), 1)]
-    # Of all tiles, those with registers to spare, and parts of whole steps: no others have run.
-    may_split = tile.num_stages > 2 and p.k % config.block_k == 0 if splits_all else not config.cluster
+    # Of the sliced kernel's parts only those of whole steps have run.
+    may_split = p.k % config.block_k == 0 if splits_all else not config.cluster
     if tail and config.kernel in SPLIT_BY and may_split:
         split = tiles if splits_all else tail
         times += [(total_us(splits), splits) for splits in SPLITS if split * splits <= 2 * programs]

@@ -28,6 +28,8 @@ def reason(config: Tile, problem: Problem, gpu: Gpu) -> str:
         return "dtype is fp64; the sliced kernel is right with Triton 3.6 only"
     if config.persistent or config.split_tail != 1:
         return "the sliced kernel has programs of one tile: it neither walks tiles nor splits a tail"
+    if config.split_k > 1 and config.num_stages < 3:
+        return f"num_stages is {config.num_stages}; the ring of two steps leaves no registers to add up parts of K"
     if config.split_k > (1 if p.dtype == "fp64" else max(1, -(-p.k // config.block_k))):
         steps = -(-p.k // config.block_k)
         return f"split_k is {config.split_k}; there are {steps} steps of K, and parts of fp64 cannot meet in fp32 sums"
