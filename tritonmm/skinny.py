@@ -168,7 +168,7 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     p = problem
     a_bytes, b_bytes = map(p.operand_bytes, "ab")
     tiles_m, tiles_n = config.tiles(p)
-    programs = _tiles(config, p) * config.split_k
+    programs = max(1, _tiles(config, p) * config.split_k)
     resident = max(1, min(gpu.shared_bytes // shared_bytes(config, p), 4))
     slots = gpu.sms * resident
     wide = max(config.block_m, config.block_n)
