@@ -3,7 +3,7 @@
     pip install nvidia-matmul-heuristics
     python -m tritonmm.autotune.heuristics autotune/results/h200-random60.csv --csv heuristics.csv
 
-For each problem of an exhaustive sweep: its best config, the one that `select` chooses without tables, and those of the
+For each problem of a sweep: its best config, the one that `select` chooses without tables, and those of the
 heuristics, mapped as `nvidia_heuristics.py` says. Each is checked alone; then all of a problem are timed in rounds of
 random order, as a contest does.
 """

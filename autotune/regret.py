@@ -115,6 +115,7 @@ def lines(found: Iterable[Regret]) -> Iterable[str]:
 
 
 def gpu_of(name: str | None, about: dict[str, str]) -> Gpu:
+    """The GPU of that name, or else the one that a results file's comments name. Raises ValueError for unknown ones."""
     if name:
         return gpus.spec(name)
     model = about.get("gpu", "").lower().replace(" ", "")

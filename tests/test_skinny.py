@@ -13,7 +13,7 @@ from tritonmm import orders, skinny
 from tritonmm.autotune import space
 from tritonmm.autotune.verify import Check
 from tritonmm.config import Config
-from tritonmm.launch import skinny as launch
+from tritonmm.launch import workspace
 from tritonmm.ops import matmul
 from tritonmm.plan import bind, plan_for
 from tritonmm.problem import DTYPES, Problem
@@ -139,7 +139,7 @@ def test_every_order_gives_the_same_bits(blocks, spelling, device):
 def test_counters_are_clean_for_the_next_launch(device, monkeypatch):
     """Launches with other splits and other tiles follow each other on the same counters."""
     kept = torch.zeros(1024, dtype=torch.int32, device=device)
-    monkeypatch.setattr(launch.workspace, "flags", lambda count, device: kept)
+    monkeypatch.setattr(workspace, "flags", lambda count, device: kept)
     a = torch.randint(-4, 5, (2, 9, 516), device=device).bfloat16()
     b = torch.randint(-4, 5, (2, 516, 5), device=device).bfloat16()
     expected = (a.double() @ b.double()).bfloat16()

@@ -129,9 +129,8 @@ class Config:
 
 
 def _shared_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
-    shared = shared_bytes(config, problem)
-    exceeds = f"{shared} bytes of shared memory exceed the {gpu.shared_bytes} of {gpu.name}"
-    return exceeds if shared > gpu.shared_bytes else ""
+    shared, most = shared_bytes(config, problem), gpu.shared_bytes
+    return f"{shared} bytes of shared memory exceed the {most} of {gpu.name}" if shared > most else ""
 
 
 def _order_reason(config: Config, problem: Problem) -> str:

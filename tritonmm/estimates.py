@@ -68,7 +68,8 @@ SPLIT_BY = {"hopper": "split_tail", "sliced": "split_k"}
 """The kernels whose tiles are split where that is shorter, and what says so in a config."""
 
 SPLIT_US = 0.9
-"""What a launch with split tiles costs beside its work: a cooperative grid, and the meeting of the parts."""
+"""What a launch with split tiles costs beside its work: a cooperative grid, and the meeting of the parts. This and the
+next by autotune/results/h200-splits.csv; those of the Hopper kernel are meant for the sliced one too."""
 
 PART_US = 0.15
 """The same for each part: its sums are added up after those of the part before it."""
@@ -91,8 +92,8 @@ class Tile:
     a wave beside that loop; resident: programs that an SM runs at once, a wave's. Fewer take as long: what a thread
     waits for, others of its SM fill. Those of 16-bit operands are fits, see above; the sliced kernel's of fp64 are
     within 12% of five products of 1024 and 4096 (autotune/results/h200-sliced.csv); fp32's are within 5% of what whole
-    tiles took for eight products of 1000 to 8192 rows (autotune/results/h200-sliced-2.csv), but for the last, which is
-    for unaligned operands and errs by 40%. The others are estimates.
+    tiles took for nine products of 1000 to 8192 rows (autotune/results/h200-sliced-2.csv), but for the last, which is
+    for unaligned operands and errs by 36%. The others are estimates.
     """
 
     kernel: str

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from tritonmm.config import Config, shared_bytes, streams_a
 from tritonmm.cost import ACHIEVABLE_BANDWIDTH
+from tritonmm.estimates import crossing
 from tritonmm.gpu import Gpu
 from tritonmm.orders import RowMajor
 from tritonmm.problem import Problem
@@ -31,8 +32,6 @@ LATENCY_US = 1.4
 
 L2_BANDWIDTH = 8e12
 """Bytes/s that all SMs together read through L2, where neighbours share what they ask for."""
-
-CACHE_LINE = 128
 
 GATHER_US = 2.1
 """What it costs that parts of a tile meet: stores, a count and loads, one after the other."""
@@ -178,9 +177,8 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     line = (config.block_k if along_k else wide) * element_bytes
     in_flight = max(1, min(programs, slots)) * max(1, config.num_stages - 1) * step
     share = ACHIEVABLE_BANDWIDTH if line >= 256 else SHORT_SHARE
-    length = (p.k if along_k else p.m if streams_a(config) else p.n) * element_bytes
-    crossed = 1 + CROSSED * (length % CACHE_LINE > 0)
-    read_us = p.compulsory_bytes * crossed * max(1e6 / (share * gpu.bandwidth), LATENCY_US / in_flight)
+    crosses = crossing(p, "")[not streams_a(config)]
+    read_us = p.compulsory_bytes * (1 + CROSSED * crosses) * max(1e6 / (share * gpu.bandwidth), LATENCY_US / in_flight)
     if _converts(config, p):
         blocks = wide, config.block_k, config.num_stages, config.num_warps
         _, rate = _CONVERTING.get(min(config.block_m, config.block_n), {}).get(blocks, (0, UNLISTED_RATE))

@@ -6,6 +6,7 @@ from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.orders import RowMajor
 from tritonmm.problem import Problem
+from tritonmm.skinny import GATHER_US  # no product that was timed here is without tiles whose parts meet
 from tritonmm.weights import programs, resident
 
 MOST_ROWS = 64
@@ -41,9 +42,6 @@ PIECE_US = 0.4
 
 OVERLAP = 3
 """The p of the p-norm that adds reading and computing: 1 would be one after the other."""
-
-GATHER_US = 2.1
-"""What it costs that parts of a tile meet, as `skinny.py` has it: no product that was timed is without such tiles."""
 
 PART_US = 0.1
 """From the request of a part's sums to their arrival, of four at a time."""

@@ -8,7 +8,8 @@ counts for the same row of the output alone, which is not written.
 
 A box is as wide as a panel that TMA swizzles, 128 bytes of K; it is done where K is contiguous in A and a step of it
 fills such panels. Eight boxes for 128 rows would be more than the loader issues in the time of a step: 139x4096x4096
-took 24.6 us with them, with four 17.5 us, and 256x4096x4096, whose rows are all there, 17.8 us (128 x 64 tiles).
+took 24.6 us with them, with four 17.5 us, and 256x4096x4096, whose rows are all there, 17.8 us (128 x 64 tiles,
+autotune/results/h200-edges-2.csv).
 """
 
 from triton.experimental import gluon

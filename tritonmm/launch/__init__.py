@@ -9,7 +9,7 @@ import torch
 from triton.runtime import driver
 
 from tritonmm.config import Config
-from tritonmm.launch import capture, context, direct
+from tritonmm.launch import capture, context, direct, workspace
 from tritonmm.problem import DTYPES, Problem
 
 
@@ -38,6 +38,14 @@ class Plan:
     order: tuple[str, tuple[int, ...], str]
     table: torch.Tensor | None
     launches: dict[tuple, direct.Launch] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def workspace(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sums and flags of one launch on the current stream, for a plan whose tiles are all in split_k parts."""
+        config = self.config
+        return (
+            workspace.sums(self.programs * config.split_k * config.block_m * config.block_n, self.device),
+            workspace.flags(self.programs, self.device),
+        )
 
     def __call__(
         self,

@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-
 from tritonmm.config import Config, streams_a
 from tritonmm.kernels.skinny import skinny_kernel
-from tritonmm.launch import Plan, addend_strides, early_start, line_divisor, scale_arguments, strides, workspace
+from tritonmm.launch import Plan, addend_strides, early_start, line_divisor, scale_arguments, strides
 from tritonmm.launch.tile import INTERPRETED, dot_precision
 from tritonmm.problem import Problem
 
@@ -19,14 +17,6 @@ class SkinnyPlan(Plan):
     @property
     def operands(self) -> dict[str, str]:
         return {"w": "a", "x": "b"} if streams_a(self.config) else {"w": "b", "x": "a"}
-
-    def workspace(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sums and flags of one launch on the current stream, for a plan that splits K."""
-        config = self.config
-        return (
-            workspace.sums(self.programs * config.split_k * config.block_m * config.block_n, self.device),
-            workspace.flags(self.programs, self.device),
-        )
 
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
         p, config = self.problem, self.config

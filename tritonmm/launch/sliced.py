@@ -3,12 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import torch
 from triton.experimental.gluon import language as gl
 
 from tritonmm.config import Config
 from tritonmm.kernels.sliced import Slicing, sliced_kernel
-from tritonmm.launch import Plan, addend_strides, early_start, strides, workspace
+from tritonmm.launch import Plan, addend_strides, early_start, strides
 from tritonmm.problem import Problem
 from tritonmm.sliced import vector, warp_grid
 
@@ -23,14 +22,6 @@ class SlicedPlan(Plan):
 
     def __post_init__(self):
         object.__setattr__(self, "slicing", _slicing(self.problem, self.config, self.order))
-
-    def workspace(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sums and flags of one launch on the current stream, for a plan that splits K."""
-        config = self.config
-        return (
-            workspace.sums(self.programs * config.split_k * config.block_m * config.block_n, self.device),
-            workspace.flags(self.programs, self.device),
-        )
 
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
         p = self.problem
