@@ -85,6 +85,8 @@ def test_every_order(blocks, spelling, device):
 def test_epilogue_adds_before_it_rounds(blocks, n, device):
     one = config(blocks)
     problem = dense(20, n, 528, scales="", epilogue=Epilogue(scaled=True, bias=True, c=True))
+    if not one.fits(problem, gpus.of_device(device.index)):
+        pytest.skip("a tile of 192 columns leaves no registers to add C, and Config.fits says so")
     a, b, out = space.operands(problem, device)
     a.copy_(torch.randint(-4, 5, a.shape, device=device))
     b.copy_(torch.randint(-4, 5, b.shape, device=device))

@@ -19,7 +19,7 @@ import math
 from dataclasses import dataclass, replace
 
 from tritonmm import cost
-from tritonmm.config import Config
+from tritonmm.config import Config, consumer_grid
 from tritonmm.gpu import Gpu
 from tritonmm.problem import Problem
 
@@ -83,6 +83,13 @@ and those of less than 4 bytes are not asynchronous. For tensor cores: fp32 prod
 
 CACHE_LINE = 128
 
+BOX_ROWS = 32
+"""Rows of the boxes in which 65 to 127 rows of A are loaded for a consumer of 128."""
+
+BEYOND = 1.05
+"""Caution where the last box has rows beyond the matrix. Most such tiles are as fast as others; with 100x7168x8192,
+which memory limits, those of 128 x 64 take 50 us and estimated are 37 (autotune/results/h200-splits.csv)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -115,7 +122,9 @@ _HALF = (
     Tile("hopper", (192, 128, 64), 5, 12, 0.92, 1.22),
     Tile("hopper", (128, 128, 64), 6, 8, 0.94, 0.86),
     Tile("hopper", (64, 256, 64), 5, 8, 0.90, 0.86),
+    Tile("hopper", (192, 64, 64), 6, 12, 0.85, 0.80),
     Tile("hopper", (64, 128, 64), 8, 4, 0.79, 0.51),
+    Tile("hopper", (64, 128, 128), 4, 4, 0.79, 0.51),
     Tile("hopper", (128, 64, 64), 8, 4, 0.77, 0.51),
     Tile("hopper", (64, 64, 64), 8, 4, 0.51, 0.34),
     Tile("hopper", (64, 64, 128), 6, 4, 0.63, 0.34),
@@ -259,6 +268,8 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
     a_bytes = p.m * p.k * p.batch * p.element_bytes * tiles_n * a_cost
     b_bytes = p.n * p.k * p.batch * p.b_element_bytes * tiles_m * b_cost
     rounds, tail = divmod(tiles, programs)
+    boxes = config.kernel == "hopper" and block_m // consumer_grid(config)[0] > p.m > BOX_ROWS and p.m % BOX_ROWS > 0
+    caution = kernel.caution * (BEYOND if boxes else 1)
     splits_all = SPLIT_BY.get(config.kernel) == "split_k"
     launch_us = LAUNCH_US + cost.relayout_seconds(p, config, gpu) * 1e6
 
@@ -276,7 +287,7 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
         longest = max(compute_us, memory_us, l2_us)
         joined = sum((us / longest) ** kernel.overlap for us in (compute_us, memory_us, l2_us)) ** (1 / kernel.overlap)
         drain_us = kernel.drain_us * block_m * block_n / 1e4 * busy / gpu.sms
-        us = launch_us + longest * joined * kernel.caution + drain_us
+        us = launch_us + longest * joined * caution + drain_us
         if splits > 1:
             us += SPLIT_US + PART_US * splits + sums / PARTIAL_BANDWIDTH * 1e6
         return us
@@ -284,9 +295,7 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
     if not tiles:
         return [(launch_us, 1)]
     times = [(total_us(1), 1)]
-    # Of the sliced kernel's parts only those of whole steps have run.
-    may_split = p.k % config.block_k == 0 if splits_all else not config.cluster
-    if tail and config.kernel in SPLIT_BY and may_split:
+    if tail and config.kernel in SPLIT_BY and not config.cluster:
         split = tiles if splits_all else tail
         times += [(total_us(splits), splits) for splits in SPLITS if split * splits <= 2 * programs]
     return times

@@ -1,10 +1,16 @@
-"""Tiles whose rows are not all there, loaded in small boxes, so that few rows beyond the matrix are asked for.
+"""Tiles whose rows are not all there, loaded so that few rows beyond the matrix are asked for.
 
 TMA fills what lies outside of a tensor with zeros, and takes at least the time that reading it would take. Programs
 with one row left were slower than whole ones and held up all others: 257x4096x4096 took 30.1 us, 384x4096x4096
-22.6 us (bf16, 128 x 128 tiles, autotune/results/h200-edges.csv). So such a tile's rows come in boxes of `Tiling.edge`
-rows, and no box is wholly outside. What the buffer's other rows hold is multiplied too, whatever it is: a row of A
-counts for the same row of the output alone, which is not written.
+22.6 us (bf16, 128 x 128 tiles, autotune/results/h200-edges.csv).
+
+So a consumer with no rows left asks for none, and one with some begins earlier, so that its last row is the last of
+the matrix: the rows before its own are those of another consumer, which writes the same bits to them. That is for
+few tiles along M, and no option where two must not write the same row, or with fewer rows than a consumer has. There
+the rows come in boxes of `Tiling.edge`, and no box is wholly outside. What the buffer's other rows hold is multiplied
+too, whatever it is: a row of A counts for the same row of the output alone, which is not written. 200x4096x4096 takes
+16.7 us with overlaps and 19.2 with boxes, 257x4096x4096 21.4 and 31.8 with tiles of 192 x 64
+(autotune/results/h200-overlaps.csv).
 
 A box is as wide as a panel that TMA swizzles, 128 bytes of K; it is done where K is contiguous in A and a step of it
 fills such panels. Eight boxes for 128 rows would be more than the loader issues in the time of a step: 139x4096x4096
@@ -17,6 +23,15 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from tritonmm.kernels.gluon_api import tma_load
+
+
+@gluon.jit
+def first_row(row, m, TILING: gl.constexpr):
+    """The first row of a consumer's block which, in a matrix with enough rows, would begin at `row`."""
+    if TILING.overlaps:
+        return gl.where(row < m, gl.minimum(row, m - TILING.rows), row)
+    else:
+        return row
 
 
 @gluon.jit

@@ -99,12 +99,12 @@ def work_at(item, schedule, TILING: gl.constexpr):
 
 
 @gluon.jit
-def load_block(desc, batch, line, k, bar, buf, K_FIRST: gl.constexpr, POLICY: gl.constexpr):
+def load_block(desc, batch, line, k, bar, buf, K_FIRST: gl.constexpr, POLICY: gl.constexpr, pred=True):
     """One block of A or B; `line` is its first row of A or column of B. K_FIRST: K is the outer dimension in memory."""
     if K_FIRST:
-        tma_load(desc, [batch, k, line], bar, buf, POLICY)
+        tma_load(desc, [batch, k, line], bar, buf, POLICY, pred)
     else:
-        tma_load(desc, [batch, line, k], bar, buf, POLICY)
+        tma_load(desc, [batch, line, k], bar, buf, POLICY, pred)
 
 
 @gluon.jit
@@ -140,10 +140,11 @@ def load(a_desc, b_descs, edge_desc, ring, schedule, m, TILING: gl.constexpr):
                 for i in gl.static_range(CONSUMERS_M):
                     buf = a_bufs.index(stage * CONSUMERS_M + i)
                     at = row + i * TILING.rows
-                    if TILING.edge:
+                    if TILING.boxes:
                         edges.load(a_desc, edge_desc, batch, at, m - at, k, bar, buf, TILING)
                     else:
-                        load_block(a_desc, batch, at, k, bar, buf, A_K_FIRST, A_POLICY)
+                        first = edges.first_row(at, m, TILING)
+                        load_block(a_desc, batch, first, k, bar, buf, A_K_FIRST, A_POLICY, not TILING.edge or at < m)
             if TILING.cluster == "m":
                 bufs = b_bufs[0].index(stage * CONSUMERS_N)
                 cluster.load_half(bufs, bar, batch, col, k, "b", B_K_FIRST, TILING.block_n, TILING.b_hint)
@@ -254,7 +255,7 @@ def consume(output, addends, ring, schedule, scratch, WHO: gl.constexpr, TILING:
     for item in range(gl.program_id(0), items, gl.num_programs(0)):
         tile, begin, end, slot, part = work_at(item, schedule, TILING)
         batch, row, col = origin(tile, schedule, TILING)
-        row += WHO // TILING.consumers_n * TILING.rows
+        row = edges.first_row(row + WHO // TILING.consumers_n * TILING.rows, output[5], TILING)
         col += WHO % TILING.consumers_n * TILING.cols
         if TILING.promotes:
             accs, stage, phase = multiply_promoted(

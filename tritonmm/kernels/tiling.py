@@ -27,7 +27,8 @@ class Tiling:
     b_dtype, sum_dtype: of B where it is not A's, and of the sums.
     promotes: whether the sums of each step of K are added to others outside of the tensor cores.
     scales: how operands are scaled, see `Problem.scales`.
-    edge: rows of the boxes in which A's last rows are loaded, see `edges`; 0: in whole blocks.
+    edge: rows of the pieces in which A's last rows are loaded, see `edges`; 0: all tiles are loaded as whole ones.
+    overlaps: whether such a piece is a consumer's block, and one whose last rows are not there has others before them.
     piece_cols: columns of the pieces in which a consumer writes its part of the tile, in both CTAs together.
     out_buffers: shared buffers of one piece that a consumer cycles through.
     store: how finished pieces are written: "tma", through shared memory and by TMA, for an output whose address and row
@@ -70,6 +71,7 @@ class Tiling:
     promotes: bool = False
     scales: str = ""
     edge: int = 0
+    overlaps: bool = False
 
     @property
     def tma_store(self):
@@ -167,6 +169,11 @@ class Tiling:
     def panel(self):
         """Elements of K in the 128 bytes that TMA swizzles."""
         return 1024 // self.dtype.primitive_bitwidth
+
+    @property
+    def boxes(self):
+        """Whether the pieces of ragged tiles are loaded by a descriptor of their own."""
+        return self.edge > 0 and not self.overlaps
 
     @property
     def edge_block(self):

@@ -18,6 +18,10 @@ GLUON_DTYPES = {
     "fp8e4m3": gl.float8e4nv, "fp8e5m2": gl.float8e5,
 }  # fmt: skip
 
+FEW_TILES = 4
+"""Of more tiles along M the last has boxes, not rows of others: the time it takes matters less there than rows that are
+written twice, which made large products up to 2% slower, see autotune/results/h200-overlaps.csv."""
+
 
 @dataclass(frozen=True, slots=True)
 class HopperPlan(Plan):
@@ -29,7 +33,8 @@ class HopperPlan(Plan):
 
     def __post_init__(self):
         splits = self.splits if self.split else 1
-        object.__setattr__(self, "tiling", _tiling(self.problem, self.config, self.order, splits))
+        mixed = 0 < self.split < self.programs
+        object.__setattr__(self, "tiling", _tiling(self.problem, self.config, self.order, splits, mixed))
 
     def workspace(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Sums and flags of one launch on the current stream, for a plan that splits tiles."""
@@ -56,7 +61,7 @@ class HopperPlan(Plan):
             p.m, p.n, self.programs + self.split * (self.splits - 1), self.programs - self.split, self.splits,
             self.launched, tiles_m, tiles_n, -(-p.k // tiling.block_k),
             self.table, self.order[1], sums, flags, b_descs[1] if len(b_descs) > 1 else None,
-            _describe(a, tiling.edge_block, tiling.edge_shared) if tiling.edge else None,
+            _describe(a, tiling.edge_block, tiling.edge_shared) if tiling.boxes else None,
             *scale_arguments(p, scales), tiling,
         )  # fmt: skip
         # The parts of a split tile wait for each other: a cooperative grid is resident as a whole, or not started.
@@ -67,10 +72,13 @@ class HopperPlan(Plan):
         return arguments, options
 
 
-def _tiling(problem: Problem, config: Config, order: tuple[str, tuple[int, ...], str], splits: int) -> Tiling:
+def _tiling(
+    problem: Problem, config: Config, order: tuple[str, tuple[int, ...], str], splits: int, mixed: bool
+) -> Tiling:
     name, _, along = order
     consumers_m, consumers_n = consumer_grid(config)
     piece_cols, buffers = output_buffers(config, problem)
+    edge, overlaps = _edge(problem, config, config.block_m // consumers_m, mixed)
     return Tiling(
         config.block_m,
         config.block_n,
@@ -98,7 +106,8 @@ def _tiling(problem: Problem, config: Config, order: tuple[str, tuple[int, ...],
         sum_dtype=GLUON_DTYPES[problem.sum_dtype],
         promotes=problem.promotes,
         scales=problem.scales,
-        edge=_edge(problem, config),
+        edge=edge,
+        overlaps=overlaps,
     )
 
 
@@ -108,13 +117,21 @@ def _share_rows(rows: int, cols: int, splits: int) -> int:
     return min(max(share, 512 // cols), 4096 // cols, rows) if splits > 1 else 0
 
 
-def _edge(problem: Problem, config: Config) -> int:
-    """`Tiling.edge`: a tile's rows in four boxes at most, as many as the loader issues in the time of a step."""
-    line_bytes = config.block_k * problem.element_bytes
-    if problem.layout[0] != "n" or line_bytes % 128 or config.cluster or config.block_m > 256:
-        return 0
+def _edge(problem: Problem, config: Config, rows: int, mixed: bool) -> tuple[int, bool]:
+    """`Tiling.edge` and `overlaps`, for consumers of so many rows; `mixed`: some tiles are split, others are not."""
+    p = problem
+    if p.m % config.block_m == 0 or config.cluster:
+        return 0, False
+    # Rows that two consumers write must have the same bits; C may be the output, and scales of 128 rows lie still.
+    once = p.epilogue.c or mixed or p.scales == "128x1"
+    few = rows < p.m <= FEW_TILES * config.block_m
+    if p.m % rows == 0 or (few and not once):
+        return rows, True
+    line_bytes = config.block_k * p.element_bytes
+    if p.layout[0] != "n" or line_bytes % 128 or config.block_m > 256:
+        return 0, False
     edge = next(rows for rows in (16, 32, 64) if config.block_m // rows <= 4)
-    return edge if -problem.m % config.block_m >= edge else 0
+    return (edge, False) if -p.m % config.block_m >= edge else (0, False)
 
 
 def _describe(x: torch.Tensor, block: list[int], layout) -> TensorDescriptor:
