@@ -96,15 +96,18 @@ def seconds(rungs: Sequence[Rung], configs: Sequence[int]) -> float:
 
 
 def within(rungs: Sequence[Rung], configs: Sequence[int], budget: float) -> tuple[Rung, ...]:
-    """The rungs, those before the last with fewer configs so that all problems fit into `budget` seconds of one GPU.
+    """The rungs, of fewer configs where that lets all problems fit into `budget` seconds of one GPU.
 
-    configs: how many each problem has. The first rung keeps at least as many configs as the last one.
+    configs: how many each problem has. A rung gives up configs as long as it has more than twice as many as the next,
+    the first one first, and the last only when no other can.
     """
-    *first, last = rungs
-    least = last.most or 1
-    most = max([rung.most or max(configs, default=1) for rung in first], default=least)
-    while seconds(rungs, configs) > budget and first and most > least:
-        most = max(least, int(most * 0.9))
-        first = [replace(rung, most=min(rung.most or most, most)) for rung in first]
-        rungs = (*first, last)
-    return tuple(rungs)
+    most = [rung.most or max(configs, default=1) for rung in rungs]
+    fitted = tuple(rungs)
+    while seconds(fitted, configs) > budget:
+        least = [*(2 * following for following in most[1:]), 1]
+        shrinks = next((i for i, count in enumerate(most) if count > least[i]), None)
+        if shrinks is None:
+            break
+        most[shrinks] = max(least[shrinks], int(most[shrinks] * 0.9))
+        fitted = tuple(replace(rung, most=count) for rung, count in zip(rungs, most, strict=True))
+    return fitted

@@ -95,13 +95,14 @@ def test_no_right_config_is_no_winner():
     assert [len(configs) for _, configs in asked] == [96, 0, 0]
 
 
-def test_a_budget_takes_configs_from_the_rungs_before_the_last():
+def test_a_budget_takes_configs_from_the_rungs_before_the_last_and_then_from_the_last():
     rungs = SEARCHES["halving"]
     counts = [600] * 60
-    for minutes in (1000, 60, 20):
+    for minutes in (1000, 60, 20, 10, 5):
         fitted = search.within(rungs, counts, minutes * 60)
         assert search.seconds(fitted, counts) <= minutes * 60
-        assert fitted[-1] == rungs[-1]
         assert all(a.most <= b.most for a, b in zip(fitted, rungs, strict=True))
+        assert all(2 * b.most <= a.most for a, b in itertools.pairwise(fitted))
+        assert fitted[-1] == rungs[-1] or minutes < 20
     assert search.within(rungs, counts, 60_000) == rungs
-    assert all(rung.most == 4 for rung in search.within(rungs, counts, 1))
+    assert [rung.most for rung in search.within(rungs, counts, 1)] == [4, 2, 1]
