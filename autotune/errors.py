@@ -1,8 +1,8 @@
 """How far products are from exact ones, of every kind and beside torch's. `python -m tritonmm.autotune.errors`
 
 Operands are standard normal numbers, or their absolute values, whose sums grow and whose roundings do not cancel; int8
-is any, or any above 0. Each is rounded to its dtype first: what is compared is the exact product of what is multiplied,
-scales included, so that the rest are the errors of multiplying, adding and rounding.
+is any, or any not below 0. Each is rounded to its dtype first: what is compared is the exact product of what is
+multiplied, scales included, so that the rest are the errors of multiplying, adding and rounding.
 
 An output of 2 bytes is mostly its own rounding. Such kinds are computed into fp32 too, where the sums show.
 
@@ -33,7 +33,7 @@ SHAPE = (1024, 1024, 4096)
 OPERANDS = ("normal", "positive")
 
 PARTS = 4
-"""Parts that operands are cut into: for K of 4096 they hold 80 bits below the largest element of a row of A."""
+"""Parts that operands are cut into: for K of 4096 they hold 80 bits below a row's, or column's, largest element."""
 
 
 @dataclass(frozen=True, slots=True)
