@@ -25,6 +25,7 @@ nvidia_heuristics.py  those choices, and the configs that are nearest to them
 fit_l2.py       fits the model of L2 to counters, and checks it on other shapes
 pipeline.py     a study of stages, block_k and epilogues
 transpose.py    a study of bank conflicts
+errors.py       a study of how far products are from exact ones
 study.py        the files of studies
 environment.py  what a measurement depends on besides the problem and the config
 checkup.py      whether this machine is fit: versions, GPUs, permissions, places, known traps

@@ -170,11 +170,11 @@ def scaled_launch(problem: Problem, config: Config, device: torch.device, scales
 
 def torch_replay(problem: Problem, sets: list[tuple[torch.Tensor, ...]], scales) -> GraphReplay:
     """torch's own product of the sets, captured. Raises RuntimeError where torch refuses it."""
-    with _torch_precision(problem):
-        return GraphReplay(_torch_product(problem, scales), [(a, _weights(b, a.dtype), out) for a, b, out in sets])
+    with torch_precision(problem):
+        return GraphReplay(torch_product(problem, scales), [(a, _weights(b, a.dtype), out) for a, b, out in sets])
 
 
-def _torch_product(problem: Problem, scales: tuple[torch.Tensor | None, torch.Tensor] | None) -> Callable:
+def torch_product(problem: Problem, scales: tuple[torch.Tensor | None, torch.Tensor] | None) -> Callable:
     """torch's own way to the problem's result, from a, b and out: of int8 and fp8 it is private, but the fastest.
 
     Weights of another dtype than A's have been converted to A's: what their scales cost is not asked of torch.
@@ -200,7 +200,7 @@ def _weights(b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def _torch_precision(problem: Problem):
+def torch_precision(problem: Problem):
     """torch multiplies fp32 as the problem says. The other dtypes need no setting, so none is touched."""
     matmul = torch.backends.cuda.matmul
     if problem.dtype != "fp32":

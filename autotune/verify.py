@@ -56,7 +56,7 @@ class Check:
         rows, cols = self._sample(budget, torch.Generator().manual_seed(seed))
         # Each part: the compared rows or columns of C, their reference, their bound.
         rows = rows.to(device)
-        a, b = self._scaled()
+        a, b = scaled(problem, self.a, self.b, self.scales)
         self.parts = [(-2, rows, *self._reference(a.index_select(-2, rows), b))]
         if cols is not None:
             cols = cols.to(device)
@@ -79,19 +79,6 @@ class Check:
 
     def _poisoned(self, x: torch.Tensor) -> torch.Tensor:
         return x.isnan() if x.is_floating_point() else x == self.poison
-
-    def _scaled(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The operands times their scales, in float64."""
-        a, b = self.a.double(), self.b.double()
-        if self.scales:
-            scale_a, scale_b = self.scales
-            group = self.problem.group if self.problem.grouped else self.problem.k
-            rows = {"tensor": a.shape[0], "128x1": 128}.get(self.problem.scales, 1)
-            cols = {"tensor": b.shape[1], "1x128": 128}.get(self.problem.scales, 1)
-            if scale_a is not None:
-                a.mul_(_spread(scale_a, a.shape, rows, group))
-            b.mul_(_spread(scale_b, b.shape, group, cols))
-        return a, b
 
     def _reference(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         p = self.problem
@@ -116,6 +103,22 @@ class Check:
         rows = budget // (2 * cost * p.n)
         cols = budget // (2 * cost * p.m)
         return _edges_and_some(p.m, rows, generator), _edges_and_some(p.n, cols, generator)
+
+
+def scaled(
+    problem: Problem, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tensor | None, torch.Tensor] | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The operands times their scales, in float64, which holds them exactly."""
+    a, b = a.double(), b.double()
+    if scales:
+        scale_a, scale_b = scales
+        group = problem.group if problem.grouped else problem.k
+        rows = {"tensor": a.shape[0], "128x1": 128}.get(problem.scales, 1)
+        cols = {"tensor": b.shape[1], "1x128": 128}.get(problem.scales, 1)
+        if scale_a is not None:
+            a.mul_(_spread(scale_a, a.shape, rows, group))
+        b.mul_(_spread(scale_b, b.shape, group, cols))
+    return a, b
 
 
 def _cut(problem: Problem) -> float:

@@ -27,6 +27,25 @@ def test_the_public_suite_ships_and_each_entry_is_a_problem():
         assert (problem.layout, problem.dtype) == (entry.layout, entry.dtype)
 
 
+@pytest.mark.parametrize("name", suite.names())
+def test_every_suite_ships_each_product_once(name):
+    entries = suite.load(name)
+    assert len(set(entries)) == len(entries)
+
+
+def test_weights_of_a_byte_are_measured_in_the_same_shapes():
+    """With scales of groups and of rows, so that a mean of one family can be held against another's."""
+    shapes = {}
+    for entry in suite.load("dtypes"):
+        problem = entry.problem()
+        if problem.b_element_bytes < problem.element_bytes:
+            assert entry.family == entry.dtype
+            shapes.setdefault(entry.family, set()).add((entry.m, entry.n, entry.k, entry.layout))
+    assert set(shapes) == {"bf16-int8", "bf16-fp8", "bf16-int8-row", "bf16-fp8-row"}
+    assert {len(found) for found in shapes.values()} == {12}
+    assert len(set(map(frozenset, shapes.values()))) == 1
+
+
 def test_a_file_is_read_in_its_order(tmp_path):
     path = written(tmp_path, [GOOD, GOOD | {"m": 7, "batch": 3, "dtype": "tf32"}])
     assert suite.load(path) == (

@@ -172,7 +172,7 @@ def test_the_tile_kernel_passes(order, persistent):
 def test_scales_are_of_whole_blocks_where_sizes_are_none(scales):
     """257 rows are three blocks of 128, the last of one row."""
     check = Check(replace(space.problem(257, 300, 200, dtype="fp8-ieee"), scales=scales), CPU)
-    a, b = check._scaled()
+    a, b = verify.scaled(check.problem, check.a, check.b, check.scales)
     of_rows, of_cols = check.scales
     for i, j, k in ((0, 0, 0), (127, 127, 127), (128, 128, 128), (256, 299, 199)):
         group = k // 128 if "x" in scales else 0

@@ -48,11 +48,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "fp8-e5m2": _SCALED | {"precision": "fast", "b_dtype": "fp8e5m2"},
     "bf16-int8": {"dtype": "bf16", "b_dtype": "int8", "scales": "1x1"},
     "bf16-fp8": {"dtype": "bf16", "b_dtype": "fp8e4m3", "scales": "1x1"},
+    "bf16-int8-row": {"dtype": "bf16", "b_dtype": "int8", "scales": "row"},
+    "bf16-fp8-row": {"dtype": "bf16", "b_dtype": "fp8e4m3", "scales": "row"},
 }
 """Kinds of products, in one word as suites and the command line have it, and what they are of a `Problem`.
 
 fp8 has e4m3 operands with one scale each and is summed fast; -row, -block: scales of rows, and of 128-blocks;
--ieee: summed accurately; -e5m2: by that B. bf16-int8 and bf16-fp8 have weights with scales of 128 elements of K.
+-ieee: summed accurately; -e5m2: by that B. bf16-int8 and bf16-fp8 have weights with scales of 128 elements of K, -row:
+one for each row of the weights, a column of B.
 """
 
 SCALES = ("", "tensor", "row", "1x128", "128x1", "1x1")
