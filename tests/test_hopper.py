@@ -90,15 +90,29 @@ def test_small_integers_are_exact_and_runs_are_bitwise_equal(blocks, device):
 @pytest.mark.parametrize("split_tail", [1, 3])
 @pytest.mark.parametrize("over", [1, 16, 17, 40, 63], ids=lambda over: f"{over} rows over")
 def test_few_rows_of_a_last_tile_follow_their_operand(over, split_tail, blocks, device):
-    """They have a tensor map of their own; a second call has another A, at another address."""
-    m = 2 * blocks[0] + over
+    """Few tiles begin with rows of others, many have boxes with a tensor map of their own; a second call has another A,
+    at another address."""
     one = config(blocks, split_tail=split_tail)
     b = torch.randint(-4, 5, (1032, 392), device=device).bfloat16()
-    for _ in range(3):
-        a = torch.randint(-4, 5, (m, 1032), device=device).bfloat16()
-        assert torch.equal(matmul(a, b, config=one), (a.double() @ b.double()).bfloat16())
-        del a
-        torch.empty(4 * m, 1032, device=device).fill_(float("nan"))  # what the next one's rows would be, if stale
+    for m in (over, 2 * blocks[0] + over, 5 * blocks[0] + over):
+        for _ in range(3):
+            a = torch.randint(-4, 5, (m, 1032), device=device).bfloat16()
+            assert torch.equal(matmul(a, b, config=one), (a.double() @ b.double()).bfloat16())
+            del a
+            torch.empty(4 * m, 1032, device=device).fill_(float("nan"))  # what the next one's rows would be, if stale
+
+
+@pytest.mark.parametrize("layout", ["nt", "tn"])
+@pytest.mark.parametrize("blocks", [(128, 64, 64, 8, 4), (192, 64, 64, 6, 12), (256, 128, 64, 4, 8)], ids=str)
+def test_rows_of_a_ragged_tile_have_the_bits_of_a_whole_one(blocks, layout, device):
+    one = config(blocks, "row-major")
+    b = torch.randn(520, 1032, device=device).bfloat16()
+    b = b.t().contiguous().t() if layout == "nt" else b
+    for m in (65, 129, 191, 257, 3 * blocks[0] + 40, 5 * blocks[0] + 104):
+        a = torch.randn(-(-m // 256) * 768, 520, device=device).bfloat16()  # blocks of 192 divide it too
+        a = a.t().contiguous().t() if layout == "tn" else a
+        rows = a[:m] if layout == "nt" else a.t()[:, : -(-m // 8) * 8].contiguous().t()[:m]
+        assert torch.equal(matmul(rows, b, config=one), matmul(a, b, config=one)[:m])
 
 
 @pytest.mark.parametrize("out_dtype", ["bf16", "fp32"])

@@ -1,21 +1,21 @@
-"""Tiles whose rows are not all there, loaded so that few rows beyond the matrix are asked for.
+"""Tiles whose rows are not all there, loaded so that none, or few, beyond the matrix are asked for.
 
-TMA fills what lies outside of a tensor with zeros, and takes at least the time that reading it would take. Programs
-with one row left were slower than whole ones and held up all others: 257x4096x4096 took 30.1 us, 384x4096x4096
-22.6 us (bf16, 128 x 128 tiles, autotune/results/h200-edges.csv).
+TMA fills what lies outside of a tensor with zeros, and takes longer for it than for reading. Programs with one row left
+were slower than whole ones and held up all others: 257x4096x4096 took 30.1 us, 384x4096x4096 22.6 us (bf16, 128 x 128
+tiles, autotune/results/h200-edges.csv).
 
-So a consumer with no rows left asks for none, and one with some begins earlier, so that its last row is the last of
-the matrix: the rows before its own are those of another consumer, which writes the same bits to them. That is for
-few tiles along M, and no option where two must not write the same row, or with fewer rows than a consumer has. There
-the rows come in boxes of `Tiling.edge`, and no box is wholly outside. What the buffer's other rows hold is multiplied
-too, whatever it is: a row of A counts for the same row of the output alone, which is not written. 200x4096x4096 takes
-16.7 us with overlaps and 19.2 with boxes, 257x4096x4096 21.4 and 31.8 with tiles of 192 x 64
-(autotune/results/h200-overlaps.csv).
+So a consumer with no rows left asks for none, and the rows of one with some come in boxes of `Tiling.edge`, as many as
+they need. The last box is whole because the block begins earlier, by less than a box: the rows before its own are those
+of another consumer, which writes the same bits to them. That is for few tiles along M; it is no option where two must
+not write the same row, or where no other has rows before. There the last box has rows beyond the matrix, all others are
+within. What the buffer's other rows hold is multiplied too, whatever it is: a row of A counts for the same row of the
+output alone, which is not written. Blocks that began earlier took 16.7 us for 200x4096x4096, boxes that end outside
+19.2; 257x4096x4096 took 21.4 and 31.8 us with tiles of 192 x 64 (autotune/results/h200-overlaps.csv).
 
 A box is as wide as a panel that TMA swizzles, 128 bytes of K; it is done where K is contiguous in A and a step of it
-fills such panels. Eight boxes for 128 rows would be more than the loader issues in the time of a step: 139x4096x4096
-took 24.6 us with them, with four 17.5 us, and 256x4096x4096, whose rows are all there, 17.8 us (128 x 64 tiles,
-autotune/results/h200-edges-2.csv).
+fills such panels, and else a box is the whole block. Eight boxes for 128 rows would be more than the loader issues in
+the time of a step: 139x4096x4096 took 24.6 us with them, with four 17.5 us, and 256x4096x4096, whose rows are all
+there, 17.8 us (128 x 64 tiles, autotune/results/h200-edges-2.csv).
 """
 
 from triton.experimental import gluon
@@ -27,9 +27,11 @@ from tritonmm.kernels.gluon_api import tma_load
 
 @gluon.jit
 def first_row(row, m, TILING: gl.constexpr):
-    """The first row of a consumer's block which, in a matrix with enough rows, would begin at `row`."""
-    if TILING.overlaps:
-        return gl.where(row < m, gl.minimum(row, m - TILING.rows), row)
+    """The first row of a consumer's block that would begin at `row` if all of its rows were there."""
+    if TILING.shifts:
+        left = m - row
+        ragged = (row > 0) & (left > 0) & (left < TILING.rows)
+        return gl.where(ragged, row - (-left & (TILING.edge - 1)), row)
     else:
         return row
 
@@ -46,15 +48,17 @@ def expect(bar, left, TILING: gl.constexpr):
 
 
 @gluon.jit
-def load(desc, edge_desc, batch, row, left, k, bar, buf, TILING: gl.constexpr):
-    """A consumer's block of A from `row` on: whole, or those boxes that have any of the `left` rows that are there."""
+def load(desc, edge_desc, batch, row, m, k, bar, buf, TILING: gl.constexpr):
+    """A consumer's block of A, whose rows would begin at `row`: whole, or the boxes that have any of its rows."""
     EDGE: gl.constexpr = TILING.edge
     POLICY: gl.constexpr = TILING.a_policy
-    if left >= TILING.rows:
-        tma_load(desc, [batch, row, k], bar, buf, POLICY)
+    left = m - row
+    first = first_row(row, m, TILING)
+    if left > TILING.rows - EDGE:
+        tma_load(desc, [batch, first, k], bar, buf, POLICY)
     else:
         PANELS: gl.constexpr = TILING.block_k // TILING.panel
-        for i in gl.static_range(TILING.rows // EDGE):
+        for i in gl.static_range(TILING.rows // EDGE - 1):
             for j in gl.static_range(PANELS):
                 box = buf.slice(i * EDGE, EDGE, dim=1).slice(j * TILING.panel, TILING.panel, dim=2)
-                tma_load(edge_desc, [batch, row + i * EDGE, k + j * TILING.panel], bar, box, POLICY, left > i * EDGE)
+                tma_load(edge_desc, [batch, first + i * EDGE, k + j * TILING.panel], bar, box, POLICY, left > i * EDGE)

@@ -27,8 +27,8 @@ class Tiling:
     b_dtype, sum_dtype: of B where it is not A's, and of the sums.
     promotes: whether the sums of each step of K are added to others outside of the tensor cores.
     scales: how operands are scaled, see `Problem.scales`.
-    edge: rows of the pieces in which A's last rows are loaded, see `edges`; 0: all tiles are loaded as whole ones.
-    overlaps: whether such a piece is a consumer's block, and one whose last rows are not there has others before them.
+    edge: rows of the boxes in which A's last rows are loaded, see `edges`; 0: there are no ragged tiles.
+    shifts: whether a consumer whose last rows are not there begins with rows of others.
     piece_cols: columns of the pieces in which a consumer writes its part of the tile, in both CTAs together.
     out_buffers: shared buffers of one piece that a consumer cycles through.
     store: how finished pieces are written: "tma", through shared memory and by TMA, for an output whose address and row
@@ -71,7 +71,7 @@ class Tiling:
     promotes: bool = False
     scales: str = ""
     edge: int = 0
-    overlaps: bool = False
+    shifts: bool = False
 
     @property
     def tma_store(self):
@@ -172,8 +172,8 @@ class Tiling:
 
     @property
     def boxes(self):
-        """Whether the pieces of ragged tiles are loaded by a descriptor of their own."""
-        return self.edge > 0 and not self.overlaps
+        """Whether ragged tiles are loaded in boxes that have a descriptor of their own."""
+        return 0 < self.edge < self.rows
 
     @property
     def edge_block(self):

@@ -19,8 +19,8 @@ GLUON_DTYPES = {
 }  # fmt: skip
 
 FEW_TILES = 4
-"""Of more tiles along M the last has boxes, not rows of others: the time it takes matters less there than rows that are
-written twice, which made large products up to 2% slower, see autotune/results/h200-overlaps.csv."""
+"""Of more tiles along M the last has no rows of others: the time it takes matters less there than rows that are written
+twice, which made large products up to 2% slower, see autotune/results/h200-overlaps.csv."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def _tiling(
     name, _, along = order
     consumers_m, consumers_n = consumer_grid(config)
     piece_cols, buffers = output_buffers(config, problem)
-    edge, overlaps = _edge(problem, config, config.block_m // consumers_m, mixed)
+    edge, shifts = _edge(problem, config, config.block_m // consumers_m, mixed)
     return Tiling(
         config.block_m,
         config.block_n,
@@ -107,7 +107,7 @@ def _tiling(
         promotes=problem.promotes,
         scales=problem.scales,
         edge=edge,
-        overlaps=overlaps,
+        shifts=shifts,
     )
 
 
@@ -118,20 +118,18 @@ def _share_rows(rows: int, cols: int, splits: int) -> int:
 
 
 def _edge(problem: Problem, config: Config, rows: int, mixed: bool) -> tuple[int, bool]:
-    """`Tiling.edge` and `overlaps`, for consumers of so many rows; `mixed`: some tiles are split, others are not."""
+    """`Tiling.edge` and `shifts`, for consumers of so many rows; `mixed`: some tiles are split, others are not."""
     p = problem
     if p.m % config.block_m == 0 or config.cluster:
         return 0, False
     # Rows that two consumers write must have the same bits; C may be the output, and scales of 128 rows lie still.
     once = p.epilogue.c or mixed or p.scales == "128x1"
-    few = rows < p.m <= FEW_TILES * config.block_m
-    if p.m % rows == 0 or (few and not once):
-        return rows, True
-    line_bytes = config.block_k * p.element_bytes
-    if p.layout[0] != "n" or line_bytes % 128 or config.block_m > 256:
-        return 0, False
-    edge = next(rows for rows in (16, 32, 64) if config.block_m // rows <= 4)
-    return (edge, False) if -p.m % config.block_m >= edge else (0, False)
+    shifts = p.m <= FEW_TILES * config.block_m and not once
+    panels = p.layout[0] == "n" and config.block_k * p.element_bytes % 128 == 0
+    # Four boxes of a consumer are as many as the loader issues in the time of a step, eight of a tile as many as its
+    # registers hold predicates of.
+    edge = max(rows // 4, 1 << (config.block_m // 8 - 1).bit_length()) if panels else rows
+    return (edge, shifts) if shifts or -p.m % config.block_m >= edge else (0, False)
 
 
 def _describe(x: torch.Tensor, block: list[int], layout) -> TensorDescriptor:
