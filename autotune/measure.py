@@ -191,6 +191,7 @@ class GraphReplay:
     """
 
     def __init__(self, launch: Callable, sets: Sequence[tuple[torch.Tensor, ...]]):
+        self.sets = sets  # the graph has their addresses only
         # Compiling, loading and workspaces are done with before the capture, on a stream as it uses one.
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -234,6 +235,7 @@ class GraphReplay:
         """Give the graph and its memory back."""
         torch.cuda.synchronize()
         self.graph.reset()
+        self.sets = ()
 
 
 def _event() -> torch.cuda.Event:

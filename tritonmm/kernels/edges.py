@@ -4,13 +4,13 @@ TMA fills what lies outside of a tensor with zeros, and takes longer for it than
 were slower than whole ones and held up all others: 257x4096x4096 took 30.1 us, 384x4096x4096 22.6 us (bf16, 128 x 128
 tiles, autotune/results/h200-edges.csv).
 
-So a consumer with no rows left asks for none, and the rows of one with some come in boxes of `Tiling.edge`, as many as
-they need. The last box is whole because the block begins earlier, by less than a box: the rows before its own are those
-of another consumer, which writes the same bits to them. That is for few tiles along M; it is no option where two must
-not write the same row, or where no other has rows before. There the last box has rows beyond the matrix, all others are
-within. What the buffer's other rows hold is multiplied too, whatever it is: a row of A counts for the same row of the
-output alone, which is not written. Blocks that began earlier took 16.7 us for 200x4096x4096, boxes that end outside
-19.2; 257x4096x4096 took 21.4 and 31.8 us with tiles of 192 x 64 (autotune/results/h200-overlaps.csv).
+So a consumer with no rows left asks for none, and one with some begins earlier, so that its last row is the last of
+the matrix: the rows before its own are those of another consumer, which writes the same bits to them. That is for few
+tiles along M; it is no option where two must not write the same row, or where no other has rows before. There the rows
+come in boxes of `Tiling.edge`, and no box is wholly outside. What the buffer's other rows hold is multiplied too,
+whatever it is: a row of A counts for the same row of the output alone, which is not written. Blocks that begin earlier
+take 16.7 us for 200x4096x4096, boxes 19.2; with tiles of 192 x 64, 257x4096x4096 takes 21.4 and 31.8 us
+(autotune/results/h200-overlaps.csv), and 23.6 with blocks that begin earlier by less than a box and come in boxes.
 
 A box is as wide as a panel that TMA swizzles, 128 bytes of K; it is done where K is contiguous in A and a step of it
 fills such panels, and else a box is the whole block. Eight boxes for 128 rows would be more than the loader issues in

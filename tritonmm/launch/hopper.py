@@ -136,11 +136,12 @@ def _edge(problem: Problem, config: Config, rows: int, mixed: bool) -> tuple[int
     # Nor may TMA begin within 16 bytes along a line: that is an illegal instruction.
     unaligned = p.layout[0] == "t" and p.m * p.element_bytes % 16 > 0
     shifts = p.m <= FEW_TILES * config.block_m and not once and not unaligned
+    if shifts or p.m % rows == 0:
+        return rows, shifts
     panels = p.layout[0] == "n" and config.block_k * p.element_bytes % 128 == 0
-    # Four boxes of a consumer are as many as the loader issues in the time of a step, eight of a tile as many as its
-    # registers hold predicates of.
-    edge = max(rows // 4, 1 << (config.block_m // 8 - 1).bit_length()) if panels else rows
-    return (edge, shifts) if shifts or -p.m % config.block_m >= edge else (0, False)
+    # Four boxes of a tile are as many as the loader issues in the time of a step.
+    edge = next((edge for edge in (16, 32, 64) if panels and config.block_m // edge <= 4), rows)
+    return (edge, False) if -p.m % config.block_m >= edge else (0, False)
 
 
 def _describe(x: torch.Tensor, block: list[int], layout, rounds: Mapping[str, bool] = CUTS) -> TensorDescriptor:
