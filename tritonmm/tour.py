@@ -55,15 +55,14 @@ def run(source: Source, out: Path) -> int:
     outcome = report.outcome(trials, source, out / "sweep.sqlite", csv)
     report.show(outcome)
 
-    console.print("[bold]4. Figures[/]")
+    console.print("\n[bold]4. Figures[/], each as PNG and SVG")
     frame, about = read_csv(csv)
-    figures = [
-        *visit.draw([SplitMerge(4), SwizzleMerge(4)], 7, 6, out / "visit_order"),
-        *factors.draw(frame, about, out / "factors"),
-        *comparison.draw(frame, about, out / "comparison"),
-    ]
-    for path in figures:
-        console.print(f"   {path}")
+    for what, (png, _) in (
+        ("which tile each program computes", visit.draw([SplitMerge(4), SwizzleMerge(4)], 7, 6, out / "visit_order")),
+        ("what the swizzle factor does to L2 and speed", factors.draw(frame, about, out / "factors")),
+        ("other orders beside the best factor", comparison.draw(frame, about, out / "comparison")),
+    ):
+        console.print(f"   {png}: {what}")
     return 1 if outcome["wrong"] or outcome["failed"] or largest > 1 else 0
 
 
