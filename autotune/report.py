@@ -79,7 +79,9 @@ def outcome(trials: Sequence[Trial], source: Source, store: Path, csv: Path | No
     files = {"store": str(store), "csv": str(csv) if csv else None}
     where = {"source": source.source, "gpu": source.environment.gpu, "regime": source.regime}
     bad = next((trial for trial in trials if trial.status in ("wrong", "failed")), None)
-    first_bad = f"{bad.config} on {bad.problem}: {bad.message}" if bad else None
+    if not best:
+        bad = bad or next(iter(trials), None)
+    first_bad = f"{bad.status}: {bad.config} on {bad.problem}: {bad.message}" if bad else None
     counts["counted"] = sum(trial.counted is not None for trial in trials)
     return where | {"trials": len(trials)} | counts | {"first_bad": first_bad, "best": best} | files
 
@@ -100,13 +102,14 @@ def show(outcome: dict) -> None:
     for best in outcome["best"]:
         known = (f"{best[key]:.2f}x" if best[key] else "-" for key in ratios.values())
         table.add_row(best["problem"], best["config"], f"{best['time_us']:.1f} us", f"{best['tflops']:.0f}", *known)
-    console.print(table)
+    if outcome["best"]:
+        console.print(table)
     statuses = ", ".join(f"{outcome[status]} {status}" for status in STATUSES if outcome[status])
     counted = f"; counters of {outcome['counted']}" if outcome["counted"] else ""
     lines = [f"{outcome['trials']} trials: {statuses}{counted}"]
     lines += [f"{name}: {outcome[name]}" for name in ("store", "csv") if outcome[name]]
     if outcome["first_bad"]:
-        lines.append(f"first that is wrong or failed: {outcome['first_bad']}")
+        lines.append(f"the first {outcome['first_bad']}")
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 

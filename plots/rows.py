@@ -27,9 +27,12 @@ def read_csv(path: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
 
     `# times:`, which a contest writes, says where, at which commit and how the times were measured anew: its "regime"
     is the file's. The other lines are of the counters then.
-    Raises ValueError for a file without a header, and for words where numbers should be.
+    Raises ValueError for what is no text or no table, has no header, or has words where numbers should be.
     """
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text in UTF-8: {error}") from None
     comments = list(itertools.takewhile(lambda line: line.startswith("#"), lines))
     if not any(lines[len(comments) :]):
         raise ValueError(f"{path} has no header; a results file is written by `tritonmm sweep --csv`")
@@ -37,7 +40,10 @@ def read_csv(path: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
     if "times" in about:
         where, _, how = about["times"].partition(": ")
         about["regime"] = f"{how} ({where.rpartition(', ')[2]})"
-    frame = pd.read_csv(path, skiprows=len(comments))
+    try:
+        frame = pd.read_csv(path, skiprows=len(comments))
+    except pd.errors.ParserError as error:
+        raise ValueError(f"{path} is no table of comma-separated values: {error}") from None
     for name, cells in frame.dropna(axis="columns", how="all").items():
         if name in NUMBERS and not pd.api.types.is_numeric_dtype(cells):
             words = cells[pd.to_numeric(cells, errors="coerce").isna() & cells.notna()]
@@ -53,9 +59,13 @@ def ok(frame: pd.DataFrame, *measured: str) -> pd.DataFrame:
     Raises ValueError that says what is missing: a column, a row, an ok row, a measured value; or that
     measured and modelled rows are mixed, which no line may join.
     """
-    missing = [name for name in (*PROBLEM, *CONFIG, "order", "source", "status", *measured) if name not in frame]
+    missing = [name for name in (*PROBLEM, *CONFIG, "order", "source", "status") if name not in frame]
     if missing:
-        raise ValueError(f"the results have no column {', '.join(missing)}; they have {', '.join(frame)}")
+        raise ValueError(f"no results of a sweep: they lack {', '.join(missing)}")
+    missing = [name for name in measured if name not in frame]
+    if missing:
+        how = "; `tritonmm sweep --counters` adds them" if all(name.startswith("counted_") for name in missing) else ""
+        raise ValueError(f"the results have no column {', '.join(missing)}{how}")
     if frame.empty:
         raise ValueError("the results have no rows")
     rows = frame[frame.status == "ok"]

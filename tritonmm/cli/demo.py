@@ -26,5 +26,10 @@ def demo(out) -> None:
     source = needs.source(None, "burst")
     needs.plots()
     from tritonmm import tour
+    from tritonmm.autotune.store import StoreError
 
-    sys.exit(tour.run(source, out))
+    out.mkdir(parents=True, exist_ok=True)  # before the first minute of work, not after it
+    try:
+        sys.exit(tour.run(source, out))
+    except StoreError as error:
+        raise click.ClickException(str(error)) from None
