@@ -137,12 +137,16 @@ def caption(rows: pd.DataFrame, about: dict[str, str]) -> tuple[str, str]:
     sizes = [f"{name.upper()} = {same[name]}" for name in "nk" if name in same]
     batch = [f"batch {same['batch']}"] if same.get("batch", 1) != 1 else []
     kinds = [str(same[name]) for name in ("layout", "dtype") if name in same]
-    known = {name: text for name, text in about.items() if text and text != "none"}
-    regime = [known["regime"]] if "regime" in known else []
-    versions = [f"{name} {known[name]}" for name in ("driver", "torch", "triton", "commit") if name in known]
-    rest = [", ".join([*sizes, *batch, " ".join(kinds)]), *regime, *versions, known.get("date", "")]
+    rest = ", ".join([*sizes, *batch, " ".join(kinds)]), provenance(about)
     source = "measured" if set(rows.source) == {"gpu"} else "predicted by the model"
     return f"{about['gpu']}, {source}", "; ".join(part for part in rest if part)
+
+
+def provenance(about: dict[str, str]) -> str:
+    """What the comment lines of results say of how, with which versions and when they were measured."""
+    known = {name: text for name, text in about.items() if text and text != "none"}
+    versions = [f"{name} {known[name]}" for name in ("driver", "torch", "triton", "commit") if name in known]
+    return "; ".join(filter(None, [known.get("regime"), *versions, known.get("date")]))
 
 
 def _factor(text: str) -> float:
