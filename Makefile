@@ -11,7 +11,7 @@ HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
 T ?=
 # What neither compiles nor interprets many kernels.
 FAST := $(addprefix tests/test_, $(addsuffix .py, architecture bounds card claims cli config cost counters docs doctor \
-	environment estimates explanation fit_l2 heuristics import l2 layouts_algebra layouts_banks layouts_show layouts_swizzle \
+	environment explanation fit_l2 heuristics import l2 layouts_algebra layouts_banks layouts_show layouts_swizzle \
 	layouts_tv licences measure orders plots plots_l2 regret search space store suite tuned))
 # Percent of the host's lines that a test run reaches, at least: what test-fast alone does.
 COVERED := 68
@@ -25,7 +25,7 @@ test: $(VENV)/installed
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu" $(T)
 
 test-fast: $(VENV)/installed
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu" $(wildcard $(FAST))
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu" $(FAST)
 
 gpu-test: $(VENV)/installed
 	$(BIN)/python -m pytest -m gpu $(T)
