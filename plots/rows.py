@@ -1,10 +1,11 @@
 """Which rows of a results file a figure draws, and what the figure says about them."""
 
-import itertools
+import io
 from pathlib import Path
 
 import pandas as pd
 
+from tritonmm.autotune import results_file
 from tritonmm.orders import RowMajor, SwizzleMerge, parse
 
 PROBLEM = ["m", "n", "k", "batch", "layout", "dtype"]
@@ -29,19 +30,14 @@ def read_csv(path: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
     is the file's. The other lines are of the counters then.
     Raises ValueError for what is no text or no table, has no header, or has words where numbers should be.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text in UTF-8: {error}") from None
-    comments = list(itertools.takewhile(lambda line: line.startswith("#"), lines))
-    if not any(lines[len(comments) :]):
+    about, lines = results_file.parts(path)
+    if not any(map(str.strip, lines)):
         raise ValueError(f"{path} has no header; a results file is written by `tritonmm sweep --csv`")
-    about = {key.strip("# "): value.strip() for key, _, value in (line.partition(":") for line in comments)}
     if "times" in about:
         where, _, how = about["times"].partition(": ")
         about["regime"] = f"{how} ({where.rpartition(', ')[2]})"
     try:
-        frame = pd.read_csv(path, skiprows=len(comments))
+        frame = pd.read_csv(io.StringIO("".join(lines)))
     except pd.errors.ParserError as error:
         raise ValueError(f"{path} is no table of comma-separated values: {error}") from None
     for name, cells in frame.dropna(axis="columns", how="all").items():
