@@ -234,6 +234,22 @@ def test_every_command_has_examples_that_parse(name):
             command.make_context(name, args)
 
 
+@interpreted
+def test_demo_as_json(tmp_path, monkeypatch):
+    monkeypatch.setattr("tritonmm.tour.FACTORS", (1, 8))
+    result = call("demo", "--out", tmp_path, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["trials"], found["ok"]) == (12, 12)
+    assert 0 < found["largest_error"] <= 1
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "sweep.sqlite", "sweep.csv",
+        *(f"{name}.{kind}" for name in ("visit_order", "factors", "comparison") for kind in ("png", "svg")),
+    }  # fmt: skip
+    assert all(os.path.exists(path) for path in found["figures"])
+    assert "what the swizzle factor does" in result.stderr
+
+
 @pytest.mark.parametrize("spelling", ["swizzle-merge:3", "split-merge:3"])
 def test_order_as_json(spelling, tmp_path):
     found = json.loads(call("order", spelling, "--grid", "4x3", "--json").stdout)
