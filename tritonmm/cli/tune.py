@@ -56,7 +56,7 @@ def tune(
     """
     problems = _problems(suite, ms, n, k, dtype, layout)
     if parquet_path:
-        needs.module("pyarrow", "pyarrow", "--parquet")
+        needs.module("pyarrow", "tritonmm[parquet]", "--parquet")
     if dry_run:
         return _dry_run(problems, search, budget, gpus, as_json)
     needs.module("distributed", "tritonmm[tune]", "tuning")
