@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # Where there is no NVIDIA GPU, PyTorch's CPU build: it saves gigabytes of CUDA packages. Where its
-# index is out of reach, pip takes torch from the usual one.
+# index is out of reach, pip takes torch from the usual one, and asks only once: what torch needs comes later.
 TORCH_CPU ?= torch==2.13.0 --extra-index-url https://download.pytorch.org/whl/cpu
 HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
 # Tests to run, and any other arguments of pytest: make test T="tests/test_orders.py -k hilbert"
@@ -25,7 +25,7 @@ test: $(VENV)/installed
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu" $(T)
 
 test-fast: $(VENV)/installed
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu" $(wildcard $(FAST))
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu" $(FAST)
 
 gpu-test: $(VENV)/installed
 	$(BIN)/python -m pytest -m gpu $(T)
@@ -48,7 +48,7 @@ dist: $(VENV)/installed
 $(VENV)/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 ifeq ($(HAS_GPU),0)
-	$(BIN)/python -m pip install -q $(TORCH_CPU)
+	$(BIN)/python -m pip install -q --no-deps $(TORCH_CPU)
 endif
 	$(BIN)/python -m pip install -q -e ".[dev]"
 	touch $@

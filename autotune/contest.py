@@ -82,12 +82,13 @@ def compile_all(pairs: Sequence[tuple[Problem, Config]]) -> None:
 @click.option("--rounds", type=click.IntRange(1), default=15, show_default=True, help="Replays of each config.")
 def main(path: Path, rounds: int) -> None:
     """Time all configs in RESULTS, a sweep's CSV file, again, and put the new times in it."""
-    about, columns, rows = results_file.read(path)
     by_problem: dict[Problem, dict[Config, list[results_file.Row]]] = {}
-    for row in rows:
-        if row["status"] == "ok":
-            problem, config = results_file.product(row)
+    try:
+        about, columns, rows = results_file.read(path)
+        for row, problem, config in results_file.timed(path, rows):
             by_problem.setdefault(problem, {}).setdefault(config, []).append(row)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
     if not torch.cuda.is_available():
         raise click.ClickException("times need a GPU, and torch sees none")
     compile_all([(problem, config) for problem, configs in by_problem.items() for config in configs])

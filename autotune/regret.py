@@ -57,15 +57,8 @@ def read(path: str | Path) -> tuple[Measured, dict[str, str]]:
     """
     about, _, rows = results_file.read(path)
     times: dict[Problem, dict[Config, list[float]]] = {}
-    for i, row in enumerate(rows, 1):
-        try:
-            if row["status"] == "ok" and row["time_us"]:
-                problem, config = results_file.product(row)
-                times.setdefault(problem, {}).setdefault(config, []).append(float(row["time_us"]))
-        except (KeyError, ValueError, TypeError) as error:
-            raise ValueError(f"{path}: row {i} is not a trial's: {error}") from None
-    if not times:
-        raise ValueError(f"{path} has no row of status ok with a time")
+    for row, problem, config in results_file.timed(path, rows):
+        times.setdefault(problem, {}).setdefault(config, []).append(float(row["time_us"]))
     measured = {problem: {c: statistics.median(us) for c, us in found.items()} for problem, found in times.items()}
     return measured, about
 

@@ -79,16 +79,15 @@ def outcome(trials: Sequence[Trial], source: Source, store: Path, csv: Path | No
     files = {"store": str(store), "csv": str(csv) if csv else None}
     where = {"source": source.source, "gpu": source.environment.gpu, "regime": source.regime}
     bad = next((trial for trial in trials if trial.status in ("wrong", "failed")), None)
-    first_bad = f"{bad.config} on {bad.problem}: {bad.message}" if bad else None
+    if not best:
+        bad = bad or next(iter(trials), None)
+    first_bad = f"{bad.status}: {bad.config} on {bad.problem}: {bad.message}" if bad else None
     counts["counted"] = sum(trial.counted is not None for trial in trials)
     return where | {"trials": len(trials)} | counts | {"first_bad": first_bad, "best": best} | files
 
 
 def show(outcome: dict) -> None:
     """The outcome as a table on stdout, and where its files are."""
-    console = Console()
-    if not console.is_terminal:  # a file has no width, and 80 columns would fold every config
-        console.width = 140
     timed = "times predicted by the model" if outcome["source"] == "model" else f"times measured, {outcome['regime']}"
     table = Table(title=f"{outcome['gpu']}, {timed}", title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("problem", no_wrap=True)
@@ -100,15 +99,13 @@ def show(outcome: dict) -> None:
     for best in outcome["best"]:
         known = (f"{best[key]:.2f}x" if best[key] else "-" for key in ratios.values())
         table.add_row(best["problem"], best["config"], f"{best['time_us']:.1f} us", f"{best['tflops']:.0f}", *known)
-    console.print(table)
     statuses = ", ".join(f"{outcome[status]} {status}" for status in STATUSES if outcome[status])
     counted = f"; counters of {outcome['counted']}" if outcome["counted"] else ""
     lines = [f"{outcome['trials']} trials: {statuses}{counted}"]
     lines += [f"{name}: {outcome[name]}" for name in ("store", "csv") if outcome[name]]
     if outcome["first_bad"]:
-        lines.append(f"first that is wrong or failed: {outcome['first_bad']}")
-    for line in lines:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        lines.append(f"the first {outcome['first_bad']}")
+    _print(table, lines)
 
 
 class Tuning:
@@ -179,9 +176,6 @@ def tuned(hunts: Sequence[Hunt], trials: Sequence[Trial]) -> dict:
 
 def show_tuned(outcome: dict) -> None:
     """The outcome of `tuned`, and of the files it names, as a table on stdout."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = 140
     table = Table(title=f"{outcome['gpu']}, {outcome['search']} search", title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("problem", no_wrap=True)
     table.add_column("best config", overflow="fold")
@@ -193,10 +187,19 @@ def show_tuned(outcome: dict) -> None:
             table.add_row(found["problem"], found["config"], f"{found['time_us']:.1f} us", ratio)
         else:
             table.add_row(found["problem"], "no config was right" if found["over"] else "not finished", "-", "-")
-    console.print(table)
     statuses = ", ".join(f"{outcome[status]} {status}" for status in STATUSES if outcome[status])
     lines = [f"{outcome['trials']} trials: {statuses or 'none'}"]
     lines.append(f"{outcome['measured']} measured now, {outcome['measured_a_minute']:.0f} a minute")
     lines += [f"{name}: {outcome[name]}" for name in ("store", "csv", "parquet", "table") if outcome[name]]
+    _print(table, lines)
+
+
+def _print(table: Table, lines: Sequence[str]) -> None:
+    """On stdout, the table if it has a row."""
+    console = Console()
+    if not console.is_terminal:  # a file has no width, and 80 columns would fold every config
+        console.width = 140
+    if table.row_count:
+        console.print(table)
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)

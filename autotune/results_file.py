@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -13,14 +14,38 @@ from tritonmm.problem import Problem
 Row = dict[str, str]
 
 
-def read(path: str | Path) -> tuple[dict[str, str], list[str], list[Row]]:
-    """The comments by their keys, the columns, and the rows as text. Raises OSError and UnicodeDecodeError."""
-    with open(path, newline="", encoding="utf-8") as file:
-        lines = file.readlines()
+def parts(path: str | Path) -> tuple[dict[str, str], list[str]]:
+    """The comments by their keys, and the lines of CSV. Raises OSError, and ValueError for what is no text."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            lines = file.readlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text in UTF-8: {error}") from None
     comments = [line for line in lines if line.startswith("#")]
     about = {key.strip("# "): value.strip() for key, _, value in (line.partition(":") for line in comments)}
-    reader = csv.DictReader(line for line in lines if not line.startswith("#"))
+    return about, [line for line in lines if not line.startswith("#")]
+
+
+def read(path: str | Path) -> tuple[dict[str, str], list[str], list[Row]]:
+    """The comments by their keys, the columns, and the rows as text. Raises OSError and ValueError as `parts`."""
+    about, lines = parts(path)
+    reader = csv.DictReader(lines)
     return about, list(reader.fieldnames or ()), list(reader)
+
+
+def timed(path: str | Path, rows: Iterable[Row]) -> Iterator[tuple[Row, Problem, Config]]:
+    """The rows of status ok with a time, and what they measured. Raises ValueError for rows that are no trial's, and
+    where there are no such."""
+    found = False
+    for i, row in enumerate(rows, 1):
+        try:
+            if row["status"] == "ok" and float(row["time_us"] or 0):
+                yield row, *product(row)
+                found = True
+        except (KeyError, ValueError, TypeError) as error:
+            raise ValueError(f"{path}: row {i} is not a trial's: {error}") from None
+    if not found:
+        raise ValueError(f"{path} has no row of status ok with a time")
 
 
 def write(path: str | Path, about: dict[str, str], columns: list[str], rows: list[Row]) -> None:

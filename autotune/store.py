@@ -5,15 +5,15 @@ import dataclasses
 import json
 import os
 import sqlite3
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 
 from tritonmm.autotune.environment import Environment
 from tritonmm.autotune.trial import COLUMNS, COUNTED, STATUSES, Counted, Trial, problem_json
 from tritonmm.config import Config
 from tritonmm.problem import Problem
+from tritonmm.tuned.table import replaced
 
 SCHEMA = 2
 """The version of the tables, in the file's user_version. A change of `Trial` is a change of the tables.
@@ -183,7 +183,7 @@ def write_csv(
     "first to last".
     """
     comments = _about(trials, environment, columns)
-    with _replaced(path) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as file:
+    with replaced(path) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as file:
         file.writelines(f"# {key}: {value}\n" for key, value in comments.items())
         writer = csv.DictWriter(file, columns, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()
@@ -204,7 +204,7 @@ def write_parquet(path: str | os.PathLike, trials: Sequence[Trial], environment:
     rows = [trial.row() | {"regime": trial.regime} for trial in trials]
     table = pyarrow.table({name: [row[name] for row in rows] for name in columns})
     table = table.replace_schema_metadata(_about(trials, environment, columns))
-    with _replaced(path) as unfinished:
+    with replaced(path) as unfinished:
         pyarrow.parquet.write_table(table, unfinished)
 
 
@@ -218,24 +218,6 @@ def _about(trials: Sequence[Trial], environment: Environment, columns: Sequence[
             raise ValueError(f"a results file has one {name}; the trials have {', '.join(found)}")
         about[name] = ", ".join(found) or "none"
     return about
-
-
-@contextmanager
-def _replaced(path: str | os.PathLike) -> Iterator[Path]:
-    """A file to write in place of `path`, which it becomes in one step, and only if nothing is raised."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-    try:
-        yield Path(name)
-        os.fsync(descriptor)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-    finally:
-        os.close(descriptor)
 
 
 def _key(problem: Problem, config: Config) -> tuple[str, str]:

@@ -41,7 +41,8 @@ def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
         said = {(True,): "counted", (False,): "predicted", (False, True): "counted, or predicted (hollow)"}
         panels["dram"] = f"DRAM reads, {said[tuple(sorted(set(table.counted)))]}"
     tried = table.groupby("family").tried.min()
-    note = f"1, the dotted line: the fastest of {tried['grouped']} or more single factors of swizzle-merge, in the same"
+    more = " or more" if table.tried[table.family == "grouped"].max() > tried["grouped"] else ""
+    note = f"1, the dotted line: the fastest of {tried['grouped']}{more} single factors of swizzle-merge, in the same"
     note += " config. Beside each family how many of its orders were run; the fastest is shown."
     alone = len(rows.problems(drawn)) - len(labels)
     if alone:

@@ -6,6 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from tritonmm.plots import style
+from tritonmm.plots.rows import provenance
 
 _COLOURS = {32: "#ee7733", 64: "#0077bb", 128: "#009988"}  # Paul Tol's vibrant
 _COLUMNS = ("study", "m", "n", "k", "block_k", "num_stages", "store", "torch_us", "tflops")
@@ -32,14 +33,11 @@ def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
         raise ValueError(
             f"the results are no study of pipelines: {'no ' + ', '.join(missing) if missing else 'no times'}"
         )
-    known = [
-        f"{name} {about[name]}" for name in ("driver", "torch", "triton", "commit") if about.get(name, "none") != "none"
-    ]
     shapes = list(frame.groupby(["m", "n", "k"], sort=False))
     sheet = style.sheet(
         2.3 * len(shapes) + 0.6,
         f"Pipelines and epilogues, bf16: {about.get('gpu', 'unknown GPU')}, measured",
-        "; ".join([about.get("regime", ""), *known, about.get("date", "")]).strip("; "),
+        provenance(about),
         "Dotted: torch in the same process. A gap: more stages than shared memory holds.",
     )
     panels = sheet.subplots(len(shapes), 3, squeeze=False)

@@ -1,10 +1,11 @@
 """Which rows of a results file a figure draws, and what the figure says about them."""
 
-import itertools
+import io
 from pathlib import Path
 
 import pandas as pd
 
+from tritonmm.autotune import results_file
 from tritonmm.orders import RowMajor, SwizzleMerge, parse
 
 PROBLEM = ["m", "n", "k", "batch", "layout", "dtype"]
@@ -27,17 +28,18 @@ def read_csv(path: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
 
     `# times:`, which a contest writes, says where, at which commit and how the times were measured anew: its "regime"
     is the file's. The other lines are of the counters then.
-    Raises ValueError for a file without a header, and for words where numbers should be.
+    Raises ValueError for what is no text or no table, has no header, or has words where numbers should be.
     """
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
-    comments = list(itertools.takewhile(lambda line: line.startswith("#"), lines))
-    if not any(lines[len(comments) :]):
+    about, lines = results_file.parts(path)
+    if not any(map(str.strip, lines)):
         raise ValueError(f"{path} has no header; a results file is written by `tritonmm sweep --csv`")
-    about = {key.strip("# "): value.strip() for key, _, value in (line.partition(":") for line in comments)}
     if "times" in about:
         where, _, how = about["times"].partition(": ")
         about["regime"] = f"{how} ({where.rpartition(', ')[2]})"
-    frame = pd.read_csv(path, skiprows=len(comments))
+    try:
+        frame = pd.read_csv(io.StringIO("".join(lines)))
+    except pd.errors.ParserError as error:
+        raise ValueError(f"{path} is no table of comma-separated values: {error}") from None
     for name, cells in frame.dropna(axis="columns", how="all").items():
         if name in NUMBERS and not pd.api.types.is_numeric_dtype(cells):
             words = cells[pd.to_numeric(cells, errors="coerce").isna() & cells.notna()]
@@ -53,9 +55,13 @@ def ok(frame: pd.DataFrame, *measured: str) -> pd.DataFrame:
     Raises ValueError that says what is missing: a column, a row, an ok row, a measured value; or that
     measured and modelled rows are mixed, which no line may join.
     """
-    missing = [name for name in (*PROBLEM, *CONFIG, "order", "source", "status", *measured) if name not in frame]
+    missing = [name for name in (*PROBLEM, *CONFIG, "order", "source", "status") if name not in frame]
     if missing:
-        raise ValueError(f"the results have no column {', '.join(missing)}; they have {', '.join(frame)}")
+        raise ValueError(f"no results of a sweep: they lack {', '.join(missing)}")
+    missing = [name for name in measured if name not in frame]
+    if missing:
+        how = "; `tritonmm sweep --counters` adds them" if all(name.startswith("counted_") for name in missing) else ""
+        raise ValueError(f"the results have no column {', '.join(missing)}{how}")
     if frame.empty:
         raise ValueError("the results have no rows")
     rows = frame[frame.status == "ok"]
@@ -127,12 +133,16 @@ def caption(rows: pd.DataFrame, about: dict[str, str]) -> tuple[str, str]:
     sizes = [f"{name.upper()} = {same[name]}" for name in "nk" if name in same]
     batch = [f"batch {same['batch']}"] if same.get("batch", 1) != 1 else []
     kinds = [str(same[name]) for name in ("layout", "dtype") if name in same]
-    known = {name: text for name, text in about.items() if text and text != "none"}
-    regime = [known["regime"]] if "regime" in known else []
-    versions = [f"{name} {known[name]}" for name in ("driver", "torch", "triton", "commit") if name in known]
-    rest = [", ".join([*sizes, *batch, " ".join(kinds)]), *regime, *versions, known.get("date", "")]
+    rest = ", ".join([*sizes, *batch, " ".join(kinds)]), provenance(about)
     source = "measured" if set(rows.source) == {"gpu"} else "predicted by the model"
     return f"{about['gpu']}, {source}", "; ".join(part for part in rest if part)
+
+
+def provenance(about: dict[str, str]) -> str:
+    """What the comment lines of results say of how, with which versions and when they were measured."""
+    known = {name: text for name, text in about.items() if text and text != "none"}
+    versions = [f"{name} {known[name]}" for name in ("driver", "torch", "triton", "commit") if name in known]
+    return "; ".join(filter(None, [known.get("regime"), *versions, known.get("date")]))
 
 
 def _factor(text: str) -> float:

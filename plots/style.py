@@ -82,9 +82,11 @@ def save(figure: Figure, path: str | Path) -> list[Path]:
     """Write the figure as PNG and as SVG and return both paths.
 
     `path` may end in .png or .svg or in neither; its folder is made. The bytes depend only on the
-    figure and on matplotlib's version: no date, no random ids.
+    figure and on matplotlib's version: no date, no random ids. Raises ValueError for a path without a name.
     """
     path = Path(path)
+    if path.name in ("", ".."):
+        raise ValueError(f"'{path}' is a folder; a figure needs the name of a file, as in {path / 'order.png'}")
     stem = path.with_suffix("") if path.suffix in (".png", ".svg") else path
     stem.parent.mkdir(parents=True, exist_ok=True)
     png, svg = stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")

@@ -6,6 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from tritonmm.plots import style
+from tritonmm.plots.rows import provenance
 
 _COLOURS = {"plain": style.RED, "padded": "#0077bb", "swizzled": "#009988", "torch": style.MUTED}  # Paul Tol's vibrant
 
@@ -26,14 +27,11 @@ def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
         raise ValueError(
             f"the results are no measured transposes: {'no ' + ', '.join(missing) if missing else 'no times'}"
         )
-    known = [
-        f"{name} {about[name]}" for name in ("driver", "torch", "triton", "commit") if about.get(name, "none") != "none"
-    ]
     gpu = about.get("gpu", "unknown GPU")
     sheet = style.sheet(
         0.27 * len(frame) + 0.5,
         f"Transposing {about.get('shape', 'a matrix')} through shared memory: {gpu}, measured",
-        "; ".join([about.get("regime", ""), *known, about.get("date", "")]).strip("; "),
+        provenance(about),
         "Ways: turns that shared memory takes for each phase of a read, predicted by tritonmm.layouts.",
     )
     axes = sheet.subplots()

@@ -4,6 +4,7 @@ import itertools
 
 import torch
 
+from tritonmm import gpu as gpus
 from tritonmm.autotune.verify import GUARD, Check
 from tritonmm.ops import matmul
 from tritonmm.plan import plan_for
@@ -26,14 +27,25 @@ def assert_right(problem, config, device):
     assert ratio <= 1, f"{config} on {problem}: error {ratio} times its bound"
 
 
+def assert_right_if_it_fits(problem, config, device):
+    """For the product of all tiles and all problems, some pairs of which are illegal."""
+    if config.fits(problem, gpus.of_device(device.index)):
+        assert_right(problem, config, device)
+
+
+def assert_repeatable(multiply):
+    """What it returns has the same bits again and again."""
+    first = multiply().clone()
+    for run in range(50):
+        assert torch.equal(multiply(), first), f"run {run} differs"
+
+
 def assert_exact_and_repeatable(m, n, k, config, device, dtype=torch.bfloat16):
     """Small integers are multiplied exactly, in whatever order they are summed, and anything to the same bits again."""
     a, b = (torch.randint(-4, 5, shape, device=device).to(dtype) for shape in ((m, k), (k, n)))
     assert torch.equal(matmul(a, b, config=config), (a.double() @ b.double()).to(dtype))
     a, b = torch.randn_like(a), torch.randn_like(b)
-    first = matmul(a, b, config=config)
-    for run in range(50):
-        assert torch.equal(matmul(a, b, config=config), first), f"run {run} differs"
+    assert_repeatable(lambda: matmul(a, b, config=config))
 
 
 def assert_same_bits(a, b, expected, config):

@@ -6,8 +6,10 @@ import shlex
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
 from click.testing import CliRunner
+from swept import trial
 
 import tritonmm
 from tritonmm import orders
@@ -87,7 +89,16 @@ def test_wrong_trials_exit_with_1(store, monkeypatch):
     result = call(*SMALL, "--store", store)
     assert result.exit_code == 1
     assert "4 trials: 4 wrong" in result.stdout
-    assert "first that is wrong or failed: tile 32x32x32" in result.stdout
+    assert "the first wrong: tile 32x32x32" in result.stdout
+
+
+@interpreted
+def test_where_nothing_is_legal_it_says_why(store):
+    result = call(*SMALL, "--blocks", "48x32x32", "--store", store)
+    assert result.exit_code == 0, result.output
+    assert "the first illegal: tile 48x32x32" in result.stdout
+    assert "power of two" in result.stdout
+    assert "best config" not in result.stdout
 
 
 @interpreted
@@ -140,9 +151,19 @@ def test_repeated_configs_are_swept_once(store):
         (["explain", "1", "1", "99999999999999999999"], "below 2**31"),
         (["layout", "swizzle<3,3>"], "spelled swizzle<b,m,s>"),
         (["layout", "SM80_16x8x16_F32BF16BF16F32_TN", "--json"], "it goes with a swizzle"),
+        (["order", "hilbert", "--png", "."], "'.' is a folder"),
+        (["order", "hilbert", "--grid", "2000x100", "--png", "x"], "at most 65536 can be drawn"),
         (["plot", "/dev/null"], "/dev/null"),
+        (["plot", orders.__file__], "orders.py is no table"),
+        (["plot", sys.executable], "is no text in UTF-8"),
+        (["demo", "--out", "/dev/null/x"], "/dev/null"),
         (["bench", "--suite", "/dev/null"], "not a readable JSON file"),
+        (["bench", "--shape", "8x8x8", "--suite", "dtypes"], "--suite: --shape is measured instead"),
+        (["bench", "--shape", "8x8x8", "--family", "square"], "--family: --shape is measured instead"),
+        (["bench", "--config", "tile"], "'tile' is not JSON"),
         (["tune", "--suite", "nowhere"], "no such file"),
+        (["tune", "--scheduler", "10.0.0.1"], "'10.0.0.1' is not the address of a scheduler"),
+        (["tune", "--scheduler", "tcp://10.0.0.1:65536"], "is not the address of a scheduler"),
         pytest.param([*SMALL, "--kernel", "zigzag"], "'zigzag'", marks=interpreted),
         pytest.param([*SMALL, "--store", "/"], "a folder", marks=interpreted),
     ],
@@ -213,6 +234,22 @@ def test_every_command_has_examples_that_parse(name):
             command.make_context(name, args)
 
 
+@interpreted
+def test_demo_as_json(tmp_path, monkeypatch):
+    monkeypatch.setattr("tritonmm.tour.FACTORS", (1, 8))
+    result = call("demo", "--out", tmp_path, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["trials"], found["ok"]) == (12, 12)
+    assert 0 < found["largest_error"] <= 1
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "sweep.sqlite", "sweep.csv",
+        *(f"{name}.{kind}" for name in ("visit_order", "factors", "comparison") for kind in ("png", "svg")),
+    }  # fmt: skip
+    assert all(os.path.exists(path) for path in found["figures"])
+    assert "what the swizzle factor does" in result.stderr
+
+
 @pytest.mark.parametrize("spelling", ["swizzle-merge:3", "split-merge:3"])
 def test_order_as_json(spelling, tmp_path):
     found = json.loads(call("order", spelling, "--grid", "4x3", "--json").stdout)
@@ -235,11 +272,19 @@ def test_layout_as_json():
 
 
 def test_plot_as_json(tmp_path):
-    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
+    pd.DataFrame([trial(1000, "hilbert", 128)]).to_csv(tmp_path / "x.csv")
     result = call("plot", tmp_path / "x.csv", "--json")
     assert result.exit_code == 1
     found = json.loads(result.stdout)
     assert (found["files"], list(found["left_out"])) == ([], ["factors", "comparison", "validation", "overflow"])
+
+
+def test_plot_says_once_what_no_figure_can_do_without(tmp_path):
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
+    result = call("plot", tmp_path / "x.csv")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"tritonmm: {tmp_path / 'x.csv'}: no results of a sweep: they lack m, n, k")
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_the_command_asks_for_the_interpreter_itself(store):

@@ -108,7 +108,7 @@ def harmless(tmp_path_factory):
         patch.setattr(sources.Environment, "here", lambda gpu: HERE)
         patch.setattr(checkup.Environment, "here", lambda gpu: HERE)
         patch.setattr(selftest, "outcomes", lambda interpret: ())
-        patch.setattr("tritonmm.tour.run", lambda source, out: 0)
+        patch.setattr("tritonmm.tour.run", lambda *_: 0)
         for figure in ("visit", "layouts"):
             patch.setattr(needs.plots(figure), "draw", lambda *args: ())
         yield folder

@@ -332,7 +332,8 @@ def test_titles_name_the_gpu_and_where_the_times_come_from(source, says, results
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (lambda frame: frame.drop(columns=["tflops", "order"]), "no column order, tflops"),
+        (lambda frame: frame.drop(columns=["tflops", "order"]), "no results of a sweep: they lack order"),
+        (lambda frame: frame.drop(columns="tflops"), "no column tflops"),
         (lambda frame: frame.iloc[:0], "no rows"),
         (lambda frame: frame.assign(status="failed"), "no row has status ok; the statuses are failed"),
         (lambda frame: frame.assign(tflops=float("nan")), "no row of status ok has a value in each of time_us, tflops"),
@@ -340,7 +341,7 @@ def test_titles_name_the_gpu_and_where_the_times_come_from(source, says, results
         (lambda frame: frame[frame.order == "hilbert"], "no row has an order with a swizzle factor"),
         (lambda frame: frame.assign(order="zigzag"), "unknown order 'zigzag'"),
     ],
-    ids=["columns", "rows", "ok", "values", "sources", "factors", "order"],
+    ids=["columns", "times", "rows", "ok", "values", "sources", "factors", "order"],
 )
 def test_results_that_cannot_be_drawn_say_why(spoil, says, results):
     with pytest.raises(ValueError, match=says):

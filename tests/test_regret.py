@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from tritonmm import gpu as gpus
 from tritonmm import tuned
-from tritonmm.autotune import random_suite, regret, suite
+from tritonmm.autotune import contest, random_suite, regret, suite
 from tritonmm.autotune.trial import COLUMNS, Trial
 from tritonmm.config import Config
 from tritonmm.orders import SwizzleMerge
@@ -130,13 +130,15 @@ def test_the_gpu_is_the_results_unless_it_is_named(tmp_path):
         ("", "no row of status ok"),
         ("m,n,k\n1,2,3\n", "row 1 is not a trial's: 'status'"),
         (",".join(COLUMNS) + "\n", "no row of status ok"),
+        ("\xff", "x.csv is no text in UTF-8"),
     ],
-    ids=["empty", "another table", "no rows"],
+    ids=["empty", "another table", "no rows", "no text"],
 )
-def test_what_is_no_results_file_is_said(tmp_path, content, says):
+@pytest.mark.parametrize("command", [regret.main, contest.main], ids=["regret", "contest"])
+def test_what_is_no_results_file_is_said(tmp_path, command, content, says):
     path = tmp_path / "x.csv"
-    path.write_text(content)
-    result = run(path)
+    path.write_text(content, encoding="latin-1")
+    result = CliRunner().invoke(command, [str(path)])
     assert result.exit_code == 1
     assert says in result.output
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from promises import assert_adds_before_it_rounds
+from promises import assert_adds_before_it_rounds, assert_repeatable
 
 import tritonmm
 from tritonmm import gpu as gpus
@@ -290,9 +290,7 @@ def test_the_suite_reduced_is_exact_with_the_hopper_kernel(m, n, k, layout, devi
 @pytest.mark.gpu
 def test_runs_are_bitwise_equal(device):
     a, b = torch.randn(1023, 2047, device=device).bfloat16(), torch.randn(2047, 1999, device=device).bfloat16()
-    first = tritonmm.matmul(a, b)
-    for run in range(50):
-        assert torch.equal(tritonmm.matmul(a, b), first), f"run {run} differs"
+    assert_repeatable(lambda: tritonmm.matmul(a, b))
 
 
 @pytest.mark.gpu

@@ -9,7 +9,9 @@ from promises import (
     EVERYTHING,
     assert_adds_before_it_rounds,
     assert_exact_and_repeatable,
+    assert_repeatable,
     assert_right,
+    assert_right_if_it_fits,
     assert_writes_views_and_nothing_else,
 )
 
@@ -33,11 +35,6 @@ TILES = [pytest.param(dtype, x, id=f"{dtype}-{x}") for dtype in DTYPES_HERE for 
 
 def config(blocks, order="swizzle-merge:3"):
     return Config("sliced", *blocks, order=orders.parse(order))
-
-
-def assert_right_if_it_fits(problem, config, device):
-    if config.fits(problem, gpus.of_device(device.index)):  # not the largest tiles where operands are unaligned
-        assert_right(problem, config, device)
 
 
 @pytest.mark.parametrize(("dtype", "blocks"), TILES)
@@ -89,9 +86,7 @@ def test_parts_of_k_meet(blocks, split_k, layout, device):
     b = torch.randint(-4, 5, (1032, 400), device=device).float()
     assert torch.equal(matmul(a, b, config=split).double(), a.double() @ b.double())
     a, b = torch.randn_like(a), torch.randn_like(b)
-    first = matmul(a, b, config=split)
-    for run in range(50):  # also: the flags are left as they were found
-        assert torch.equal(matmul(a, b, config=split), first), f"run {run} differs"
+    assert_repeatable(lambda: matmul(a, b, config=split))  # also: the flags are left as they were found
 
 
 @pytest.mark.parametrize("k", [0, 136])

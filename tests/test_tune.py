@@ -184,6 +184,15 @@ def test_a_dry_run_counts_what_fits_the_budget():
     assert minutes("--budget", "25") <= 25 < minutes()
 
 
+def test_a_dry_run_says_for_which_products_nothing_is_legal():
+    sizes = ["--m", "64,2147483647", "--n", "2147483647", "--k", "64"]
+    possible, impossible, _ = call("--dry-run", *sizes).stdout.splitlines()
+    assert "configs, from" in possible
+    assert impossible.endswith(" nothing is legal")
+    found = json.loads(call("--dry-run", "--json", *sizes).stdout)
+    assert [bool(each["first"]) for each in found["problems"]] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("args", "says"),
     [

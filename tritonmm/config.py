@@ -242,7 +242,7 @@ def _hopper_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     """The warp-specialised kernel: what TMA can address, and tiles that its consumers can divide."""
     if gpu.capability != 90:
         return f"the hopper kernel needs sm_90; {gpu.name} is {gpu.arch}"
-    if reason := _wgmma_reason(config, problem) or _tma_reason(config, problem):
+    if reason := _wgmma_reason(problem) or _tma_reason(config, problem):
         return reason
     steps = -(-problem.k // config.block_k)
     for name in ("split_k", "split_tail"):
@@ -294,7 +294,7 @@ def _hopper_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     return _shared_reason(config, problem, gpu)
 
 
-def _wgmma_reason(config: Config, problem: Problem) -> str:
+def _wgmma_reason(problem: Problem) -> str:
     """What wgmma multiplies: operands of 2 bytes as they lie, others where K is the contiguous dimension."""
     p = problem
     if p.element_bytes != p.b_element_bytes:

@@ -3,6 +3,7 @@
 Like cli, whose command it is, it uses the rooms above the library, and nothing imports it.
 """
 
+import json
 from pathlib import Path
 
 import torch
@@ -20,9 +21,12 @@ from tritonmm.problem import DTYPES
 FACTORS = (1, 4, 8, 12, 16, 24)
 
 
-def run(source: Source, out: Path) -> int:
-    """Print the tour and write its files to the folder `out`. Returns the command's exit code."""
-    console = Console(highlight=False, soft_wrap=True)
+def run(source: Source, out: Path, as_json: bool = False) -> int:
+    """Print the tour and write its files to the folder `out`. Returns the command's exit code.
+
+    as_json: the tour goes to stderr, and stdout has its outcome.
+    """
+    console = Console(highlight=False, soft_wrap=True, stderr=as_json)
     measured = source.source == "gpu"
     where = f"on {source.environment.gpu}" if measured else "in Triton's interpreter, on the CPU"
     console.print(f"[bold]1. Products of ragged matrices[/], {where}: tritonmm.matmul(a, b)")
@@ -53,17 +57,21 @@ def run(source: Source, out: Path) -> int:
     csv = out / "sweep.csv"
     write_csv(csv, trials, source.environment)
     outcome = report.outcome(trials, source, out / "sweep.sqlite", csv)
-    report.show(outcome)
+    if not as_json:
+        report.show(outcome)
 
-    console.print("[bold]4. Figures[/]")
+    console.print("\n[bold]4. Figures[/], each as PNG and SVG")
     frame, about = read_csv(csv)
-    figures = [
-        *visit.draw([SplitMerge(4), SwizzleMerge(4)], 7, 6, out / "visit_order"),
-        *factors.draw(frame, about, out / "factors"),
-        *comparison.draw(frame, about, out / "comparison"),
-    ]
-    for path in figures:
-        console.print(f"   {path}")
+    figures: list[str] = []
+    for what, drawn in (
+        ("which tile each program computes", visit.draw([SplitMerge(4), SwizzleMerge(4)], 7, 6, out / "visit_order")),
+        ("what the swizzle factor does to L2 and speed", factors.draw(frame, about, out / "factors")),
+        ("other orders beside the best factor", comparison.draw(frame, about, out / "comparison")),
+    ):
+        console.print(f"   {drawn[0]}: {what}")
+        figures += map(str, drawn)
+    if as_json:
+        print(json.dumps(outcome | {"largest_error": largest, "figures": figures}, indent=2))
     return 1 if outcome["wrong"] or outcome["failed"] or largest > 1 else 0
 
 

@@ -49,6 +49,7 @@ def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path
 
     try:
         if shape:
+            needs.refuse("suite", "families", why="--shape is measured instead of a suite")
             m, n, k = shape
             entries = (suites.Entry("shape", m, n, k, batch, layout, dtype),)
         else:

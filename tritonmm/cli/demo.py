@@ -8,8 +8,9 @@ import click
 from tritonmm.cli import needs
 
 _END = """\b
-Example:
-  tritonmm demo --out demo-out
+Examples:
+  tritonmm demo
+  tritonmm demo --out somewhere --json
 """
 
 
@@ -17,7 +18,8 @@ Example:
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), default="demo-out", help="Folder for its files."
 )
-def demo(out) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and the tour on stderr.")
+def demo(out, as_json) -> None:
     """Show a ragged product, a sweep of swizzle factors, the figures.
 
     On a GPU with real times, in less than a minute; without one in Triton's interpreter and with
@@ -26,5 +28,10 @@ def demo(out) -> None:
     source = needs.source(None, "burst")
     needs.plots()
     from tritonmm import tour
+    from tritonmm.autotune.store import StoreError
 
-    sys.exit(tour.run(source, out))
+    out.mkdir(parents=True, exist_ok=True)  # before the first minute of work, not after it
+    try:
+        sys.exit(tour.run(source, out, as_json))
+    except StoreError as error:
+        raise click.ClickException(str(error)) from None

@@ -51,9 +51,10 @@ def source(modelled, regime: str):
 def refuse(*names: str, why: str) -> None:
     """Options that were given and would be ignored are the user's error."""
     context = click.get_current_context()
-    for name in names:
-        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
-            raise click.UsageError(f"--{name}: {why}")
+    for option in context.command.params:
+        given = context.get_parameter_source(option.name) is not click.core.ParameterSource.DEFAULT
+        if option.name in names and given:
+            raise click.UsageError(f"{option.opts[0]}: {why}")
 
 
 def rivals():

@@ -30,7 +30,10 @@ def order(order, grid, png, as_json) -> None:
     if launched > values.MOST_TILES:
         raise click.UsageError(f"{order} launches {launched} programs there; at most {values.MOST_TILES} are shown")
     overflow = launched - grid[0] * grid[1]
-    drawn = needs.plots("visit").draw([order], *grid, png) if png else ()
+    try:
+        drawn = needs.plots("visit").draw([order], *grid, png) if png else ()
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
     if as_json:
         tiles = [[m, n] if m >= 0 else None for m, n in order.visit(*grid).tolist()]
         said = {"order": str(order), "grid": grid, "launched": launched, "overflow": overflow, "tiles": tiles}

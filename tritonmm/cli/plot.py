@@ -30,6 +30,10 @@ def plot(results, out, as_json) -> None:
         frame, about = plots.read_csv(results)
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
+    try:
+        needs.plots("rows").ok(frame)  # what no figure can do without
+    except ValueError as error:
+        raise click.ClickException(f"{results}: {error}") from None
     written, left_out = [], {}
     for name in ("factors", "comparison", "validation", "overflow"):
         try:

@@ -33,7 +33,11 @@ Examples:
 @click.option("--search", type=click.Choice(_SEARCHES), default="halving", help="All configs, or which of them.")
 @click.option("--budget", type=click.FloatRange(min=0, min_open=True), help="Minutes; a halving search fits into it.")
 @click.option("--gpus", type=Parsed("count", values.size), help="Use so many GPUs of this machine.  [default: all]")
-@click.option("--scheduler", help="A Dask scheduler whose workers measure, as in tcp://10.0.0.1:8786.")
+@click.option(
+    "--scheduler",
+    type=Parsed("address", values.address),
+    help="A Dask scheduler whose workers measure, as in tcp://10.0.0.1:8786.",
+)
 @click.option("--store", "store_path", type=click.Path(path_type=Path), help="SQLite file; tuning again continues it.")
 @click.option("--csv", "csv_path", type=click.Path(dir_okay=False, path_type=Path), help="Export the trials.")
 @click.option("--parquet", "parquet_path", type=click.Path(dir_okay=False, path_type=Path), help="Export the trials.")
@@ -52,7 +56,7 @@ def tune(
     """
     problems = _problems(suite, ms, n, k, dtype, layout)
     if parquet_path:
-        needs.module("pyarrow", "pyarrow", "--parquet")
+        needs.module("pyarrow", "tritonmm[parquet]", "--parquet")
     if dry_run:
         return _dry_run(problems, search, budget, gpus, as_json)
     needs.module("distributed", "tritonmm[tune]", "tuning")
@@ -189,7 +193,7 @@ def _dry_run(problems, search: str, budget: float | None, gpus: int | None, as_j
     trials = sum(sum(hunt.counts()) for hunt in hunts)
     if as_json:
         listed = [
-            {"problem": str(hunt.problem), "candidates": len(hunt.ranked), "first": str(hunt.ranked[0])}
+            {"problem": str(hunt.problem), "candidates": len(hunt.ranked), "first": next(map(str, hunt.ranked), None)}
             | dict(zip((rung.regime for rung in rungs), hunt.counts(), strict=True))
             for hunt in hunts
         ]
@@ -198,7 +202,8 @@ def _dry_run(problems, search: str, budget: float | None, gpus: int | None, as_j
         return
     for hunt in hunts:
         counts = ", then ".join(f"{count} {rung.regime}" for count, rung in zip(hunt.counts(), rungs, strict=True))
-        click.echo(f"{hunt.problem!s:<28} {counts} of {len(hunt.ranked)} configs, from {hunt.ranked[0]}")
+        tried = f"{counts} of {len(hunt.ranked)} configs, from {hunt.ranked[0]}" if hunt.ranked else "nothing is legal"
+        click.echo(f"{hunt.problem!s:<28} {tried}")
     click.echo(
         f"{search}: at most {trials} trials of {len(hunts)} products, about {minutes:.0f} min on {lanes} x {gpu.name};"
         " those that the store has are not measured again"

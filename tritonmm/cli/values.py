@@ -1,5 +1,7 @@
 """Values of options, made of text."""
 
+import json
+import re
 from collections.abc import Callable
 
 import click
@@ -87,6 +89,8 @@ def config(text: str):
 
     try:
         return Config.from_json(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f'{text[:60]!r} is not JSON, as \'{{"kernel": "hopper"}}\' is: {error}') from None
     except (TypeError, RecursionError):
         raise ValueError(f"{text[:60]!r} is not a config") from None
 
@@ -98,6 +102,13 @@ def layout(text: str):
     if isinstance(found, Swizzle) and found.b + found.m + abs(found.s) > 30:
         raise ValueError(f"{found} has a period of more than 2**30 elements, which no tile has")
     return found
+
+
+def address(text: str) -> str:
+    found = re.fullmatch(r"((tcp|tls)://)?[^/\s]+:(\d{1,5})", text)
+    if not found or int(found[3]) >= 2**16:
+        raise ValueError(f"{text!r} is not the address of a scheduler, as in tcp://10.0.0.1:8786")
+    return text
 
 
 def gpu(text: str):

@@ -123,17 +123,26 @@ def write(path: Path, rows: Iterable[Row], gpu: Gpu) -> None:
     """Replaces the file in one step: a reader, or a crash, sees the old rows or these. Raises OSError."""
     lines = ",\n".join(row.to_json() for row in rows)
     head = json.dumps({"schema": SCHEMA, "gpu": _named(gpu), "rows": []}).removesuffix("]}")
-    descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+    with replaced(path) as unfinished:
+        unfinished.write_text(f"{head}\n{lines}\n]}}\n", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def replaced(path: str | os.PathLike) -> Iterator[Path]:
+    """A file to write in place of `path`, which it becomes in one step, and only if nothing is raised."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(f"{head}\n{lines}\n]}}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(unfinished, 0o644)
-        os.replace(unfinished, path)
+        yield Path(name)
+        os.fsync(descriptor)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
     except BaseException:
-        os.unlink(unfinished)
+        os.unlink(name)
         raise
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
