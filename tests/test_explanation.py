@@ -30,7 +30,8 @@ def test_it_says_what_select_and_the_policy_say(problem):
     assert found.kernel == found.config.kernel
     assert (found.overrides, found.reason) == prefers(problem, H200)
     text = str(found)
-    for said in (problem, found.config, found.traffic, found.why, found.reason, f"{found.us:.1f} us, predicted"):
+    how = "measured" if found.is_measured else "predicted"
+    for said in (problem, found.config, found.traffic, found.why, found.reason, f"{found.us:.1f} us, {how}"):
         assert str(said) in text
     assert ("enable()  tritonmm: " if found.overrides else "enable()  torch: ") in text
 

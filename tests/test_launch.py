@@ -442,3 +442,45 @@ def test_relaxed_mode_is_left_as_it_was_found(monkeypatch):
     monkeypatch.setattr(capture, "_exchange", lambda: lambda pointer: 3)  # CUDA is not initialised
     with capture.relaxed():
         pass
+
+
+def rows_loaded(tiling, m, tile):
+    """What is asked of A for a tile from row `tile` on, as kernels/edges.py says: consumers, first rows, rows."""
+    for consumer in range(tiling.consumers_m):
+        row = tile + consumer * tiling.rows
+        left = m - row
+        if not tiling.edge or (left > 0 and not tiling.boxes):
+            shift = -left % tiling.edge if tiling.shifts and row > 0 and left < tiling.rows else 0
+            yield consumer, row - shift, tiling.rows
+        elif left > tiling.rows - tiling.edge:
+            yield consumer, row, tiling.rows
+        else:
+            for box in range(0, max(left, 0), tiling.edge):
+                yield consumer, row + box, tiling.edge
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("m", "blocks", "epilogue", "split_tail", "beyond"),
+    [  # beyond: rows outside of the matrix that are asked for
+        (1, (64, 64, 64, 8, 4), Epilogue(), 1, 15),
+        (33, (64, 64, 128, 6, 4), Epilogue(), 1, 15),
+        (100, (128, 64, 64, 8, 4), Epilogue(), 1, 28),
+        (100, (64, 128, 64, 8, 4), Epilogue(), 1, 0),
+        (129, (192, 64, 64, 6, 12), Epilogue(), 1, 0),
+        (257, (192, 64, 64, 6, 12), Epilogue(), 1, 0),
+        (257, (192, 64, 64, 6, 12), Epilogue(c=True), 1, 63),
+        (320, (192, 64, 64, 6, 12), Epilogue(c=True), 1, 0),
+        (257, (128, 128, 64, 6, 8), Epilogue(), 2, 0),
+        (1000, (128, 256, 64, 4, 8), Epilogue(), 1, 24),
+        (1025, (128, 256, 64, 4, 8), Epilogue(), 1, 31),
+    ],
+)
+def test_ragged_tiles_ask_for_the_rows_that_are_there_and_few_others(m, blocks, epilogue, split_tail, beyond):
+    problem = Problem(m, 4096, 4096, layout="nt", epilogue=epilogue)
+    plan = plan_of(problem, Config("hopper", *blocks, split_tail=split_tail, persistent=True))
+    tiling = plan.tiling
+    asked = [x for tile in range(0, m, tiling.block_m) for x in rows_loaded(tiling, m, tile)]
+    assert set(range(m)) <= {row for _, first, rows in asked for row in range(first, first + rows)}
+    assert sum(max(first + rows - m, 0) for _, first, rows in asked) == beyond
+    assert min(first for _, first, _ in asked) == 0

@@ -338,7 +338,7 @@ def test_transforms_and_compilers_work_above_it(ours, routes, device):
     ],
     ids=str,
 )
-def test_what_the_policy_prefers_on_an_h200(problem, preferred):
+def test_what_the_policy_prefers_on_an_h200(problem, preferred, user):
     faster, reason = prefers(problem, gpus.spec("h200"))
     assert faster == preferred
     assert "us and torch's" in reason

@@ -393,6 +393,7 @@ def test_what_ships_is_read_without_a_word(monkeypatch):
         rows, wrong = table.read(path, gpu)
         assert rows
         assert not wrong
+        assert all(row.config.fits(row.problem, gpu) for row in rows)
 
 
 def test_damage_is_told_from_what_is_anothers(user):

@@ -135,7 +135,7 @@ def _edge(problem: Problem, config: Config, rows: int, mixed: bool) -> tuple[int
     once = p.epilogue.c or mixed or p.scales == "128x1"
     # Nor may TMA begin within 16 bytes along a line: that is an illegal instruction.
     unaligned = p.layout[0] == "t" and p.m * p.element_bytes % 16 > 0
-    shifts = p.m <= FEW_TILES * config.block_m and not once and not unaligned
+    shifts = rows < p.m <= FEW_TILES * config.block_m and not once and not unaligned
     if shifts or p.m % rows == 0:
         return rows, shifts
     panels = p.layout[0] == "n" and config.block_k * p.element_bytes % 128 == 0

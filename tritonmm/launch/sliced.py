@@ -56,5 +56,5 @@ def _slicing(problem: Problem, config: Config, order: tuple[str, tuple[int, ...]
         along,
         p.epilogue.scaled,
         config.split_k,
-        p.k % config.block_k == 0,
+        p.dtype == "fp32" and p.k % config.block_k == 0,
     )
