@@ -450,8 +450,8 @@ def rows_loaded(tiling, m, tile):
         row = tile + consumer * tiling.rows
         left = m - row
         if not tiling.edge or (left > 0 and not tiling.boxes):
-            shift = -left % tiling.edge if tiling.shifts and row > 0 and left < tiling.rows else 0
-            yield consumer, row - shift, tiling.rows
+            shifts = tiling.shifts and row > 0 and left < tiling.rows
+            yield consumer, m - tiling.rows if shifts else row, tiling.rows
         elif left > tiling.rows - tiling.edge:
             yield consumer, row, tiling.rows
         else:

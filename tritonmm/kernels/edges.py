@@ -31,7 +31,7 @@ def first_row(row, m, TILING: gl.constexpr):
     if TILING.shifts:
         left = m - row
         ragged = (row > 0) & (left > 0) & (left < TILING.rows)
-        return gl.where(ragged, row - (-left & (TILING.edge - 1)), row)
+        return gl.where(ragged, m - TILING.rows, row)
     else:
         return row
 
@@ -48,17 +48,15 @@ def expect(bar, left, TILING: gl.constexpr):
 
 
 @gluon.jit
-def load(desc, edge_desc, batch, row, m, k, bar, buf, TILING: gl.constexpr):
-    """A consumer's block of A, whose rows would begin at `row`: whole, or the boxes that have any of its rows."""
+def load(desc, edge_desc, batch, row, left, k, bar, buf, TILING: gl.constexpr):
+    """A consumer's block of A from `row` on: whole, or those boxes that have any of the `left` rows that are there."""
     EDGE: gl.constexpr = TILING.edge
     POLICY: gl.constexpr = TILING.a_policy
-    left = m - row
-    first = first_row(row, m, TILING)
     if left > TILING.rows - EDGE:
-        tma_load(desc, [batch, first, k], bar, buf, POLICY)
+        tma_load(desc, [batch, row, k], bar, buf, POLICY)
     else:
         PANELS: gl.constexpr = TILING.block_k // TILING.panel
         for i in gl.static_range(TILING.rows // EDGE - 1):
             for j in gl.static_range(PANELS):
                 box = buf.slice(i * EDGE, EDGE, dim=1).slice(j * TILING.panel, TILING.panel, dim=2)
-                tma_load(edge_desc, [batch, first + i * EDGE, k + j * TILING.panel], bar, box, POLICY, left > i * EDGE)
+                tma_load(edge_desc, [batch, row + i * EDGE, k + j * TILING.panel], bar, box, POLICY, left > i * EDGE)

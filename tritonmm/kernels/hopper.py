@@ -141,7 +141,7 @@ def load(a_desc, b_descs, edge_desc, ring, schedule, m, TILING: gl.constexpr):
                     buf = a_bufs.index(stage * CONSUMERS_M + i)
                     at = row + i * TILING.rows
                     if TILING.boxes:
-                        edges.load(a_desc, edge_desc, batch, at, m, k, bar, buf, TILING)
+                        edges.load(a_desc, edge_desc, batch, at, m - at, k, bar, buf, TILING)
                     else:
                         first = edges.first_row(at, m, TILING)
                         load_block(a_desc, batch, first, k, bar, buf, A_K_FIRST, A_POLICY, not TILING.edge or at < m)
