@@ -84,10 +84,11 @@ and those of less than 4 bytes are not asynchronous. For tensor cores: fp32 prod
 CACHE_LINE = 128
 
 BOX_ROWS = 32
-"""Rows of the boxes in which 65 to 127 rows of A are loaded for a consumer of 128."""
+"""Rows of the boxes in which the Hopper kernel loads 65 to 127 rows of A for a consumer of 128. The persistent kernel
+loads whole blocks."""
 
 BEYOND = 1.05
-"""Caution where the last box has rows beyond the matrix. Most such tiles are as fast as others; with 100x7168x8192,
+"""Caution where TMA is asked for rows beyond the matrix. Most such tiles are as fast as others; with 100x7168x8192,
 which memory limits, those of 128 x 64 take 50 us and estimated are 37 (autotune/results/h200-splits.csv)."""
 
 
@@ -268,8 +269,9 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
     a_bytes = p.m * p.k * p.batch * p.element_bytes * tiles_n * a_cost
     b_bytes = p.n * p.k * p.batch * p.b_element_bytes * tiles_m * b_cost
     rounds, tail = divmod(tiles, programs)
-    boxes = config.kernel == "hopper" and block_m // consumer_grid(config)[0] > p.m > BOX_ROWS and p.m % BOX_ROWS > 0
-    caution = kernel.caution * (BEYOND if boxes else 1)
+    rows = block_m // consumer_grid(config)[0] if config.kernel == "hopper" else block_m
+    beyond = kernel is _BY_TMA and rows > p.m > BOX_ROWS and (p.m % BOX_ROWS > 0 or config.kernel == "persistent")
+    caution = kernel.caution * (BEYOND if beyond else 1)
     splits_all = SPLIT_BY.get(config.kernel) == "split_k"
     launch_us = LAUNCH_US + cost.relayout_seconds(p, config, gpu) * 1e6
 
