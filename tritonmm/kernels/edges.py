@@ -10,7 +10,8 @@ tiles along M; it is no option where two must not write the same row, or where n
 come in boxes of `Tiling.edge`, and no box is wholly outside. What the buffer's other rows hold is multiplied too,
 whatever it is: a row of A counts for the same row of the output alone, which is not written. Blocks that begin earlier
 take 16.7 us for 200x4096x4096, boxes 19.2; with tiles of 192 x 64, 257x4096x4096 takes 21.4 and 31.8 us
-(autotune/results/h200-overlaps.csv), and 23.6 with blocks that begin earlier by less than a box and come in boxes.
+(autotune/results/h200-overlaps.csv). Blocks that begin earlier by less than a box, and come in boxes, took 23.6
+(h200-bench-shapes-triton-3.6.0.csv).
 
 A box is as wide as a panel that TMA swizzles, 128 bytes of K; it is done where K is contiguous in A and a step of it
 fills such panels, and else a box is the whole block. Eight boxes for 128 rows would be more than the loader issues in

@@ -1,9 +1,7 @@
 """Launches the warp-specialised Hopper kernel: TMA descriptors, what is static about it, and its split tiles."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from inspect import signature
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -21,10 +19,9 @@ GLUON_DTYPES = {
     "fp8e4m3": gl.float8e4nv, "fp8e5m2": gl.float8e5,
 }  # fmt: skip
 
-CUTS: Mapping[str, bool] = MappingProxyType({})
-ROUNDS = {"round_f32_to_tf32": True} if "round_f32_to_tf32" in signature(TensorDescriptor).parameters else CUTS
-"""What has TMA round fp32 to tf32 while it loads, as cuBLAS does. Tensor cores alone cut 13 bits off, which makes all
-products of positive operands too small; so it is with a Triton that cannot say this, 3.6 for one."""
+ROUNDS = {"round_f32_to_tf32": True} if "round_f32_to_tf32" in signature(TensorDescriptor).parameters else {}
+"""What has TMA round fp32 to tf32 while it loads. Tensor cores alone cut 13 bits off, which makes all products of
+positive operands too small; so it is with a Triton that cannot say this, 3.6 for one."""
 
 FEW_TILES = 4
 """Of more tiles along M the last has no rows of others: the time it takes matters less there than rows that are written
@@ -59,10 +56,10 @@ class HopperPlan(Plan):
         sums, flags = self.workspace() if self.split else (None, None)
         sums = sums if sums is None else sums.view(DTYPES[p.sum_dtype])
         b_stored = b.mT if tiling.b_transposed else b
-        rounds = ROUNDS if p.dtype == "fp32" else {}
-        b_descs = [_describe(b_stored, *block, rounds) for block in zip(tiling.b_boxes, tiling.b_shared, strict=True)]
+        tf32 = p.dtype == "fp32"
+        b_descs = [_describe(b_stored, *block, tf32) for block in zip(tiling.b_boxes, tiling.b_shared, strict=True)]
         arguments = (
-            _describe(a.mT if tiling.a_transposed else a, tiling.a_box, tiling.a_shared, rounds),
+            _describe(a.mT if tiling.a_transposed else a, tiling.a_box, tiling.a_shared, tf32),
             b_descs[0],
             _describe(out, tiling.out_block, tiling.out_shared) if tiling.tma_store else None,
             out, out.stride(0), out.stride(1), out.stride(2),
@@ -70,7 +67,7 @@ class HopperPlan(Plan):
             p.m, p.n, self.programs + self.split * (self.splits - 1), self.programs - self.split, self.splits,
             self.launched, tiles_m, tiles_n, -(-p.k // tiling.block_k),
             self.table, self.order[1], sums, flags, b_descs[1] if len(b_descs) > 1 else None,
-            _describe(a, tiling.edge_block, tiling.edge_shared, rounds) if tiling.boxes else None,
+            _describe(a, tiling.edge_block, tiling.edge_shared, tf32) if tiling.boxes else None,
             *scale_arguments(p, scales), tiling,
         )  # fmt: skip
         # The parts of a split tile wait for each other: a cooperative grid is resident as a whole, or not started.
@@ -144,5 +141,5 @@ def _edge(problem: Problem, config: Config, rows: int, mixed: bool) -> tuple[int
     return (edge, False) if -p.m % config.block_m >= edge else (0, False)
 
 
-def _describe(x: torch.Tensor, block: list[int], layout, rounds: Mapping[str, bool] = CUTS) -> TensorDescriptor:
-    return TensorDescriptor(*described(x), block, layout, **rounds)
+def _describe(x: torch.Tensor, block: list[int], layout, tf32: bool = False) -> TensorDescriptor:
+    return TensorDescriptor(*described(x), block, layout, **(ROUNDS if tf32 else {}))
