@@ -43,5 +43,7 @@ def precompile(problem: Problem, config: Config, gpu: Gpu) -> None:
     """
     driver.set_active(Elsewhere(gpu))
     meta = torch.device("meta")
-    for kernel, arguments, options in bind(problem, config, gpu, meta).kernels(*space.operands(problem, meta)):
+    scales = {"scales": space.scales(problem, meta)} if problem.scales else {}
+    kernels = bind(problem, config, gpu, meta).kernels(*space.operands(problem, meta), **scales)
+    for kernel, arguments, options in kernels:
         kernel.warmup(*arguments, grid=(1,), **options)

@@ -36,7 +36,8 @@ def cases():
 HOPPER = {
     # (block_m, block_n, block_k, num_stages, num_warps)
     (128, 256, 64, 4, 8), (256, 128, 64, 4, 8), (128, 128, 64, 6, 8), (128, 128, 128, 3, 8), (192, 128, 64, 5, 12),
-    (128, 64, 64, 8, 4), (128, 64, 128, 4, 8), (192, 64, 64, 6, 12), (64, 256, 64, 5, 8), (64, 128, 64, 8, 4),
+    (128, 64, 64, 8, 4), (128, 64, 128, 4, 8), (128, 64, 128, 4, 4), (192, 64, 64, 6, 12), (64, 256, 64, 5, 8),
+    (64, 160, 64, 7, 4), (64, 128, 64, 8, 4),
     (64, 128, 128, 4, 4), (64, 64, 64, 8, 4), (64, 64, 128, 6, 4), (192, 256, 64, 3, 12), (256, 192, 64, 3, 8),
     (192, 192, 64, 4, 12), (128, 192, 64, 5, 8), (128, 384, 64, 3, 8), (384, 128, 64, 3, 12), (64, 192, 64, 6, 4),
 }  # fmt: skip
@@ -69,11 +70,11 @@ CLUSTERS = {
 
 
 def hopper_case(
-    blocks=(128, 256, 64, 4, 8), cluster="", n=4096, order="swizzle-merge:8", split_k=1, split_tail=1, **fields
+    blocks=(128, 256, 64, 4, 8), cluster="", n=4096, order="swizzle-merge:8", split_k=1, split_tail=1, m=4000, **fields
 ):
     """(gpu, problem, config) of a typical product by the Hopper kernel."""
     out_alignment = 16 if n % 8 == 0 else 4 if fields.get("dtype") == "int8" else 2
-    problem = Problem(m=4000, n=n, k=4096, out_alignment=out_alignment, **fields)
+    problem = Problem(m=m, n=n, k=4096, out_alignment=out_alignment, **fields)
     config = Config("hopper", *blocks, split_k, split_tail, True, orders.parse(order), cluster)
     return gpus.spec("h200"), problem, config
 
@@ -85,6 +86,8 @@ def hopper_cases():
         yield case(blocks, layout="nt")
         gpu, problem, config = case(blocks, split_k=4)
         yield (gpu, problem, config) if config.fits(problem, gpu) else case(blocks)  # two strips are not split
+    for m in (100, 185, 1000):  # a rest behind whole boxes, a shift and boxes; the rest of 4000 is alone
+        yield case((128, 64, 64, 8, 4), m=m, layout="nt")
     for blocks in ((128, 256, 64, 4, 8), (192, 128, 64, 5, 12)):
         yield case(blocks, layout="tn")
     for blocks in ((256, 128, 64, 4, 8), (64, 256, 64, 5, 8)):

@@ -30,6 +30,10 @@ CASES = [
     (space.problem(1000, 4096, 1024), Config("hopper", 128, 64, 64, 8, 8, split_tail=2, persistent=True)),
     (space.problem(1000, 4095, 1023), Config("hopper", 128, 64, 64, 8, 8, persistent=True, relayout="ab")),
     (space.problem(1, 4096, 4096), Config("skinny", 1, 8, 1024, 3, 4, split_k=2, order=orders.RowMajor())),
+    (space.problem(512, 512, 512, dtype="fp8-block"), Config("hopper", 128, 128, 128, 6, 8, persistent=True)),
+    (space.problem(512, 512, 512, dtype="fp8"), Config("tile", 64, 64, 64, 4, 4)),
+    (space.problem(1, 4096, 4096, dtype="bf16-int8"), Config("skinny", 1, 4, 1024, 4, 2, order=orders.RowMajor())),
+    (space.problem(16, 4096, 4096, dtype="bf16-fp8"), Config("weights", 16, 128, 128, 4, 8, persistent=True)),
 ]
 
 
@@ -43,13 +47,15 @@ def here(problem, config) -> None:
     workspace.sums = lambda count, device: torch.empty(count)
     workspace.flags = lambda count, device: torch.zeros(count, dtype=torch.int32)
     plan = plans.bind(problem, config, H200, cuda)
-    for kernel, arguments, options in plan.kernels(*space.operands(problem, torch.device("cpu"))):
+    cpu = torch.device("cpu")
+    scales = {"scales": space.scales(problem, cpu)} if problem.scales else {}
+    for kernel, arguments, options in plan.kernels(*space.operands(problem, cpu), **scales):
         kernel.warmup(*arguments, grid=(1,), **options)
 
 
 def launch(problem, config) -> None:
     device = torch.device("cuda", 0)
-    plans.plan_for(problem, config, device)(*space.operands(problem, device))
+    plans.plan_for(problem, config, device)(*space.operands(problem, device), scales=space.scales(problem, device))
     torch.cuda.synchronize()
 
 

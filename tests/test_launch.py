@@ -449,7 +449,16 @@ def rows_loaded(tiling, m, tile):
     for consumer in range(tiling.consumers_m):
         row = tile + consumer * tiling.rows
         left = m - row
-        if not tiling.edge or (left > 0 and not tiling.boxes):
+        if tiling.rest:
+            if left >= tiling.rows:
+                yield consumer, row, tiling.rows
+            elif left > 0:
+                boxes = tiling.all_rows // tiling.edge
+                assert tiling.all_rows in (0, boxes * tiling.edge + tiling.rest)
+                for box in range(boxes):
+                    yield consumer, row + box * tiling.edge, tiling.edge
+                yield consumer, row + boxes * tiling.edge, tiling.rest
+        elif not tiling.edge or (left > 0 and not tiling.boxes):
             shifts = tiling.shifts and row > 0 and left < tiling.rows
             yield consumer, m - tiling.rows if shifts else row, tiling.rows
         elif left > tiling.rows - tiling.edge:
@@ -463,17 +472,22 @@ def rows_loaded(tiling, m, tile):
 @pytest.mark.parametrize(
     ("m", "blocks", "epilogue", "split_tail", "beyond"),
     [  # beyond: rows outside of the matrix that are asked for
-        (1, (64, 64, 64, 8, 4), Epilogue(), 1, 15),
-        (33, (64, 64, 128, 6, 4), Epilogue(), 1, 15),
-        (100, (128, 64, 64, 8, 4), Epilogue(), 1, 28),
+        (1, (64, 64, 64, 8, 4), Epilogue(), 1, 7),
+        (24, (64, 64, 64, 8, 4), Epilogue(), 1, 8),
+        (33, (64, 64, 128, 6, 4), Epilogue(), 1, 7),
+        (88, (128, 64, 64, 8, 4), Epilogue(), 1, 8),
+        (100, (128, 64, 64, 8, 4), Epilogue(), 1, 4),
+        (100, (128, 64, 128, 4, 4), Epilogue(c=True), 1, 4),
         (100, (64, 128, 64, 8, 4), Epilogue(), 1, 0),
-        (129, (192, 64, 64, 6, 12), Epilogue(), 1, 0),
-        (257, (192, 64, 64, 6, 12), Epilogue(), 1, 0),
-        (257, (192, 64, 64, 6, 12), Epilogue(c=True), 1, 63),
+        (129, (192, 64, 64, 6, 12), Epilogue(), 1, 7),
+        (185, (192, 64, 64, 6, 12), Epilogue(), 1, 0),
+        (185, (192, 64, 64, 6, 12), Epilogue(c=True), 1, 7),
+        (257, (192, 64, 64, 6, 12), Epilogue(), 1, 7),
+        (272, (192, 64, 64, 6, 12), Epilogue(c=True), 1, 0),
         (320, (192, 64, 64, 6, 12), Epilogue(c=True), 1, 0),
-        (257, (128, 128, 64, 6, 8), Epilogue(), 2, 0),
+        (257, (128, 128, 64, 6, 8), Epilogue(), 2, 7),
         (1000, (128, 256, 64, 4, 8), Epilogue(), 1, 24),
-        (1025, (128, 256, 64, 4, 8), Epilogue(), 1, 31),
+        (1025, (128, 256, 64, 4, 8), Epilogue(), 1, 7),
     ],
 )
 def test_ragged_tiles_ask_for_the_rows_that_are_there_and_few_others(m, blocks, epilogue, split_tail, beyond):

@@ -76,7 +76,7 @@ def test_a_weights_neighbour_has_shares_of_its_own(user, monkeypatch):
         {"m": PROBLEM.m * 2 + 1},
         {"k": PROBLEM.k // 2 - 8},
         {"layout": "nn"},
-        {"dtype": "fp16", "b_dtype": "fp16", "out_dtype": "fp16"},
+        {"b_dtype": "int8", "scales": "row"},
         {"out_dtype": "fp32"},
         {"batch": 2},
         {"epilogue": Epilogue(bias=True)},
@@ -91,6 +91,20 @@ def test_what_is_too_different_is_no_neighbour(user, monkeypatch, change):
     other = replace(PROBLEM, **change)
     assert not tuned.tables(H200).near(other)
     assert best(other) == select.estimated(other, H200)
+
+
+def test_fp16_takes_what_was_tuned_for_bf16_unless_it_was_tuned_itself(user):
+    put(user, valid())
+    half = replace(PROBLEM, dtype="fp16", b_dtype="fp16", out_dtype="fp16")
+    found = best(half)
+    assert (found.config, found.is_measured) == (WINNER, True)
+    assert str(PROBLEM) in found.origin
+    own = replace(WINNER, num_stages=3)
+    put(user, valid(row(), row(half, own)))
+    assert (best(half).config, best().config) == (own, WINNER)
+    assert str(PROBLEM) not in best(half).origin
+    assert tuned.tables(H200).near(replace(half, m=3000))
+    assert best(replace(half, out_dtype="fp32")) == select.estimated(replace(half, out_dtype="fp32"), H200)
 
 
 def test_the_nearest_comes_first_and_what_does_not_fit_is_passed_over(user, monkeypatch):

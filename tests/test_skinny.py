@@ -346,8 +346,16 @@ def test_weights_of_a_byte_with_scales(dtypes, scales, split_k, device):
             m=m, n=n, k=k, dtype=dtype, b_dtype=b_dtype, scales=scales, layout=layout, group=64,
             a_alignment=1, b_alignment=1,
         )  # fmt: skip
-        deep = ((1, 256, 4), (16, 128, 2), (16, 256, 2)) if scales == "row" else ()
-        for narrow, block_k, warps in ((16, 64, 4), (16, 64, 2), (16, 32, 2), (64, 64, 4), *deep):
+        deep = ((16, 128, 2), (16, 256, 2)) if scales == "row" else ()
+        for narrow, block_k, warps in (
+            (1, 128, 4),
+            (1, 256, 4),
+            (16, 64, 4),
+            (16, 64, 2),
+            (16, 32, 2),
+            (64, 64, 4),
+            *deep,
+        ):
             if narrow >= m or narrow > 1:
                 wide, parts = max(narrow, 32), min(split_k, -(-k // block_k))
                 config = Config("skinny", narrow, wide, block_k, 2, warps, parts)
@@ -389,5 +397,7 @@ def test_what_the_skinny_kernel_does_not_scale():
     ):
         assert says in Config("skinny", 16, 64, 64, 2, 4).fits(Problem(8, 4096, 4096, **fields), gpu).reason
     grouped = Problem.dense(1, 4096, 4096, dtype="bf16", b_dtype="int8", scales="1x1", layout="nt")
-    assert "CUDA cores" in Config("skinny", 1, 4, 128, 2, 4).fits(grouped, gpu).reason
+    assert "CUDA cores" in Config("skinny", 1, 4, 128, 2, 4).fits(replace(grouped, group=24), gpu).reason
+    fp8 = replace(grouped, b_dtype="fp8e4m3")
+    assert "sm_89" in Config("skinny", 1, 4, 128, 2, 4).fits(fp8, gpus.spec("a100")).reason
     assert "scales are 1x1" in Config("skinny", 64, 16, 64, 2, 4).fits(replace(grouped, m=4096), gpu).reason

@@ -202,8 +202,6 @@ def _power_of_two_reason(config: Config) -> str:
 def _dot_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     """What tl.dot asks of dtypes, and of the depth of a step."""
     p = problem
-    if "fp8e4m3" in (p.dtype, p.b_dtype) and gpu.is_nvidia and gpu.capability < 89:
-        return f"dtype is {p.dtype}, {p.b_dtype}; fp8e4m3 needs sm_89, {gpu.name} is {gpu.arch}"
     if p.precision == "tf32x3" and not gpu.is_nvidia:
         return f"precision is tf32x3; {gpu.name} has none, bf16x3 it has"
     if p.element_bytes == 1 and config.block_k < 32:
@@ -212,7 +210,14 @@ def _dot_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"block_k is {config.block_k}; it must divide the {p.group} elements of K that share a scale"
     if p.promotes and config.block_k > 128:
         return f"block_k is {config.block_k}; sums of fp8 are added in fp32 every 128 elements of K, or more often"
-    return _scales_reason(problem)
+    return _operands_reason(problem, gpu)
+
+
+def _operands_reason(problem: Problem, gpu: Gpu) -> str:
+    p = problem
+    if "fp8e4m3" in (p.dtype, p.b_dtype) and gpu.is_nvidia and gpu.capability < 89:
+        return f"dtype is {p.dtype}, {p.b_dtype}; fp8e4m3 needs sm_89, {gpu.name} is {gpu.arch}"
+    return _scales_reason(p)
 
 
 def _scales_reason(problem: Problem) -> str:
@@ -258,10 +263,10 @@ def _hopper_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     block_m, block_n = config.cta_tile
     rows, cols = block_m // consumers_m, block_n // consumers_n
     divides = (rows * consumers_m, cols * consumers_n) == (block_m, block_n)
-    if not divides or rows not in (64, 128) or (cols != 32 and cols % 64) or not 32 <= cols <= 384:
+    if not divides or rows not in (64, 128) or cols % 32 or not 32 <= cols <= 384:
         return (
             f"blocks {block_m}x{block_n} of {config.num_warps // 4} consumers: each needs 64 or 128 rows"
-            " and 32 columns or a multiple of 64, up to 384"
+            " and a multiple of 32 columns, up to 384"
         )
     strips = consumer_strips(config)
     if strips[-1] & (strips[-1] - 1):
@@ -351,14 +356,14 @@ def _skinny_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"dtype is {problem.dtype}; the skinny kernel multiplies bf16, fp16 and fp32, and B of 1 byte"
     if problem.scales and (problem.scales not in ("row", "1x1") or streams_a(config)):
         return f"scales are {problem.scales}; the skinny kernel takes those of each row of the weights, if B is those"
-    if problem.grouped and min(config.block_m, config.block_n) == 1:
-        return "a narrow block of 1 multiplies on CUDA cores, where scales of groups would be loaded for each weight"
-    if reason := _dot_reason(config, problem, gpu):
+    narrow, wide = sorted((config.block_m, config.block_n))
+    if problem.grouped and narrow == 1 and problem.group % 16:
+        return f"group is {problem.group}; on CUDA cores 16 weights share a load of their scale"
+    if reason := (_operands_reason(problem, gpu) if narrow == 1 else _dot_reason(config, problem, gpu)):
         return reason
     steps = max(1, -(-problem.k // config.block_k))
     if config.split_k > steps:
         return f"split_k is {config.split_k}; there are {steps} steps of K"
-    narrow, wide = sorted((config.block_m, config.block_n))
     threads = config.num_warps * (32 if gpu.is_nvidia else 64)
     if narrow == 1:
         elements = wide * config.block_k
@@ -425,7 +430,7 @@ def output_buffers(config: Config, problem: Problem) -> tuple[int, int]:
     """
     consumers_m, consumers_n = consumer_grid(config)
     block_m, block_n = config.cta_tile
-    cols = min(consumer_strips(config)[0], 128 // problem.out_element_bytes)
+    cols = min(consumer_strips(config)[-1], 128 // problem.out_element_bytes)
     if problem.epilogue.c and problem.out_alignment < 16:
         cols = min(cols, 1024 * consumers_m // block_m)
     most = 1 + (block_n // (consumers_n * cols) % 2 == 0)  # in turn, from one tile to the next too

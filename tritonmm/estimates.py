@@ -88,8 +88,9 @@ BOX_ROWS = 32
 loads whole blocks."""
 
 BEYOND = 1.05
-"""Caution where TMA is asked for rows beyond the matrix. Most such tiles are as fast as others; with 100x7168x8192,
-which memory limits, those of 128 x 64 take 50 us and estimated are 37 (autotune/results/h200-splits.csv)."""
+"""Caution where TMA is asked for 8 rows beyond the matrix or more. Most such tiles are as fast as others; with 28 of
+them 100x7168x8192, which memory limits, took 50 us in tiles of 128 x 64, and 37 with 4 (h200-splits.csv, h200-rest.csv
+in autotune/results)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +124,12 @@ _HALF = (
     Tile("hopper", (192, 128, 64), 5, 12, 0.92, 1.22),
     Tile("hopper", (128, 128, 64), 6, 8, 0.94, 0.86),
     Tile("hopper", (64, 256, 64), 5, 8, 0.90, 0.86),
-    Tile("hopper", (192, 64, 64), 6, 12, 0.85, 0.80),
+    Tile("hopper", (192, 64, 64), 6, 12, 0.85, 0.45),
+    Tile("hopper", (64, 160, 64), 7, 4, 0.79, 1.60),
     Tile("hopper", (64, 128, 64), 8, 4, 0.79, 0.51),
     Tile("hopper", (64, 128, 128), 4, 4, 0.79, 0.51),
     Tile("hopper", (128, 64, 64), 8, 4, 0.77, 0.51),
+    Tile("hopper", (128, 64, 128), 4, 4, 0.65, 0.51),
     Tile("hopper", (64, 64, 64), 8, 4, 0.51, 0.34),
     Tile("hopper", (64, 64, 128), 6, 4, 0.63, 0.34),
     Tile("hopper", (64, 32, 128), 8, 4, 0.40, 0.25),
@@ -180,11 +183,11 @@ _BYTE = (
     Tile("tile", (32, 32, 32), 2, 4, 0.04, 0.5),
 )
 _GROUPED_SHARES = {
-    (64, 64): 0.25, (64, 128): 0.37, (128, 64): 0.33, (192, 64): 0.36, (64, 256): 0.50, (128, 128): 0.57,
-    (128, 256): 0.67, (192, 128): 0.68, (256, 128): 0.65,
+    (64, 64): 0.25, (64, 128): 0.42, (64, 160): 0.42, (128, 64): 0.40, (192, 64): 0.33, (64, 256): 0.525,
+    (128, 128): 0.55, (128, 256): 0.69, (192, 128): 0.55, (256, 128): 0.68,
 }  # fmt: skip
-"""Of the hopper kernel's tiles where groups of K have scales: fits to 84 times on 6 products, within 6%
-(autotune/results/h200-promoted.csv), and of 192 x 64 to one of h200-dtypes-5.csv. 128 x 64 was not timed."""
+"""Of the hopper kernel's tiles where groups of K have scales: fits to what they took for five products of 1000 to 8192
+rows, most within 6% (autotune/results/h200-grouped.csv). 64 x 64 is older, and 64 x 160 was not timed."""
 
 _GROUPED = tuple(
     replace(t, share=_GROUPED_SHARES.get(t.blocks[:2], t.share)) if t.kernel == "hopper" else t for t in _BYTE
@@ -270,7 +273,9 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
     b_bytes = p.n * p.k * p.batch * p.b_element_bytes * tiles_m * b_cost
     rounds, tail = divmod(tiles, programs)
     rows = block_m // consumer_grid(config)[0] if config.kernel == "hopper" else block_m
-    beyond = kernel is _BY_TMA and rows > p.m > BOX_ROWS and (p.m % BOX_ROWS > 0 or config.kernel == "persistent")
+    over = p.m % BOX_ROWS
+    boxed = over <= 16 or over > 24  # in boxes of 8, 16 or 32 rows, all but 7 of which are there
+    beyond = kernel is _BY_TMA and rows > p.m > BOX_ROWS and (config.kernel == "persistent" or not boxed)
     caution = kernel.caution * (BEYOND if beyond else 1)
     splits_all = SPLIT_BY.get(config.kernel) == "split_k"
     launch_us = LAUNCH_US + cost.relayout_seconds(p, config, gpu) * 1e6

@@ -77,7 +77,9 @@ def best_by(problem: Problem, gpu: Gpu, kernel: str, tables: tuned.Tables) -> Ch
     """`best` with other tables than this machine's."""
     for row in tables.exact(problem):
         if kernel in ("", row.config.kernel) and row.config.fits(problem, gpu):
-            return Choice(row.us, row.config, f"measured to be fastest on {row.date} with Triton {row.triton}", True)
+            like = "" if row.problem == problem else f" for {row.problem}"
+            origin = f"measured to be fastest{like} on {row.date} with Triton {row.triton}"
+            return Choice(row.us, row.config, origin, True)
     shortest = estimated(problem, gpu, kernel)
     for row in tables.near(problem):
         if kernel in ("", row.config.kernel):

@@ -2,21 +2,25 @@
 
 TMA fills what lies outside of a tensor with zeros, and takes longer for it than for reading. Programs with one row left
 were slower than whole ones and held up all others: 257x4096x4096 took 30.1 us, 384x4096x4096 22.6 us (bf16, 128 x 128
-tiles, autotune/results/h200-edges.csv).
+tiles, autotune/results/h200-edges.csv). Hence, from the cheapest on:
 
-So a consumer with no rows left asks for none, and one with some begins earlier, so that its last row is the last of
-the matrix: the rows before its own are those of another consumer, which writes the same bits to them. That is for few
-tiles along M; it is no option where two must not write the same row, or where no other has rows before. There the rows
-come in boxes of `Tiling.edge`, and no box is wholly outside. What the buffer's other rows hold is multiplied too,
-whatever it is: a row of A counts for the same row of the output alone, which is not written. Blocks that begin earlier
-take 16.7 us for 200x4096x4096, boxes 19.2; with tiles of 192 x 64, 257x4096x4096 takes 21.4 and 31.8 us
-(autotune/results/h200-overlaps.csv). Blocks that begin earlier by less than a box, and come in boxes, took 23.6
-(h200-bench-shapes-triton-3.6.0.csv).
+absent    A consumer with no rows left asks for none and, if it has registers for that, multiplies nothing.
+rest      What is left is few rows more than nothing, or than some whole boxes of 32, so that a box of 8, 16 or 32 of
+          which at most 7 are not there holds them: they come in that box, which has a descriptor of its own.
+shifts    Else a consumer begins earlier, so that its last row is the last of the matrix: the rows before its own are
+          those of another consumer, which writes the same bits to them. That is for few tiles along M; it is no option
+          where two must not write the same row.
+boxes     Else the rows come in boxes of `Tiling.edge`, and no box is wholly outside.
 
-A box is as wide as a panel that TMA swizzles, 128 bytes of K; it is done where K is contiguous in A and a step of it
-fills such panels, and else a box is the whole block. Eight boxes for 128 rows would be more than the loader issues in
-the time of a step: 139x4096x4096 took 24.6 us with them, with four 17.5 us, and 256x4096x4096, whose rows are all
-there, 17.8 us (128 x 64 tiles, autotune/results/h200-edges-2.csv).
+What the buffer's other rows hold is multiplied too, whatever it is: a row of A counts for the same row of the output
+alone, which is not written. A box is as wide as a panel that TMA swizzles, 128 bytes of K; rests and boxes are for
+operands whose K is contiguous, with steps that fill such panels.
+
+How many boxes matters. Eight for 128 rows would be more than the loader issues in the time of a step: 139x4096x4096
+took 24.6 us with them, with four 17.5 us (128 x 64 tiles, autotune/results/h200-edges-2.csv). Instructions that are
+predicated off count, too: 100x7168x8192 took 38.5 us in tiles of 128 x 64 where each box was asked for if it had rows,
+and takes 37.2 where `Tiling.all_rows` says which have. Shifts took 16.7 us for 200x4096x4096 and boxes 19.2
+(h200-overlaps.csv); a rest takes 15.0 us for 129x4096x4096 and a shift 16.5 (h200-rest.csv).
 """
 
 from triton.experimental import gluon
@@ -24,6 +28,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from tritonmm.kernels.gluon_api import tma_load
+from tritonmm.kernels.ring import next_use, release
 
 
 @gluon.jit
@@ -38,25 +43,56 @@ def first_row(row, m, TILING: gl.constexpr):
 
 
 @gluon.jit
+def pass_over(ring, stage, phase, count, left, TILING: gl.constexpr):
+    """The ring's position and `count`, where a consumer has rows left. Else it releases its uses as they come: the
+    position after them, and none left."""
+    empty, full = ring[2], ring[3]
+    passed = gl.where(left > 0, 0, count)
+    for _ in range(passed):
+        mbarrier.wait(full.index(stage), phase)
+        stage, phase = next_use(stage, phase, TILING.num_stages)
+        release(empty, stage, True, TILING)
+    return stage, phase, count - passed
+
+
+@gluon.jit
 def expect(bar, left, TILING: gl.constexpr):
     """Announces to `bar` the bytes of a stage of which `left` rows of A are there."""
     EDGE: gl.constexpr = TILING.edge
-    BOX_BYTES: gl.constexpr = TILING.stage_bytes // (TILING.block_m + TILING.block_n) * EDGE
-    for missing in gl.static_range(TILING.block_m // EDGE):  # how many bytes a barrier expects is a constant
-        rows = TILING.block_m - missing * EDGE
-        this = (left > rows - EDGE) & ((left <= rows) | (missing == 0))
-        mbarrier.expect(bar, TILING.stage_bytes - missing * BOX_BYTES, pred=this)
+    ROW_BYTES: gl.constexpr = TILING.stage_bytes // (TILING.block_m + TILING.block_n)
+    if TILING.all_rows:
+        mbarrier.expect(bar, (TILING.all_rows + TILING.block_n) * ROW_BYTES)
+    else:
+        SAVED: gl.constexpr = EDGE - TILING.rest if TILING.rest else 0
+        mbarrier.expect(bar, TILING.stage_bytes, pred=left >= TILING.block_m)
+        for missing in gl.static_range(TILING.block_m // EDGE):  # how many bytes a barrier expects is a constant
+            rows = TILING.block_m - missing * EDGE
+            this = (left > rows - EDGE) & (left <= rows) & (left < TILING.block_m)
+            mbarrier.expect(bar, TILING.stage_bytes - (missing * EDGE + SAVED) * ROW_BYTES, pred=this)
 
 
 @gluon.jit
 def load(desc, edge_desc, batch, row, left, k, bar, buf, TILING: gl.constexpr):
     """A consumer's block of A from `row` on: whole, or those boxes that have any of the `left` rows that are there."""
     EDGE: gl.constexpr = TILING.edge
+    REST: gl.constexpr = TILING.rest
     POLICY: gl.constexpr = TILING.a_policy
-    if left > TILING.rows - EDGE:
+    PANELS: gl.constexpr = TILING.block_k // TILING.panel
+    if REST:
+        BOXES: gl.constexpr = TILING.all_rows // EDGE
+        if not TILING.all_rows:
+            tma_load(desc, [batch, row, k], bar, buf, POLICY, left >= EDGE)
+        for j in gl.static_range(PANELS):
+            panel = buf.slice(j * TILING.panel, TILING.panel, dim=2)
+            at_k = k + j * TILING.panel
+            for i in gl.static_range(BOXES):
+                box = panel.slice(i * EDGE, EDGE, dim=1)
+                tma_load(desc, [batch, row + i * EDGE, at_k], bar, box, POLICY, left > 0)
+            last = panel.slice(BOXES * EDGE, REST, dim=1)
+            tma_load(edge_desc, [batch, row + BOXES * EDGE, at_k], bar, last, POLICY, (left > 0) & (left < TILING.rows))
+    elif left > TILING.rows - EDGE:
         tma_load(desc, [batch, row, k], bar, buf, POLICY)
     else:
-        PANELS: gl.constexpr = TILING.block_k // TILING.panel
         for i in gl.static_range(TILING.rows // EDGE - 1):
             for j in gl.static_range(PANELS):
                 box = buf.slice(i * EDGE, EDGE, dim=1).slice(j * TILING.panel, TILING.panel, dim=2)

@@ -13,7 +13,7 @@ transposed view of the buffer where needed; of other than 2-byte operands it can
 K contiguous. Ragged edges come out of TMA: elements outside of the tensor read as zero and are not
 written. Of rows that are not there most are not even asked for: `edges.py`.
 
-Split tiles. An item is a whole tile, or one of `splits` ranges of its K steps. The first `whole`
+Split tiles. An item is a whole tile, or one of `splits` parts of its K steps. The first `whole`
 items are whole tiles; from there on each tile is `splits` consecutive items, whose programs add up
 and write a share of its rows each: `split.py`.
 
@@ -27,11 +27,12 @@ wait for the end of the other grid before they touch memory. Launch after launch
 (1024^3 bf16 takes 5.8 us, H200, 2026-11-21). Cooperative grids, those with split tiles, start in turn.
 
 Strips. A consumer's columns are one block or two, each a power of two wide with a wgmma and an
-accumulator of its own: 256, 128 + 64, 128 + 128. The larger tiles move fewer bytes for each product
+accumulator of its own: 256, 128 + 64, 128 + 32. The larger tiles move fewer bytes for each product
 (192 x 256 reads 22% less through L2 than 128 x 256), and more shapes of tiles leave fewer SMs idle in
-the last wave. Strips of 32 and less do not pay: each reads the rows of A again from shared memory.
+the last wave. Strips of 32 pay only where memory is the limit, as for few rows, and less never: each
+reads the rows of A again from shared memory.
 
-Results are bitwise the same from run to run: partial sums are added in the order of K.
+Results are bitwise the same from run to run: partial sums are added in the order of the parts.
 
 Measured on an H200 (bf16, rested card, fits to 17 products, 2026-11-21): 128 x 256 x 64 in 4 stages
 reaches 861 TFLOP/s in the loop over K and spends 2.4 us a wave beside it; 192 x 256 x 64 in 3 stages
@@ -76,26 +77,25 @@ def origin(tile, schedule, TILING: gl.constexpr):
 
 @gluon.jit
 def work_at(item, schedule, TILING: gl.constexpr):
-    """A work item: its tile and range of K steps, and which split tile (-1 if whole) and part it is."""
+    """A work item: its tile; the first of its K steps, their end, and from one to the next; its split tile, or -1."""
     items, whole, splits, launched, tiles_m, tiles_n, steps, table, factors = schedule
     tile = item
     slot = -1
-    part = 0
-    begin = 0
+    first = 0
     end = steps
+    stride = 1
     if TILING.split:
         past = item - whole
         if past >= 0:
             slot = past // splits
-            part = past - slot * splits
+            first = past - slot * splits
             tile = whole + slot
-            begin = steps * part // splits
-            end = steps * (part + 1) // splits
+            stride = splits
     if TILING.order == "split-merge":  # an overflow tile has no steps, and its stores fall outside of the output
         batch, row, col = origin(tile, schedule, TILING)
         inside = (row < tiles_m * TILING.block_m) & (col < tiles_n * TILING.block_n)
-        end = gl.where(inside, end, begin)
-    return tile, begin, end, slot, part
+        end = gl.where(inside, end, first)
+    return tile, first, end, stride, slot
 
 
 @gluon.jit
@@ -110,7 +110,7 @@ def load_block(desc, batch, line, k, bar, buf, K_FIRST: gl.constexpr, POLICY: gl
 @gluon.jit
 def load(a_desc, b_descs, edge_desc, ring, schedule, m, TILING: gl.constexpr):
     """The loader: brings the operands of every step of every item into the ring."""
-    a_bufs, b_bufs, empty, full, _ = ring
+    a_bufs, b_bufs, empty, full, scale_bufs = ring
     items = schedule[0]
     CONSUMERS_M: gl.constexpr = TILING.consumers_m
     CONSUMERS_N: gl.constexpr = TILING.consumers_n
@@ -123,9 +123,9 @@ def load(a_desc, b_descs, edge_desc, ring, schedule, m, TILING: gl.constexpr):
     phase = 1
     wait_for_previous_grid()
     for item in range(gl.program_id(0), items, gl.num_programs(0)):
-        tile, begin, end, slot, part = work_at(item, schedule, TILING)
+        tile, first, end, stride, slot = work_at(item, schedule, TILING)
         batch, row, col = origin(tile, schedule, TILING)
-        for step in range(begin, end):
+        for step in range(first, end, stride):
             k = step * TILING.block_k
             mbarrier.wait(empty.index(stage), phase)
             bar = full.index(stage)
@@ -143,8 +143,8 @@ def load(a_desc, b_descs, edge_desc, ring, schedule, m, TILING: gl.constexpr):
                     if TILING.boxes:
                         edges.load(a_desc, edge_desc, batch, at, m - at, k, bar, buf, TILING)
                     else:
-                        first = edges.first_row(at, m, TILING)
-                        load_block(a_desc, batch, first, k, bar, buf, A_K_FIRST, A_POLICY, not TILING.edge or at < m)
+                        line = edges.first_row(at, m, TILING)
+                        load_block(a_desc, batch, line, k, bar, buf, A_K_FIRST, A_POLICY, not TILING.edge or at < m)
             if TILING.cluster == "m":
                 bufs = b_bufs[0].index(stage * CONSUMERS_N)
                 cluster.load_half(bufs, bar, batch, col, k, "b", B_K_FIRST, TILING.block_n, TILING.b_hint)
@@ -253,19 +253,23 @@ def consume(output, addends, ring, schedule, scratch, WHO: gl.constexpr, TILING:
     phase = 0
     wait_for_previous_grid()
     for item in range(gl.program_id(0), items, gl.num_programs(0)):
-        tile, begin, end, slot, part = work_at(item, schedule, TILING)
+        tile, first, end, stride, slot = work_at(item, schedule, TILING)
+        count = (end - first + stride - 1) // stride
         batch, row, col = origin(tile, schedule, TILING)
-        row = edges.first_row(row + WHO // TILING.consumers_n * TILING.rows, output[5], TILING)
+        row += WHO // TILING.consumers_n * TILING.rows
         col += WHO % TILING.consumers_n * TILING.cols
+        if TILING.passes_over:
+            stage, phase, count = edges.pass_over(ring, stage, phase, count, output[5] - row, TILING)
+        row = edges.first_row(row, output[5], TILING)
         if TILING.promotes:
             accs, stage, phase = multiply_promoted(
-                ring, stage, phase, begin, end, row, col, output[5], output[6], addends[7], WHO, TILING
+                ring, stage, phase, first, stride, count, row, col, output[5], output[6], addends[7], WHO, TILING
             )
         else:
-            accs, stage, phase = multiply(ring, stage, phase, end - begin, WHO, TILING)
+            accs, stage, phase = multiply(ring, stage, phase, count, WHO, TILING)
         if TILING.split:
             if slot >= 0:
-                share(accs, batch, row, col, slot, part, splits, scratch, output, addends, WHO, TILING)
+                share(accs, batch, row, col, slot, first, splits, scratch, output, addends, WHO, TILING)
             else:
                 write(accs, batch, row, col, output, addends, WHO, TILING)
         else:

@@ -64,10 +64,13 @@ def joined(parts, TILING: gl.constexpr):
 
 
 @gluon.jit
-def fetch_scales(bufs, group, row, col, m, n, scales, WHO: gl.constexpr, TILING: gl.constexpr):
-    """Starts to copy a group's scales: of A in the consumer's rows, and of B where columns of a part have one."""
+def fetch_scales(bufs, use, group, row, col, m, n, scales, WHO: gl.constexpr, TILING: gl.constexpr):
+    """Starts to copy a group's scales: of A in the consumer's rows, and of B where columns of a part have one.
+
+    use: which one of the consumer's copies it is, which says where to.
+    """
     scale_a, stride_sam, stride_sak, scale_b, stride_sbn, stride_sbk = scales
-    slot = (WHO * TILING.groups_ahead + group % TILING.groups_ahead) * 2
+    slot = (WHO * TILING.groups_ahead + use % TILING.groups_ahead) * 2
     i = gl.arange(0, TILING.scale_lanes, TILING.scale_layout)
     rows = gl.minimum(row + i % TILING.rows, m - 1) // TILING.scaled_rows  # what lies beyond is not written
     copy_async(bufs.index(slot), scale_a + rows * stride_sam + group * stride_sak)
@@ -78,10 +81,10 @@ def fetch_scales(bufs, group, row, col, m, n, scales, WHO: gl.constexpr, TILING:
 
 
 @gluon.jit
-def part_scales(bufs, group, ROW: gl.constexpr, COL: gl.constexpr, WHO: gl.constexpr, TILING: gl.constexpr):
+def part_scales(bufs, use, ROW: gl.constexpr, COL: gl.constexpr, WHO: gl.constexpr, TILING: gl.constexpr):
     """What the rows of the part at row ROW and column COL of the parts are multiplied by, once the copies are there."""
     LAYOUT: gl.constexpr = gl.SliceLayout(1, TILING.part_layout)
-    slot = (WHO * TILING.groups_ahead + group % TILING.groups_ahead) * 2
+    slot = (WHO * TILING.groups_ahead + use % TILING.groups_ahead) * 2
     found = bufs.index(slot).slice(ROW * TILING.part_rows, TILING.part_rows).load(LAYOUT)
     if TILING.scaled_cols > 1:
         found *= bufs.index(slot + 1).slice(COL * TILING.part_rows, TILING.part_rows).load(LAYOUT)
@@ -96,8 +99,11 @@ def column_scales(group, col, n, scales, TILING: gl.constexpr):
 
 
 @gluon.jit
-def multiply_promoted(ring, stage, phase, begin, end, row, col, m, n, scales, WHO: gl.constexpr, TILING: gl.constexpr):
-    """The sums of the consumer's strip over the steps from `begin` to `end`, and the ring position after them."""
+def multiply_promoted(
+    ring, stage, phase, first, stride, count, row, col, m, n, scales, WHO: gl.constexpr, TILING: gl.constexpr
+):  # fmt: skip
+    """The sums of the consumer's strip over the `count` steps from `first` on, every `stride`-th, and the ring position
+    after them."""
     a_bufs, b_bufs, empty, full, scale_bufs = ring
     STAGES: gl.constexpr = TILING.num_stages
     CONSUMERS_M: gl.constexpr = TILING.consumers_m
@@ -109,12 +115,13 @@ def multiply_promoted(ring, stage, phase, begin, end, row, col, m, n, scales, WH
     totals = ()
     for _ in gl.static_range(PARTS_M * PARTS_N):
         totals += (zero_part(TILING),)
-    last = gl.maximum(end - 1, begin)  # an overflow tile has no steps
+    last = gl.maximum(count - 1, 0)  # an overflow tile has no steps
     if TILING.grouped:
         barrier()  # all have read the scales of the item before
         for i in gl.static_range(AHEAD):
-            fetch_scales(scale_bufs, gl.minimum(begin + i, last), row, col, m, n, scales, WHO, TILING)
-    for step in range(begin, end):
+            use = gl.minimum(last, i)
+            fetch_scales(scale_bufs, use, first + use * stride, row, col, m, n, scales, WHO, TILING)
+    for step in range(count):
         if TILING.grouped:
             async_copy.wait_group(AHEAD - 1)
             barrier()
@@ -122,7 +129,8 @@ def multiply_promoted(ring, stage, phase, begin, end, row, col, m, n, scales, WH
             for i in gl.static_range(len(totals)):
                 factors += (part_scales(scale_bufs, step, i % PARTS_M, i // PARTS_M, WHO, TILING),)
             # Into the buffers of the step before, which all have read before the barrier.
-            fetch_scales(scale_bufs, gl.minimum(step + AHEAD, last), row, col, m, n, scales, WHO, TILING)
+            use = gl.minimum(step + AHEAD, last)
+            fetch_scales(scale_bufs, use, first + use * stride, row, col, m, n, scales, WHO, TILING)
         mbarrier.wait(full.index(stage), phase)
         a = operand(a_bufs.index(stage * CONSUMERS_M + WHO // CONSUMERS_N), TILING.a_transposed)
         b = operand(b_bufs[0].index(stage * CONSUMERS_N + WHO % CONSUMERS_N), TILING.b_transposed)
@@ -134,7 +142,9 @@ def multiply_promoted(ring, stage, phase, begin, end, row, col, m, n, scales, WH
             elif TILING.scaled_cols > 1:
                 total = totals[i] + part * factors[i][:, None]
             else:
-                of_columns = column_scales(step, col + i // PARTS_M * TILING.part_cols, n, scales, TILING)
+                of_columns = column_scales(
+                    first + step * stride, col + i // PARTS_M * TILING.part_cols, n, scales, TILING
+                )
                 total = totals[i] + part * of_columns[None, :] * factors[i][:, None]
             sums += (computed(total),)
         totals = sums

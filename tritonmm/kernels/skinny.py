@@ -72,18 +72,24 @@ def dotted(
 
 @triton.jit
 def streamed(
-    w, x, rows_left, k, steps, stride_wr, stride_wk, stride_xk,
-    BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr, STAGES: tl.constexpr, WIDE: tl.constexpr,
-    INTERPRETED: tl.constexpr,
+    w, x, rows_left, k, steps, stride_wr, stride_wk, stride_xk, scale, stride_sr, stride_sk, first,
+    BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr, GROUP: tl.constexpr, STAGES: tl.constexpr,
+    WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """The same for one row of X, on CUDA cores: each thread keeps sums of its own, added up once behind the loop."""
+    """The same for one row of X, on CUDA cores: each thread keeps sums of its own, added up once behind the loop.
+
+    If GROUP, a multiple of UNIT: a thread adds up the products of UNIT neighbours, which it has loaded together, and
+    multiplies those sums by their group's scale.
+    """
+    UNIT: tl.constexpr = 16 if GROUP > 0 else 1
     rows = block_offsets(BLOCK_R, WIDE)
     depth = block_offsets(BLOCK_K, WIDE)[None, :]  # two dimensions, so that X is loaded in the layout of W
     w_offsets = rows[:, None] * stride_wr + depth * stride_wk
     x_offsets = depth * stride_xk
     w_mask = (rows < rows_left)[:, None]
     block_k = tl.full((), BLOCK_K, tl.int64)
-    acc = tl.zeros((BLOCK_R, BLOCK_K), tl.float32)
+    units = block_offsets(BLOCK_K // UNIT, WIDE)[None, :] * UNIT
+    acc = tl.zeros((BLOCK_R, BLOCK_K // UNIT), tl.float32)
     for step in tl.range(steps, num_stages=STAGES):
         if EVEN_K:
             weights = tl.load(w + w_offsets, mask=w_mask, other=0.0)
@@ -92,7 +98,14 @@ def streamed(
             k_mask = depth < k - step * BLOCK_K
             weights = tl.load(w + w_offsets, mask=w_mask & k_mask, other=0.0)
             activations = tl.load(x + x_offsets, mask=k_mask, other=0.0)
-        acc += (weights.to(tl.float32) if INTERPRETED else as_fp32(weights)) * activations.to(tl.float32)
+        products = (weights.to(tl.float32) if INTERPRETED else as_fp32(weights)) * activations.to(tl.float32)
+        if GROUP > 0:
+            group = ((first + step).to(tl.int64) * BLOCK_K + units) // GROUP
+            inside = w_mask & (units < k - step * BLOCK_K)
+            scales = tl.load(scale + group * stride_sk + rows[:, None] * stride_sr, mask=inside, other=0.0)
+            acc += tl.sum(products.reshape(BLOCK_R, BLOCK_K // UNIT, UNIT), axis=2) * scales
+        else:
+            acc += products
         w += block_k * stride_wk
         x += block_k * stride_xk
     return tl.sum(acc, axis=1)[:, None]
@@ -186,7 +199,8 @@ def skinny_kernel(
         if BLOCK_C == 1:
             acc = streamed(
                 w, x, rows_left, k_left, steps, stride_wr, stride_wk, stride_xk,
-                BLOCK_R, BLOCK_K, EVEN_K, STAGES, WIDE, INTERPRETED,
+                scale_b + row * stride_sr if GROUP > 0 else None, stride_sr, stride_sk, first,
+                BLOCK_R, BLOCK_K, EVEN_K, GROUP, STAGES, WIDE, INTERPRETED,
             )  # fmt: skip
         else:
             acc = dotted(

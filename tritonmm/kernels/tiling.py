@@ -28,6 +28,8 @@ class Tiling:
     promotes: whether the sums of each step of K are added to others outside of the tensor cores.
     scales: how operands are scaled, see `Problem.scales`.
     edge: rows of the boxes in which A's last rows are loaded, see `edges`; 0: there are no ragged tiles.
+    rest: rows of the box for what fills no box of `edge` rows; 0: those are loaded as any other, or by `shifts`.
+    all_rows: where A has fewer rows than a consumer's block: those of all its boxes together, the last of `rest`; or 0.
     shifts: whether a consumer whose last rows are not there begins with rows of others.
     piece_cols: columns of the pieces in which a consumer writes its part of the tile, in both CTAs together.
     out_buffers: shared buffers of one piece that a consumer cycles through.
@@ -71,6 +73,8 @@ class Tiling:
     promotes: bool = False
     scales: str = ""
     edge: int = 0
+    rest: int = 0
+    all_rows: int = 0
     shifts: bool = False
 
     @property
@@ -131,7 +135,9 @@ class Tiling:
     @property
     def a_box(self):
         """What one TMA load brings of A: a consumer's block, or the part of a shared operand that lies in one piece."""
-        return [1, 64, 64] if self.cluster == "n" else self.a_block
+        if self.cluster == "n":
+            return [1, 64, 64]
+        return [1, self.edge, self.panel] if self.all_rows else self.a_block
 
     @property
     def b_boxes(self):
@@ -173,11 +179,16 @@ class Tiling:
     @property
     def boxes(self):
         """Whether ragged tiles are loaded in boxes that have a descriptor of their own."""
-        return 0 < self.edge < self.rows
+        return self.rest > 0 or 0 < self.edge < self.rows
+
+    @property
+    def passes_over(self):
+        """Whether a consumer with no rows multiplies nothing. Those of more than 64 sums a thread would spill."""
+        return self.edge > 0 and self.consumers_m > 1 and self.rows * self.cols <= 64 * 128
 
     @property
     def edge_block(self):
-        return [1, self.edge, self.panel]
+        return [1, self.rest or self.edge, self.panel]
 
     @property
     def edge_shared(self):

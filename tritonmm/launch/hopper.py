@@ -84,7 +84,8 @@ def _tiling(
     name, _, along = order
     consumers_m, consumers_n = consumer_grid(config)
     piece_cols, buffers = output_buffers(config, problem)
-    edge, shifts = _edge(problem, config, config.block_m // consumers_m, mixed)
+    rows = config.block_m // consumers_m
+    edge, rest, shifts = _edge(problem, config, rows, mixed)
     return Tiling(
         config.block_m,
         config.block_n,
@@ -104,7 +105,7 @@ def _tiling(
         bias=problem.epilogue.bias,
         add_c=problem.epilogue.c,
         batched=problem.batch > 1,
-        share_rows=_share_rows(config.block_m // consumers_m, config.block_n // consumers_n, splits),
+        share_rows=_share_rows(rows, config.block_n // consumers_n, splits),
         cluster=config.cluster,
         order=name,
         along=along,
@@ -113,6 +114,8 @@ def _tiling(
         promotes=problem.promotes,
         scales=problem.scales,
         edge=edge,
+        rest=rest,
+        all_rows=problem.m // edge * edge + rest if rest and edge < rows else 0,
         shifts=shifts,
     )
 
@@ -123,22 +126,28 @@ def _share_rows(rows: int, cols: int, splits: int) -> int:
     return min(max(share, 512 // cols), 4096 // cols, rows) if splits > 1 else 0
 
 
-def _edge(problem: Problem, config: Config, rows: int, mixed: bool) -> tuple[int, bool]:
-    """`Tiling.edge` and `shifts`, for consumers of so many rows; `mixed`: some tiles are split, others are not."""
+def _edge(problem: Problem, config: Config, rows: int, mixed: bool) -> tuple[int, int, bool]:
+    """`Tiling.edge`, `rest` and `shifts`, for consumers of so many rows; `mixed`: some tiles are split, others not."""
     p = problem
     if p.m % config.block_m == 0 or config.cluster:
-        return 0, False
+        return 0, 0, False
+    panels = config.block_k * p.element_bytes // 128 if p.layout[0] == "n" else 0
+    edge = 32 if p.m < rows else rows
+    rest = max(8, 1 << (p.m % edge - 1).bit_length())
+    # With more panels and consumers the loader would spill its 24 registers.
+    loads = panels == 1 or (panels == 2 and rows == config.block_m)
+    if loads and p.m % edge and rest < edge and rest - p.m % edge < 8:
+        return edge, rest, False
     # Rows that two consumers write must have the same bits; C may be the output, and scales of 128 rows lie still.
     once = p.epilogue.c or mixed or p.scales == "128x1"
     # Nor may TMA begin within 16 bytes along a line: that is an illegal instruction.
     unaligned = p.layout[0] == "t" and p.m * p.element_bytes % 16 > 0
     shifts = rows < p.m <= FEW_TILES * config.block_m and not once and not unaligned
     if shifts or p.m % rows == 0:
-        return rows, shifts
-    panels = p.layout[0] == "n" and config.block_k * p.element_bytes % 128 == 0
+        return rows, 0, shifts
     # Four boxes of a tile are as many as the loader issues in the time of a step.
-    edge = next((edge for edge in (16, 32, 64) if panels and config.block_m // edge <= 4), rows)
-    return (edge, False) if -p.m % config.block_m >= edge else (0, False)
+    edge = next((edge for edge in (16, 32, 64) if panels in (1, 2) and config.block_m // edge <= 4), rows)
+    return (edge if -p.m % config.block_m >= edge else 0), 0, False
 
 
 def _describe(x: torch.Tensor, block: list[int], layout, tf32: bool = False) -> TensorDescriptor:

@@ -12,6 +12,7 @@ import os
 import threading
 import warnings
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from tritonmm import gpu as gpus
@@ -43,18 +44,19 @@ class Tables:
         for rows in layers:
             # Of one table, what was measured with this Triton first, and then the newest.
             for row in sorted(sorted(rows, key=lambda row: row.date, reverse=True), key=lambda r: r.triton != _TRITON):
-                self._exact.setdefault(row.problem, []).append(row)
+                self._exact.setdefault(_as_bf16(row.problem), []).append(row)
                 self._near.setdefault((_kind(row.problem), *_bits(row.problem)), []).append(row)
 
     def exact(self, problem: Problem) -> list[Row]:
-        """The rows of a problem, the one to be preferred first."""
-        return self._exact.get(problem, [])
+        """The rows of a problem, the one to be preferred first, and then those of its like in bf16 or fp16: all of the
+        kernels take as long for either."""
+        return sorted(self._exact.get(_as_bf16(problem), ()), key=lambda row: row.problem != problem)
 
     def near(self, problem: Problem) -> list[Row]:
         """The `NEAREST` rows of problems of the same kind, each size at most `NEAR` times larger or smaller.
 
-        The nearest comes first. Of the same kind are those of the same dtypes, precision, layout and epilogue, aligned
-        or not in the same places, and of a batch of the same number of bits.
+        The nearest comes first. Of the same kind are those of the same dtypes, fp16 being bf16's, precision, scales,
+        layout and epilogue, aligned or not in the same places, and of a batch of the same number of bits.
         """
         if not problem.flops:
             return []
@@ -152,10 +154,17 @@ def _key(row: Row) -> tuple[Problem, str]:
     return row.problem, row.triton
 
 
+def _as_bf16(problem: Problem) -> Problem:
+    """The problem with bf16 in the place of fp16."""
+    a, b, out = ("bf16" if x == "fp16" else x for x in (problem.dtype, problem.b_dtype, problem.out_dtype))
+    return replace(problem, dtype=a, b_dtype=b, out_dtype=out)
+
+
 def _kind(problem: Problem) -> tuple:
-    p = problem
+    p = _as_bf16(problem)
     aligned = tuple(x == 16 for x in (p.a_alignment, p.b_alignment, p.out_alignment))
-    return p.dtype, p.out_dtype, p.precision, p.layout, p.epilogue, aligned, p.batch.bit_length()
+    dtypes = p.dtype, p.b_dtype, p.out_dtype, p.precision, p.scales, p.group
+    return *dtypes, p.layout, p.epilogue, aligned, p.batch.bit_length()
 
 
 def _bits(problem: Problem) -> Iterator[int]:
