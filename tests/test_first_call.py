@@ -226,6 +226,7 @@ def test_while_another_thread_captures(user, device):
     """Measuring asks for events and memory and compiles, which must not break the capture."""
     a, b = operands(device, 640, 384, 256)
     graph, x = torch.cuda.CUDAGraph(), torch.zeros(8, device=device)
+    torch.cuda.empty_cache()  # so that memory is asked of CUDA
     with torch.cuda.graph(graph):
         x += 1
         thread = threading.Thread(target=first_call.tune, args=(a, b))

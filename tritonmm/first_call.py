@@ -46,24 +46,27 @@ def tune(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> N
 
 
 def _tune(a, b, out) -> None:
+    from tritonmm.launch import capture
     from tritonmm.plan import INTERPRETED, plan_for
 
     try:
-        shape = (*a.shape[:-1], b.shape[-1])
-        scratch = (
-            a.new_empty(shape)
-            if out is None
-            else torch.empty_strided(shape, out.stride(), dtype=out.dtype, device=out.device)
-        )
-        problem = products.problem_of(a, b, scratch if out is None else out, products.BARE)
-        gpu = gpu_of(a.device)
-        kernel = "tile" if INTERPRETED else ""
-        known = best(problem, gpu, kernel)
-        if known.is_measured:
-            products.adopt(a, b, out, known.config)
-            return
-        configs = list(timed(problem, gpu, kernel))[:MEASURED]
-        times = _times([plan_for(problem, config, a.device) for config in configs], a, b, scratch)
+        # A capture of another thread forbids, to all that are not relaxed, what allocates or compiles.
+        with capture.relaxed():
+            shape = (*a.shape[:-1], b.shape[-1])
+            scratch = (
+                a.new_empty(shape)
+                if out is None
+                else torch.empty_strided(shape, out.stride(), dtype=out.dtype, device=out.device)
+            )
+            problem = products.problem_of(a, b, scratch if out is None else out, products.BARE)
+            gpu = gpu_of(a.device)
+            kernel = "tile" if INTERPRETED else ""
+            known = best(problem, gpu, kernel)
+            if known.is_measured:
+                products.adopt(a, b, out, known.config)
+                return
+            configs = list(timed(problem, gpu, kernel))[:MEASURED]
+            times = _times([plan_for(problem, config, a.device) for config in configs], a, b, scratch)
     except torch.OutOfMemoryError:
         return
     us, config = min(zip(times, configs, strict=True), key=lambda pair: pair[0])
@@ -85,10 +88,7 @@ def _is_measurable(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def _times(plans: list, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> list[float]:
     """Microseconds of each plan on the current stream, infinite for one that fails."""
-    from tritonmm.launch import capture
-
-    # A capture of another thread forbids, to all that are not relaxed, what allocates or compiles.
-    with torch.cuda.device(a.device), capture.relaxed():
+    with torch.cuda.device(a.device):
         first = []
         for plan in plans:
             try:

@@ -1,7 +1,8 @@
 """Calls that CUDA forbids while a graph is captured anywhere in the process, made without harm to the capture.
 
 Loading a module or asking for an event is "potentially unsafe": in CUDA's default capture mode it fails, and
-invalidates the capture, of another thread too. A thread in relaxed mode may make such calls; torch allocates like that.
+invalidates the capture, of another thread too. A thread in relaxed mode may make such calls; torch allocates like that,
+but only in a thread that captures itself.
 """
 
 import contextlib
