@@ -86,8 +86,11 @@ def hopper_cases():
         yield case(blocks, layout="nt")
         gpu, problem, config = case(blocks, split_k=4)
         yield (gpu, problem, config) if config.fits(problem, gpu) else case(blocks)  # two strips are not split
-    for m in (100, 185, 1000):  # a rest behind whole boxes, a shift and boxes; the rest of 4000 is alone
-        yield case((128, 64, 64, 8, 4), m=m, layout="nt")
+    for blocks in ((128, 64, 64, 8, 4), (64, 160, 64, 7, 4), (192, 64, 64, 6, 12), (128, 256, 64, 4, 8)):
+        for m in (100, 185, 257):  # rests behind whole boxes and alone, shifts; of 4000 rows some come in boxes
+            yield case(blocks, m=m, layout="nt", split_tail=1 + 2 * (blocks[1] == 256))
+    for m in (20, 100):
+        yield case((64, 64, 128, 6, 4), m=m, layout="nt")
     for blocks in ((128, 256, 64, 4, 8), (192, 128, 64, 5, 12)):
         yield case(blocks, layout="tn")
     for blocks in ((256, 128, 64, 4, 8), (64, 256, 64, 5, 8)):

@@ -473,7 +473,6 @@ def rows_loaded(tiling, m, tile):
     ("m", "blocks", "epilogue", "split_tail", "beyond"),
     [  # beyond: rows outside of the matrix that are asked for
         (1, (64, 64, 64, 8, 4), Epilogue(), 1, 7),
-        (24, (64, 64, 64, 8, 4), Epilogue(), 1, 8),
         (33, (64, 64, 128, 6, 4), Epilogue(), 1, 7),
         (88, (128, 64, 64, 8, 4), Epilogue(), 1, 8),
         (100, (128, 64, 64, 8, 4), Epilogue(), 1, 4),
@@ -483,11 +482,12 @@ def rows_loaded(tiling, m, tile):
         (185, (192, 64, 64, 6, 12), Epilogue(), 1, 0),
         (185, (192, 64, 64, 6, 12), Epilogue(c=True), 1, 7),
         (257, (192, 64, 64, 6, 12), Epilogue(), 1, 7),
-        (272, (192, 64, 64, 6, 12), Epilogue(c=True), 1, 0),
         (320, (192, 64, 64, 6, 12), Epilogue(c=True), 1, 0),
         (257, (128, 128, 64, 6, 8), Epilogue(), 2, 7),
         (1000, (128, 256, 64, 4, 8), Epilogue(), 1, 24),
-        (1025, (128, 256, 64, 4, 8), Epilogue(), 1, 7),
+        (1025, (128, 256, 64, 4, 8), Epilogue(), 1, 31),
+        (513, (128, 256, 64, 4, 8), Epilogue(), 1, 31),
+        (385, (128, 256, 64, 4, 8), Epilogue(), 1, 7),
     ],
 )
 def test_ragged_tiles_ask_for_the_rows_that_are_there_and_few_others(m, blocks, epilogue, split_tail, beyond):

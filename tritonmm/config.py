@@ -217,11 +217,7 @@ def _operands_reason(problem: Problem, gpu: Gpu) -> str:
     p = problem
     if "fp8e4m3" in (p.dtype, p.b_dtype) and gpu.is_nvidia and gpu.capability < 89:
         return f"dtype is {p.dtype}, {p.b_dtype}; fp8e4m3 needs sm_89, {gpu.name} is {gpu.arch}"
-    return _scales_reason(p)
-
-
-def _scales_reason(problem: Problem) -> str:
-    return f"batch is {problem.batch}; scales are those of one product" if problem.scales and problem.batch > 1 else ""
+    return f"batch is {p.batch}; scales are those of one product" if p.scales and p.batch > 1 else ""
 
 
 def _accumulator_limit(config: Config, problem: Problem, gpu: Gpu) -> int:
@@ -247,7 +243,7 @@ def _hopper_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     """The warp-specialised kernel: what TMA can address, and tiles that its consumers can divide."""
     if gpu.capability != 90:
         return f"the hopper kernel needs sm_90; {gpu.name} is {gpu.arch}"
-    if reason := _wgmma_reason(problem) or _tma_reason(config, problem):
+    if reason := _wgmma_reason(problem, gpu) or _tma_reason(config, problem):
         return reason
     steps = -(-problem.k // config.block_k)
     for name in ("split_k", "split_tail"):
@@ -299,7 +295,7 @@ def _hopper_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     return _shared_reason(config, problem, gpu)
 
 
-def _wgmma_reason(problem: Problem) -> str:
+def _wgmma_reason(problem: Problem, gpu: Gpu) -> str:
     """What wgmma multiplies: operands of 2 bytes as they lie, others where K is the contiguous dimension."""
     p = problem
     if p.element_bytes != p.b_element_bytes:
@@ -312,7 +308,7 @@ def _wgmma_reason(problem: Problem) -> str:
         return f"group is {p.group}; the hopper kernel scales 128 elements of K"
     if p.grouped and p.dtype not in FP8:
         return f"dtype is {p.dtype} with {p.scales} scales; the hopper kernel scales groups of fp8"
-    return _scales_reason(p)
+    return _operands_reason(p, gpu)
 
 
 def _persistent_reason(config: Config, problem: Problem, gpu: Gpu) -> str:

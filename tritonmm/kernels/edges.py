@@ -5,11 +5,12 @@ were slower than whole ones and held up all others: 257x4096x4096 took 30.1 us, 
 tiles, autotune/results/h200-edges.csv). Hence, from the cheapest on:
 
 absent    A consumer with no rows left asks for none and, if it has registers for that, multiplies nothing.
-rest      What is left is few rows more than nothing, or than some whole boxes of 32, so that a box of 8, 16 or 32 of
-          which at most 7 are not there holds them: they come in that box, which has a descriptor of its own.
-shifts    Else a consumer begins earlier, so that its last row is the last of the matrix: the rows before its own are
-          those of another consumer, which writes the same bits to them. That is for few tiles along M; it is no option
-          where two must not write the same row.
+rest      With few tiles along M: if what is left is few rows more than nothing, or than some whole boxes of 32, so that
+          a box of 8, 16 or 32 of which at most 7 are not there holds them, they come in that box, which has a
+          descriptor of its own.
+shifts    Else, with few tiles, a consumer begins earlier, so that its last row is the last of the matrix: the rows
+          before its own are those of another consumer, which writes the same bits to them. It is no option where two
+          must not write the same row.
 boxes     Else the rows come in boxes of `Tiling.edge`, and no box is wholly outside.
 
 What the buffer's other rows hold is multiplied too, whatever it is: a row of A counts for the same row of the output

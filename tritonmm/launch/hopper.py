@@ -24,8 +24,9 @@ ROUNDS = {"round_f32_to_tf32": True} if "round_f32_to_tf32" in signature(TensorD
 positive operands too small; so it is with a Triton that cannot say this, 3.6 for one."""
 
 FEW_TILES = 4
-"""Of more tiles along M the last has no rows of others: the time it takes matters less there than rows that are written
-twice, which made large products up to 2% slower, see autotune/results/h200-overlaps.csv."""
+"""Of more tiles along M the last has no rows of others, and no box of its own size: the time it takes matters less
+there than rows that are written twice, which made large products up to 2% slower, see
+autotune/results/h200-overlaps.csv, and than the loader's registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +135,16 @@ def _edge(problem: Problem, config: Config, rows: int, mixed: bool) -> tuple[int
     panels = config.block_k * p.element_bytes // 128 if p.layout[0] == "n" else 0
     edge = 32 if p.m < rows else rows
     rest = max(8, 1 << (p.m % edge - 1).bit_length())
+    few = p.m <= FEW_TILES * config.block_m
     # With more panels and consumers the loader would spill its 24 registers.
     loads = panels == 1 or (panels == 2 and rows == config.block_m)
-    if loads and p.m % edge and rest < edge and rest - p.m % edge < 8:
+    if few and loads and p.m % edge and rest < edge and rest - p.m % edge < 8:
         return edge, rest, False
     # Rows that two consumers write must have the same bits; C may be the output, and scales of 128 rows lie still.
     once = p.epilogue.c or mixed or p.scales == "128x1"
     # Nor may TMA begin within 16 bytes along a line: that is an illegal instruction.
     unaligned = p.layout[0] == "t" and p.m * p.element_bytes % 16 > 0
-    shifts = rows < p.m <= FEW_TILES * config.block_m and not once and not unaligned
+    shifts = few and rows < p.m and not once and not unaligned
     if shifts or p.m % rows == 0:
         return rows, 0, shifts
     # Four boxes of a tile are as many as the loader issues in the time of a step.
