@@ -353,8 +353,8 @@ def _skinny_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     if problem.scales and (problem.scales not in ("row", "1x1") or streams_a(config)):
         return f"scales are {problem.scales}; the skinny kernel takes those of each row of the weights, if B is those"
     narrow, wide = sorted((config.block_m, config.block_n))
-    if problem.grouped and narrow == 1 and problem.group % 16:
-        return f"group is {problem.group}; on CUDA cores 16 weights share a load of their scale"
+    if problem.grouped and narrow == 1 and config.block_k < 16:
+        return f"block_k is {config.block_k}; on CUDA cores 16 weights share a load of their scale"
     if reason := (_operands_reason(problem, gpu) if narrow == 1 else _dot_reason(config, problem, gpu)):
         return reason
     steps = max(1, -(-problem.k // config.block_k))

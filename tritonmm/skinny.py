@@ -37,7 +37,8 @@ GATHER_US = 2.1
 """What it costs that parts of a tile meet: stores, a count and loads, one after the other."""
 
 GROUPED_US = 1.2
-"""What the scales of groups of K take, whatever the product: autotune/results/h200-weights-2.csv."""
+"""What the scales of groups of K take, whatever the product: autotune/results/h200-weights-2.csv, on tensor cores. On
+CUDA cores, for one row, they took -0.1 to 6 us: h200-dtypes-6.csv."""
 
 GATHER_BANDWIDTH = 50e9
 """Bytes/s at which the one program that arrives last reads the sums of all parts."""
@@ -107,7 +108,7 @@ def _candidates(problem: Problem, gpu: Gpu):
         blocks = (wide, narrow) if swapped else (narrow, wide)
         return Config("skinny", *blocks, *rest, order=RowMajor())
 
-    if min(p.m, p.n) <= 1 and (not p.grouped or (p.layout[1] == "t" and p.group % 16 == 0 and not swapped)):
+    if min(p.m, p.n) <= 1 and (not p.grouped or (p.layout[1] == "t" and not swapped)):
         if p.layout[0] == "n" if swapped else p.layout[1] == "t":
             # A step of all warps is one row of 16-byte loads: X is then loaded in the layout of W. Two stages at least:
             # ptxas defers loads into registers to where they are used, and one or two a thread remain in flight.

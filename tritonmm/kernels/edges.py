@@ -2,12 +2,11 @@
 
 TMA fills what lies outside of a tensor with zeros, and takes longer for it than for reading. Programs with one row left
 were slower than whole ones and held up all others: 257x4096x4096 took 30.1 us, 384x4096x4096 22.6 us (bf16, 128 x 128
-tiles, autotune/results/h200-edges.csv). Hence, from the cheapest on:
+tiles, autotune/results/h200-edges.csv). Hence, the first that is possible:
 
 absent    A consumer with no rows left asks for none and, if it has registers for that, multiplies nothing.
-rest      With few tiles along M: if what is left is few rows more than nothing, or than some whole boxes of 32, so that
-          a box of 8, 16 or 32 of which at most 7 are not there holds them, they come in that box, which has a
-          descriptor of its own.
+rest      With few tiles along M: rows that a box of 8, 16, 32 or 64 holds, of which at most 7 are not there, come in
+          that box, which has a descriptor of its own; behind boxes of 32 if A has fewer rows than a consumer's block.
 shifts    Else, with few tiles, a consumer begins earlier, so that its last row is the last of the matrix: the rows
           before its own are those of another consumer, which writes the same bits to them. It is no option where two
           must not write the same row.

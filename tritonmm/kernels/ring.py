@@ -10,7 +10,7 @@ Why a waiter is never lapped (a parity tells only neighbouring phases apart): `f
 complete use u + S before the loader has seen every consumer release use u, hence after each of them
 passed its wait for use u; `empty[s]` cannot complete use u + S before the loader itself has filled it.
 
-Why there is no deadlock: loader and consumers derive the same items and K ranges from the same
+Why there is no deadlock: loader and consumers derive the same items and K steps from the same
 arguments, so the uses are totally ordered. Filling use u needs only releases of use u - S;
 releasing use u needs only the fills of u and u + 1, since a stage is released one step late, while
 the wgmma of the next one runs, and the last one of an item right after its loop. So S >= 2

@@ -25,8 +25,8 @@ positive operands too small; so it is with a Triton that cannot say this, 3.6 fo
 
 FEW_TILES = 4
 """Of more tiles along M the last has no rows of others, and no box of its own size: the time it takes matters less
-there than rows that are written twice, which made large products up to 2% slower, see
-autotune/results/h200-overlaps.csv, and than the loader's registers."""
+there than rows that are written twice, which made large products up to 2% slower (autotune/results/h200-overlaps.csv);
+and a box of its own made kernels of the largest tiles spill registers under Triton 3.9."""
 
 
 @dataclass(frozen=True, slots=True)

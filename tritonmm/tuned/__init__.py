@@ -48,8 +48,8 @@ class Tables:
                 self._near.setdefault((_kind(row.problem), *_bits(row.problem)), []).append(row)
 
     def exact(self, problem: Problem) -> list[Row]:
-        """The rows of a problem, the one to be preferred first, and then those of its like in bf16 or fp16: all of the
-        kernels take as long for either."""
+        """The rows of a problem, the one to be preferred first, and then those of its like in bf16 or fp16: wgmma and
+        loads take as long for either."""
         return sorted(self._exact.get(_as_bf16(problem), ()), key=lambda row: row.problem != problem)
 
     def near(self, problem: Problem) -> list[Row]:
@@ -155,7 +155,9 @@ def _key(row: Row) -> tuple[Problem, str]:
 
 
 def _as_bf16(problem: Problem) -> Problem:
-    """The problem with bf16 in the place of fp16."""
+    """The problem with bf16 in the place of fp16. Weights of a byte are converted to either in ways of their own."""
+    if problem.b_dtype != problem.dtype:
+        return problem
     a, b, out = ("bf16" if x == "fp16" else x for x in (problem.dtype, problem.b_dtype, problem.out_dtype))
     return replace(problem, dtype=a, b_dtype=b, out_dtype=out)
 
