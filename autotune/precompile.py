@@ -43,7 +43,6 @@ def precompile(problem: Problem, config: Config, gpu: Gpu) -> None:
     """
     driver.set_active(Elsewhere(gpu))
     meta = torch.device("meta")
-    scales = {"scales": space.scales(problem, meta)} if problem.scales else {}
-    kernels = bind(problem, config, gpu, meta).kernels(*space.operands(problem, meta), **scales)
-    for kernel, arguments, options in kernels:
+    plan, scales = bind(problem, config, gpu, meta), space.scales(problem, meta)
+    for kernel, arguments, options in plan.kernels(*space.operands(problem, meta), scales=scales):
         kernel.warmup(*arguments, grid=(1,), **options)

@@ -48,8 +48,7 @@ def here(problem, config) -> None:
     workspace.flags = lambda count, device: torch.zeros(count, dtype=torch.int32)
     plan = plans.bind(problem, config, H200, cuda)
     cpu = torch.device("cpu")
-    scales = {"scales": space.scales(problem, cpu)} if problem.scales else {}
-    for kernel, arguments, options in plan.kernels(*space.operands(problem, cpu), **scales):
+    for kernel, arguments, options in plan.kernels(*space.operands(problem, cpu), scales=space.scales(problem, cpu)):
         kernel.warmup(*arguments, grid=(1,), **options)
 
 

@@ -346,16 +346,9 @@ def test_weights_of_a_byte_with_scales(dtypes, scales, split_k, device):
             m=m, n=n, k=k, dtype=dtype, b_dtype=b_dtype, scales=scales, layout=layout, group=64,
             a_alignment=1, b_alignment=1,
         )  # fmt: skip
+        shapes = ((1, 128, 4), (1, 256, 4), (16, 64, 4), (16, 64, 2), (16, 32, 2), (64, 64, 4))
         deep = ((16, 128, 2), (16, 256, 2)) if scales == "row" else ()
-        for narrow, block_k, warps in (
-            (1, 128, 4),
-            (1, 256, 4),
-            (16, 64, 4),
-            (16, 64, 2),
-            (16, 32, 2),
-            (64, 64, 4),
-            *deep,
-        ):
+        for narrow, block_k, warps in shapes + deep:
             if narrow >= m or narrow > 1:
                 wide, parts = max(narrow, 32), min(split_k, -(-k // block_k))
                 config = Config("skinny", narrow, wide, block_k, 2, warps, parts)

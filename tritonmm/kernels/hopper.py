@@ -27,7 +27,7 @@ wait for the end of the other grid before they touch memory. Launch after launch
 (1024^3 bf16 takes 5.8 us, H200, 2026-11-21). Cooperative grids, those with split tiles, start in turn.
 
 Strips. A consumer's columns are one block or two, each a power of two wide with a wgmma and an
-accumulator of its own: 256, 128 + 64, 128 + 32. The larger tiles move fewer bytes for each product
+accumulator of its own: 256, 128 + 128, 128 + 64. The larger tiles move fewer bytes for each product
 (192 x 256 reads 22% less through L2 than 128 x 256), and more shapes of tiles leave fewer SMs idle in
 the last wave. Strips of 32 pay only where memory is the limit, as for few rows, and less never: each
 reads the rows of A again from shared memory.
