@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from tritonmm.gpu import Gpu
+from tritonmm.launch import workspace
 from tritonmm.problem import Problem
 
 MOST_SETS = 1024
@@ -192,6 +193,7 @@ class GraphReplay:
 
     def __init__(self, launch: Callable, sets: Sequence[tuple[torch.Tensor, ...]]):
         self.sets = sets  # the graph has their addresses only
+        self.flags = workspace.Reserve(sets[0][0].device)
         # Compiling, loading and workspaces are done with before the capture, on a stream as it uses one.
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -212,7 +214,7 @@ class GraphReplay:
         self.launches = launch_count(once, len(sets))
         self.seconds = once * self.launches
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with workspace.borrowed(self.flags), torch.cuda.graph(self.graph):
             for i in range(self.launches):
                 launch(*sets[i % len(sets)])
         self.graph.replay()  # the first replay uploads the graph
@@ -235,7 +237,7 @@ class GraphReplay:
         """Give the graph and its memory back."""
         torch.cuda.synchronize()
         self.graph.reset()
-        self.sets = ()
+        self.sets, self.flags = (), None
 
 
 def _event() -> torch.cuda.Event:

@@ -311,6 +311,9 @@ def weights_cases():
             problem = Problem.dense(blocks[0], n, 4096, layout="nt", **fields)
             if config.fits(problem, h200):
                 yield h200, problem, config
+    for m, blocks in ((5, (16, 128, 256, 4, 8)), (20, (32, 128, 128, 4, 8)), (33, (64, 192, 128, 5, 12))):
+        problem = Problem.dense(m, 4096, 4096, layout="nt", **KINDS["bf16-int8"])
+        yield h200, problem, Config("weights", *blocks, persistent=True, order=orders.RowMajor())
     for order in ("split-merge:8", "swizzle-merge:16,8@n", "hilbert"):
         problem = Problem.dense(100, 4096, 4096, layout="nt", **KINDS["bf16-int8"])
         yield h200, problem, Config("weights", 64, 128, 128, 6, 8, persistent=True, order=orders.parse(order))

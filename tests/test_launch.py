@@ -6,6 +6,7 @@ their own. Triton's C launcher is replaced by one that writes down what it is ca
 
 import contextlib
 import gc
+import math
 import os
 import subprocess
 import sys
@@ -58,6 +59,10 @@ CASES["skinny, transposed"] = Problem(136, 7, 256), replace(SKINNY, block_m=64, 
 SLICED = Config("sliced", 64, 64, 16, 4, 2)
 EXACT = Problem(70, 136, 256, layout="nt", dtype="fp32", epilogue=EVERYTHING)
 CASES["sliced"] = replace(EXACT, epilogue=Epilogue()), SLICED
+WEIGHTS = Config("weights", 64, 128, 128, 4, 8, persistent=True)
+for rows in (64, 33):  # whole blocks, boxes
+    problem = Problem.dense(rows, 256, 256, layout="nt", b_dtype="int8")
+    CASES[f"weights, {rows} rows"] = problem, WEIGHTS
 CASES["sliced, split K"] = EXACT, replace(SLICED, split_k=3)
 if HAS_CLUSTERS:
     CASES["hopper, cluster"] = Problem(256, 264, 128, layout="nt"), CLUSTER
@@ -94,7 +99,7 @@ def operands(problem, **where):
     p = problem
     batch = () if p.batch == 1 else (p.batch,)
     a = tensor((*batch, p.m, p.k), DTYPES[p.dtype], p.layout[0], **where)
-    b = tensor((*batch, p.k, p.n), DTYPES[p.dtype], p.layout[1], **where)
+    b = tensor((*batch, p.k, p.n), DTYPES[p.b_dtype], p.layout[1], **where)
     out = tensor((*batch, p.m, p.n), DTYPES[p.out_dtype], **where)
     c = tensor((p.m, 1), torch.float32) if p.epilogue.c else None
     bias = torch.zeros(p.n, dtype=DTYPES[p.dtype]) if p.epilogue.bias else None
@@ -369,59 +374,6 @@ def test_a_bound_holds_in_threads():
     assert len(table) == len(bounded.entries) == 16
 
 
-class Streams:
-    """What `workspace` asks of torch.cuda, for one thread."""
-
-    def __init__(self, monkeypatch):
-        self.stream, self.capturing, self.done = 1, False, False
-        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
-        monkeypatch.setattr(torch.cuda, "Event", lambda: self)
-        monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: self.stream, raising=False)
-        self.flags = workspace._Flags(torch.device("cpu"))
-
-    def record(self):
-        assert not self.capturing
-
-    def query(self):
-        return self.done
-
-    def take(self, count, stream=1, capturing=False):
-        self.stream, self.capturing = stream, capturing
-        found = self.flags.take(count)
-        assert not found.count_nonzero()
-        return set(range(found.data_ptr(), found.data_ptr() + 4 * count, 4)), found
-
-
-def test_streams_keep_flags_of_their_own(monkeypatch):
-    streams = Streams(monkeypatch)
-    first, _ = streams.take(100, stream=1)
-    second, _ = streams.take(100, stream=2)
-    assert not first & second
-    assert streams.take(100, stream=1)[0] == first
-    assert len(streams.take(5000, stream=1)[0]) == 5000
-
-
-def test_captured_launches_share_no_flags(monkeypatch):
-    streams = Streams(monkeypatch)
-
-    def in_reserve(x):
-        reserve = streams.flags.reserve
-        return reserve is not None and 0 <= x.data_ptr() - reserve.data_ptr() < 4 * workspace.RESERVE
-
-    assert not in_reserve(streams.take(100, capturing=True)[1])  # there is none yet: cleared in the graph
-    assert not in_reserve(streams.take(100)[1])
-    assert not in_reserve(streams.take(100, capturing=True)[1])  # nobody knows whether it is cleared
-    streams.done = True
-    taken = set()
-    for count in (100, 1, 1000):
-        mine, found = streams.take(count, capturing=True)
-        assert in_reserve(found)
-        assert found.data_ptr() % 16 == 0
-        assert not mine & taken
-        taken |= mine
-    assert not in_reserve(streams.take(workspace.RESERVE, capturing=True)[1])  # too little is left
-
-
 def test_relaxed_mode_is_left_as_it_was_found(monkeypatch):
     modes = []
 
@@ -498,3 +450,34 @@ def test_ragged_tiles_ask_for_the_rows_that_are_there_and_few_others(m, blocks, 
     assert set(range(m)) <= {row for _, first, rows in asked for row in range(first, first + rows)}
     assert sum(max(first + rows - m, 0) for _, first, rows in asked) == beyond
     assert min(first for _, first, _ in asked) == 0
+
+
+@compiled
+@pytest.mark.skipif(not HAS_CLUSTERS, reason="this Triton has no clusters")
+@pytest.mark.parametrize("cluster", ["", "m", "n"])
+@pytest.mark.parametrize(("block_m", "block_n", "warps"), [(256, 256, 8), (384, 128, 12), (128, 384, 12)])
+def test_a_stage_expects_the_bytes_that_its_buffers_hold(block_m, block_n, warps, cluster):
+    config = Config("hopper", block_m, block_n, 64, 3, warps, persistent=True, cluster=cluster)
+    problem = Problem(4096, 4096, 4096, layout="nt")
+    if not config.fits(problem, gpus.spec("h200")):
+        pytest.skip("too large for its programs")
+    tiling = plan_of(problem, config).tiling
+    a = tiling.consumers_m * math.prod(tiling.a_block) // tiling.ctas_m
+    b = tiling.consumers_n * sum(map(math.prod, tiling.b_blocks)) // tiling.ctas_n
+    assert tiling.stage_bytes == 2 * (a + b)
+    assert sum(tiling.strips) == tiling.cols
+    assert tiling.cta_cols % tiling.cta_piece_cols == 0
+
+
+@compiled
+@pytest.mark.parametrize("block_m", [16, 32, 64])
+def test_few_activations_come_in_two_boxes_at_most(block_m):
+    for m in range(1, 2 * block_m):
+        problem = Problem.dense(m, 4096, 4096, layout="nt", b_dtype="int8", scales="row")
+        streaming = plan_of(problem, Config("weights", block_m, 128, 128, 4, 8, persistent=True)).streaming
+        asked = streaming.all_rows or block_m
+        if streaming.all_rows:
+            assert streaming.x_box == [1, streaming.edge, 64]
+            assert asked == m // streaming.edge * streaming.edge + streaming.rest < block_m + streaming.rest
+            assert m <= asked < m + 8
+        assert streaming.stage_bytes == (128 + 2 * asked) * 128

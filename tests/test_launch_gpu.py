@@ -205,13 +205,13 @@ def test_captured_launches_take_cleared_flags_from_the_reserve(device, monkeypat
     for graph in graphs:
         with torch.cuda.graph(graph):
             product.launch(plan)
-    assert workspace._DEVICES[device].taken > 0
-    assert not workspace._DEVICES[device].reserve.count_nonzero()
+    assert workspace._DEVICES[device].reserve.taken > 0
+    assert not workspace._DEVICES[device].reserve.flags.count_nonzero()
     for graph in graphs * 2:
         product.poison()
         graph.replay()
         assert product.right()
-    assert not workspace._DEVICES[device].reserve.count_nonzero()
+    assert not workspace._DEVICES[device].reserve.flags.count_nonzero()
 
 
 @every_config

@@ -55,7 +55,7 @@ def shared_bytes(config: Tile, problem: Problem) -> int:
 
 def resident(config: Tile, problem: Problem) -> int:
     """Programs that an SM holds, at most 2: of sm_90's 228 KiB, one is the system's for each."""
-    small = (config.block_m, config.block_n) == (16, 128)  # of others half of an SM's registers are too few
+    small = config.block_n == 128 and config.block_m <= 32  # of others half of an SM's registers are too few
     return 2 if small and 2 * (shared_bytes(config, problem) + 1024) <= 228 * 1024 else 1
 
 

@@ -36,6 +36,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from tritonmm.kernels import edges
 from tritonmm.kernels.dequantize import dequantized
 from tritonmm.kernels.epilogue import split_columns
 from tritonmm.kernels.gluon_api import barrier, let_next_grid_start, tma_load, wait_for_previous_grid
@@ -70,8 +71,13 @@ class Streaming:
     divisor: int = 1
     order: str = "row-major"
     along: str = "m"
+    edge: int = 0
+    rest: int = 0
+    all_rows: int = 0
 
     ctas = 1  # of a program
+    a_policy = None
+    panel = 64
 
     @property
     def rows(self):
@@ -106,6 +112,18 @@ class Streaming:
         return [1, self.block_c, self.block_k]
 
     @property
+    def x_box(self):
+        return [1, self.edge, self.panel] if self.all_rows else self.x_block
+
+    @property
+    def edge_block(self):
+        return [1, self.rest, self.panel]
+
+    @property
+    def edge_shared(self):
+        return gl.NVMMASharedLayout.get_default_for(self.edge_block, self.dtype)
+
+    @property
     def w_shared(self):
         return gl.NVMMASharedLayout.get_default_for(self.w_block, self.w_dtype)
 
@@ -115,7 +133,7 @@ class Streaming:
 
     @property
     def stage_bytes(self):
-        return (self.block_r + 2 * self.block_c) * self.block_k
+        return (self.block_r + 2 * (self.all_rows or self.block_c)) * self.block_k
 
     @property
     def piece_cols(self):
@@ -178,7 +196,7 @@ def origin(tile, schedule, S: gl.constexpr):
 
 
 @gluon.jit
-def load(a_desc, b_desc, ring, schedule, S: gl.constexpr):
+def load(a_desc, b_desc, edge_desc, ring, schedule, S: gl.constexpr):
     """The loader: brings both operands of every step of the share into the ring."""
     w_bufs, x_bufs, empty, full = ring
     CONSUMERS: gl.constexpr = S.consumers
@@ -198,7 +216,10 @@ def load(a_desc, b_desc, ring, schedule, S: gl.constexpr):
             mbarrier.expect(bar, S.stage_bytes)
             for i in gl.static_range(CONSUMERS):
                 tma_load(b_desc, [0, row + i * S.rows, k], bar, w_bufs.index(stage * CONSUMERS + i), None)
-            tma_load(a_desc, [0, col, k], bar, x_bufs.index(stage), None)
+            if S.all_rows:
+                edges.load(a_desc, edge_desc, 0, col, 1, k, bar, x_bufs.index(stage), S)
+            else:
+                tma_load(a_desc, [0, col, k], bar, x_bufs.index(stage), None)
             stage, phase = next_use(stage, phase, S.num_stages)
 
 
@@ -377,12 +398,13 @@ RUNTIME_INTEGERS = [
 @gluon.jit(do_not_specialize=RUNTIME_INTEGERS)
 def weights_kernel(
     a_desc, b_desc, out, stride_om, stride_on, alpha, beta, bias, c, stride_cm, stride_cn,
-    m, n, launched, tiles_m, tiles_n, steps, table, factors, workspace, flags, scale_b, stride_sn, stride_sk,
+    m, n, launched, tiles_m, tiles_n, steps, table, factors, workspace, flags, edge_desc, scale_b, stride_sn, stride_sk,
     S: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """out[m, n] = alpha * sum over k of X[m, k] * W[n, k] * scale + bias[n] + beta * c[m, n], rounded once.
 
-    a_desc, b_desc: descriptors of X, in blocks of block_c rows, and of W, in blocks of a consumer's rows; `launched` is
+    a_desc, b_desc: descriptors of X, in blocks of block_c rows or boxes, and of W, in blocks of a consumer's rows;
+    edge_desc: of X in its last box, where `S` has one. `launched` is
     the order's number of indices for tiles_m x tiles_n, `steps` the K steps of a tile. Grid: at most as many programs
     as there are steps of all tiles. scale_b, fp32, is read at its strides along the rows of W and groups of K.
     workspace: two tiles for each program; flags: one, its lower 31 bits zero, for each index and consumer.
@@ -415,7 +437,7 @@ def weights_kernel(
             [
                 (consume, (output, addends, ring, schedule, scratch, scales, 0, S)),
                 (consume, (output, addends, ring, schedule, scratch, scales, 1, S)),
-                (load, (a_desc, b_desc, ring, schedule, S)),
+                (load, (a_desc, b_desc, edge_desc, ring, schedule, S)),
             ],
             [4, 1],
             [REGISTERS, 24],
@@ -427,7 +449,7 @@ def weights_kernel(
                 (consume, (output, addends, ring, schedule, scratch, scales, 0, S)),
                 (consume, (output, addends, ring, schedule, scratch, scales, 1, S)),
                 (consume, (output, addends, ring, schedule, scratch, scales, 2, S)),
-                (load, (a_desc, b_desc, ring, schedule, S)),
+                (load, (a_desc, b_desc, edge_desc, ring, schedule, S)),
             ],
             [4, 4, 1],
             [REGISTERS, REGISTERS, 24],

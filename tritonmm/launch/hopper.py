@@ -74,7 +74,7 @@ class HopperPlan(Plan):
         # The parts of a split tile wait for each other: a cooperative grid is resident as a whole, or not started.
         options = {
             "num_warps": 4, "num_ctas": tiling.ctas, "maxnreg": tiling.registers,
-            "launch_cooperative_grid": self.split > 0, "launch_pdl": not self.split,
+            "launch_cooperative_grid": self.split > 0, "launch_pdl": True,
         }  # fmt: skip
         return arguments, options
 
@@ -85,6 +85,7 @@ def _tiling(
     name, _, along = order
     consumers_m, consumers_n = consumer_grid(config)
     piece_cols, buffers = output_buffers(config, problem)
+    ctas_n = 2 if config.cluster == "n" else 1  # a tiling's columns are those of both CTAs
     rows = config.block_m // consumers_m
     edge, rest, shifts = _edge(problem, config, rows, mixed)
     return Tiling(
@@ -96,10 +97,10 @@ def _tiling(
         out_dtype=GLUON_DTYPES[problem.out_dtype],
         consumers_m=consumers_m,
         consumers_n=consumers_n,
-        strips=consumer_strips(config),
+        strips=tuple(ctas_n * strip for strip in consumer_strips(config)),
         a_transposed=problem.layout[0] == "t",
         b_transposed=problem.layout[1] == "t",
-        piece_cols=piece_cols,
+        piece_cols=ctas_n * piece_cols,
         out_buffers=buffers,
         store="tma" if problem.out_alignment == 16 else "staged",
         scaled=problem.epilogue.scaled,

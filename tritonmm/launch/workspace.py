@@ -7,7 +7,10 @@ flags, which it clears itself; a captured launch may be replayed anywhere, so ea
 own for ever, from a reserve, and where that is spent, or not known to be cleared, clears them in the graph.
 """
 
+import contextlib
 import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
 
 import torch
 
@@ -17,6 +20,31 @@ RESERVE = 1 << 18
 """Flags kept for captured launches, 1 MiB a device: a hundred splits of 2,600 captured launches."""
 
 
+class Reserve:
+    """Flags of one device, the current one: captured launches take theirs for ever, while there are enough."""
+
+    def __init__(self, device: torch.device):
+        self.flags = _zeros(RESERVE, device)
+        self.cleared = torch.cuda.Event()
+        self.cleared.record()
+        self.lock = threading.Lock()
+        self.settled = False
+        self.taken = 0
+
+    def take(self, count: int) -> torch.Tensor | None:
+        count = -(-count // 4) * 4  # the next one's address is a multiple of 16 too: kernels are compiled for that
+        with self.lock:
+            # A replay may come on a stream that is not behind the one that clears the flags, and this one cannot
+            # wait for it without a node in the graph. Synchronising would break a capture, of another thread too.
+            if not self.settled:
+                with capture.relaxed():
+                    self.settled = self.cleared.query()
+            if not self.settled or self.taken + count > RESERVE:
+                return None
+            self.taken += count
+            return self.flags[self.taken - count : self.taken]
+
+
 class _Flags:
     """The flags of one device, which is the current one."""
 
@@ -24,46 +52,41 @@ class _Flags:
         self.device = device
         self.lock = threading.Lock()
         self.streams: dict[int, torch.Tensor] = {}
-        self.reserve: torch.Tensor | None = None
-        self.cleared = torch.cuda.Event()
-        self.settled = False
-        self.taken = 0
+        self.reserve: Reserve | None = None
 
     def take(self, count: int) -> torch.Tensor:
         if torch.cuda.is_current_stream_capturing():
-            return self._take_for_ever(count)
+            reserve = _BORROWED.get() or self.reserve
+            found = reserve.take(count) if reserve else None
+            return _zeros(count, self.device) if found is None else found
         stream = torch._C._cuda_getCurrentRawStream(self.device.index)
         flags = self.streams.get(stream)
         if flags is None or len(flags) < count:
             with capture.relaxed():
-                self._make_reserve()
-                flags = self.streams[stream] = self._zeros(max(count, 1024))
+                with self.lock:
+                    self.reserve = self.reserve or Reserve(self.device)
+                flags = self.streams[stream] = _zeros(max(count, 1024), self.device)
         return flags
 
-    def _make_reserve(self) -> None:
-        """On the current stream, which is not capturing."""
-        with self.lock:
-            if self.reserve is None:
-                self.reserve = self._zeros(RESERVE)
-                self.cleared.record()
 
-    def _take_for_ever(self, count: int) -> torch.Tensor:
-        count = -(-count // 4) * 4  # the next one's address is a multiple of 16 too: kernels are compiled for that
-        with self.lock:
-            # A replay may come on a stream that is not behind the one that clears the reserve, and this one cannot
-            # wait for it without a node in the graph. Synchronising would break a capture, of another thread too.
-            if self.reserve is not None and not self.settled:
-                with capture.relaxed():
-                    self.settled = self.cleared.query()
-            if not self.settled or self.taken + count > RESERVE:
-                return self._zeros(count)
-            self.taken += count
-            return self.reserve[self.taken - count : self.taken]
+@contextlib.contextmanager
+def borrowed(reserve: Reserve) -> Iterator[None]:
+    """What is captured meanwhile, by this thread and for the reserve's device, takes its flags from the reserve.
 
-    def _zeros(self, count: int) -> torch.Tensor:
-        return torch.zeros(count, dtype=torch.int32, device=self.device)
+    It must be kept as long as the graph. So whoever captures and drops many graphs leaves others theirs.
+    """
+    token = _BORROWED.set(reserve)
+    try:
+        yield
+    finally:
+        _BORROWED.reset(token)
 
 
+def _zeros(count: int, device: torch.device) -> torch.Tensor:
+    return torch.zeros(count, dtype=torch.int32, device=device)
+
+
+_BORROWED: ContextVar[Reserve | None] = ContextVar("tritonmm_reserve", default=None)
 _DEVICES: dict[torch.device, _Flags] = {}
 _LOCK = threading.Lock()
 
@@ -71,7 +94,7 @@ _LOCK = threading.Lock()
 def flags(count: int, device: torch.device) -> torch.Tensor:
     """At least `count` int32 flags, for one launch on the current stream of `device`, which is the current device."""
     if device.type != "cuda":
-        return torch.zeros(count, dtype=torch.int32, device=device)
+        return _zeros(count, device)
     found = _DEVICES.get(device)
     if found is None:
         with _LOCK:

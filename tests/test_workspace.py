@@ -1,0 +1,62 @@
+"""Memory of launches: who may share flags, and who must not."""
+
+import torch
+
+from tritonmm.launch import workspace
+
+
+class Streams:
+    """What `workspace` asks of torch.cuda, for one thread."""
+
+    def __init__(self, monkeypatch):
+        self.stream, self.capturing, self.done = 1, False, False
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.capturing)
+        monkeypatch.setattr(torch.cuda, "Event", lambda: self)
+        monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: self.stream, raising=False)
+        self.flags = workspace._Flags(torch.device("cpu"))
+
+    def record(self):
+        assert not self.capturing
+
+    def query(self):
+        return self.done
+
+    def take(self, count, stream=1, capturing=False):
+        self.stream, self.capturing = stream, capturing
+        found = self.flags.take(count)
+        assert not found.count_nonzero()
+        return set(range(found.data_ptr(), found.data_ptr() + 4 * count, 4)), found
+
+
+def test_streams_keep_flags_of_their_own(monkeypatch):
+    streams = Streams(monkeypatch)
+    first, _ = streams.take(100, stream=1)
+    second, _ = streams.take(100, stream=2)
+    assert not first & second
+    assert streams.take(100, stream=1)[0] == first
+    assert len(streams.take(5000, stream=1)[0]) == 5000
+
+
+def test_captured_launches_share_no_flags(monkeypatch):
+    streams = Streams(monkeypatch)
+
+    def in_reserve(x):
+        reserve = streams.flags.reserve
+        return reserve is not None and 0 <= x.data_ptr() - reserve.flags.data_ptr() < 4 * workspace.RESERVE
+
+    assert not in_reserve(streams.take(100, capturing=True)[1])  # there is none yet: cleared in the graph
+    assert not in_reserve(streams.take(100)[1])
+    assert not in_reserve(streams.take(100, capturing=True)[1])  # nobody knows whether it is cleared
+    streams.done = True
+    taken = set()
+    for count in (100, 1, 1000):
+        mine, found = streams.take(count, capturing=True)
+        assert in_reserve(found)
+        assert found.data_ptr() % 16 == 0
+        assert not mine & taken
+        taken |= mine
+    streams.capturing = False
+    with workspace.borrowed(workspace.Reserve(torch.device("cpu"))):
+        assert not in_reserve(streams.take(1000, capturing=True)[1])
+    assert in_reserve(streams.take(100, capturing=True)[1])
+    assert not in_reserve(streams.take(workspace.RESERVE, capturing=True)[1])  # too little is left
