@@ -29,10 +29,11 @@ class Kernel:
     """What limits a kernel beside its tile.
 
     stream: share of the bandwidth of device memory; sm_bandwidth: bytes/s that an SM receives while all do;
-    l2_bandwidth: bytes/s that all SMs together ask of L2; crossed: what a byte costs more whose line crosses cache
+    l2_bandwidth: bytes/s that all SMs together ask of L2; merged: what is left of that where all tiles are split,
+    since programs next to each other then read the same; crossed: what a byte costs more whose line crosses cache
     lines; overlap: the p of the p-norm; drain_us: from the end of the last tiles to that of their stores, for 10^4
-    elements of a tile on every SM; caution: what the estimates are multiplied by that err more than others, since the
-    shortest of many estimates is likely one that errs.
+    elements of a tile on every SM; caution: what the estimates are multiplied by that err more than others, since
+    the shortest of many estimates is likely one that errs.
     """
 
     stream: float
@@ -40,11 +41,14 @@ class Kernel:
     l2_bandwidth: float
     crossed: float
     overlap: float
+    merged: float = 1.0
     drain_us: float = 0.0
     caution: float = 1.0
 
 
-_BY_TMA = Kernel(stream=0.89, sm_bandwidth=212e9, l2_bandwidth=18.3e12, crossed=1.64, overlap=2.8, drain_us=0.26)
+_BY_TMA = Kernel(
+    stream=0.89, sm_bandwidth=212e9, l2_bandwidth=18.3e12, crossed=1.64, overlap=2.8, merged=0.7, drain_us=0.26
+)
 KERNELS = {
     "hopper": _BY_TMA,
     "persistent": _BY_TMA,
@@ -67,11 +71,11 @@ SPLITS = (2, 3, 4, 6, 8, 12, 16, 32)
 SPLIT_BY = {"hopper": "split_tail", "sliced": "split_k"}
 """The kernels whose tiles are split where that is shorter, and what says so in a config."""
 
-SPLIT_US = 0.9
+SPLIT_US = 1.1
 """What a launch with split tiles costs beside its work: a cooperative grid, and the meeting of the parts. This and the
 next by autotune/results/h200-splits.csv; those of the Hopper kernel are meant for the sliced one too."""
 
-PART_US = 0.15
+PART_US = 0.04
 """The same for each part: its sums are added up after those of the part before it."""
 
 PARTIAL_BANDWIDTH = 5e12
@@ -266,6 +270,8 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
     flops = 2 * block_m * block_n * config.block_k * programs
     # Of a tile's operands, what lies beyond the matrices is not read.
     a_line, b_line = p.element_bytes * a_cost * min(block_m, p.m), p.b_element_bytes * b_cost * min(block_n, p.n)
+    if config.cluster:  # an SM asks for half of the shared operand, and is sent the other
+        b_line *= (1 + 1 / b_cost) / 2
     received = (a_line + b_line) * config.block_k * tile.resident
     step_us = max(flops / (gpu.rate(p.dtype, p.precision) * share), received / kernel.sm_bandwidth) * 1e6
     loop_us = max(1, -(-p.k // config.block_k)) * step_us
@@ -292,7 +298,8 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
         busy = gpu.sms if whole else min(parts, gpu.sms)
         bandwidth = min(gpu.bandwidth * kernel.stream, busy * LONE_BANDWIDTH)
         memory_us = FIRST_US + p.compulsory_bytes / bandwidth * 1e6
-        l2_us = FIRST_US + (a_bytes + b_bytes + sums) / kernel.l2_bandwidth * 1e6
+        asked = (a_bytes + b_bytes) * (kernel.merged if splits > 1 and not whole else 1)
+        l2_us = FIRST_US + (asked + sums) / kernel.l2_bandwidth * 1e6
         longest = max(compute_us, memory_us, l2_us)
         joined = sum((us / longest) ** kernel.overlap for us in (compute_us, memory_us, l2_us)) ** (1 / kernel.overlap)
         drain_us = kernel.drain_us * block_m * block_n / 1e4 * busy / gpu.sms

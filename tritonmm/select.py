@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from tritonmm import gpu as gpus
 from tritonmm import skinny, streams, tuned
-from tritonmm.config import Config
-from tritonmm.estimates import SPLIT_BY, Tile, estimates, tiles_of
+from tritonmm.config import HAS_CLUSTERS, Config
+from tritonmm.estimates import SPLIT_BY, Tile, crossing, estimates, tiles_of
 from tritonmm.gpu import Gpu
 from tritonmm.orders import SwizzleMerge
 from tritonmm.problem import KINDS, Problem
@@ -24,6 +24,11 @@ choice for a neighbour; the 7 times that both were measured they gain 1.5% in th
 
 WALKING = ("hopper", "persistent")
 """The kernels that walk the tiles, and load by TMA."""
+
+IN_PAIRS = (128, 256, 64)
+"""The tile that is also tried in clusters of two, where the lines of both operands cross cache lines: SMs then receive
+less than half of what they could, and a cluster asks for a third less. 32 products of 1000^3 take 116 us so, 134 in the
+best tiles of one CTA, and torch 117 (H200, burst, Triton 3.9.0, 2026-11-22). Elsewhere clusters gained too little."""
 
 
 class Choice(NamedTuple):
@@ -149,6 +154,9 @@ def _candidates(problem: Problem, gpu: Gpu, kernel: str) -> Iterator[tuple[Confi
             for relayout in ("", copies) if copies else ("",):
                 config = _config(tile, factor, relayout)
                 yield config, estimates(config, tile, problem, gpu)
+                if HAS_CLUSTERS and tile.blocks == IN_PAIRS and all(crossing(problem, relayout)):
+                    pair = _pair(config, problem, gpu)
+                    yield pair, estimates(pair, tile, problem, gpu)
 
 
 def _moved(row: tuned.Row, problem: Problem, gpu: Gpu) -> Iterator[tuple[float, Config]]:
@@ -209,6 +217,12 @@ def _config(tile: Tile, factor: int, relayout: str) -> Config:
         order=SwizzleMerge(factor),
         relayout=relayout,
     )
+
+
+def _pair(config: Config, problem: Problem, gpu: Gpu) -> Config:
+    """Two of the config's tiles, one above the other, as one of a cluster of two CTAs that share B."""
+    factor = _factor(problem, gpu, 2 * config.block_m, config.block_n)
+    return replace(config, block_m=2 * config.block_m, cluster="m", order=SwizzleMerge(factor))
 
 
 def _factor(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> int:

@@ -14,8 +14,9 @@ K contiguous. Ragged edges come out of TMA: elements outside of the tensor read 
 written. Of rows that are not there most are not even asked for: `edges.py`.
 
 Split tiles. An item is a whole tile, or one of `splits` parts of its K steps. The first `whole`
-items are whole tiles; from there on each tile is `splits` consecutive items, whose programs add up
-and write a share of its rows each: `split.py`.
+items are whole tiles; from there on as many tiles as the programs can multiply in one go are a group,
+whose items are first parts, then second parts, and so on; the programs of a tile add up and write a
+share of its rows each: `split.py`.
 
 Clusters. A program may be two CTAs that divide the tile and share one operand (`Tiling.cluster`):
 everything here is then written for both at once, the layouts deal rows or columns to them, and
@@ -24,7 +25,8 @@ everything here is then written for both at once, the layouts deal rows or colum
 Starting early. The grid is launched while the one before it in the stream still runs (programmatic
 dependent launch): its programs set their barriers up as SMs become free, and then loader and consumers
 wait for the end of the other grid before they touch memory. Launch after launch this saves 0.8 us each
-(1024^3 bf16 takes 5.8 us, H200, 2026-11-21). Cooperative grids, those with split tiles, start in turn.
+(1024^3 bf16 takes 5.8 us, H200, 2026-11-21). Cooperative grids, those with split tiles, are resident as
+a whole or not at all, so they start when the other one has ended, but sooner after it: by 1 us in a graph.
 
 Strips. A consumer's columns are one block or two, each a power of two wide with a wgmma and an
 accumulator of its own: 256, 128 + 128, 128 + 64. The larger tiles move fewer bytes for each product
@@ -87,8 +89,12 @@ def work_at(item, schedule, TILING: gl.constexpr):
     if TILING.split:
         past = item - whole
         if past >= 0:
-            slot = past // splits
-            first = past - slot * splits
+            together = gl.num_programs(0) // splits
+            slot = past // (together * splits) * together
+            past -= slot * splits
+            together = gl.minimum(together, (items - whole) // splits - slot)
+            first = past // together
+            slot += past - first * together
             tile = whole + slot
             stride = splits
     if TILING.order == "split-merge":  # an overflow tile has no steps, and its stores fall outside of the output

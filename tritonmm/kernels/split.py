@@ -1,8 +1,11 @@
 """Split tiles of the Hopper kernel: several programs multiply a part of the K steps each, and share the result.
 
 Of a tile in s parts, part i has every s-th step of K from the i-th on: at any time the programs read K
-next to each other, pages of device memory that are open already. 512x512x16384 takes 21.0 us so, and
-23.0 with parts that are ranges of K (H200, best configs of each, autotune/results/h200-interleaved.csv).
+next to each other, pages of device memory that are open already. And programs next to each other have
+the same part of different tiles: what neighbouring SMs ask for at the same time is read from L2 once.
+256x256x65536 takes 23.0 us so, and 30.3 with the parts of a tile next to each other; 512x512x16384 17.7
+and 20.6; 128x1024x16384 14.5 and 15.6 (H200, burst, best configs of each,
+autotune/results/h200-neighbours.csv).
 
 The programs of a split tile all write their partial sums to a workspace, wait until all have, and
 then each adds up and writes its share of the tile's rows. It serves few tiles with a deep K, and the
@@ -10,9 +13,9 @@ last, partial wave of many: 544 tiles on 132 SMs are four waves and 16 tiles, an
 eighth of their time when eight programs share each.
 
 This wait cannot deadlock: all programs are resident (at most one an SM is launched, as a cooperative
-grid), and of the split tiles for which programs would wait for ever, consider the first. It has at
-most as many items as there are programs, so whatever precedes one of its items in that item's
-program belongs to an earlier tile, and ends; hence all of its parts arrive.
+grid), and of the groups of tiles for which programs would wait for ever, consider the first. It has at
+most as many items as there are programs, one after the other, so whatever precedes one of its items in
+that item's program belongs to an earlier group, or is a whole tile, and ends; hence all parts arrive.
 """
 
 from triton.experimental import gluon
