@@ -312,7 +312,7 @@ def weights_cases():
             if config.fits(problem, h200):
                 yield h200, problem, config
     for m, blocks in ((5, (16, 128, 256, 4, 8)), (20, (32, 128, 128, 4, 8)), (33, (64, 192, 128, 5, 12))):
-        problem = Problem.dense(m, 4096, 4096, layout="nt", **KINDS["bf16-int8"])
+        problem = Problem.dense(m, 4096, 4096, layout="nt", **KINDS["bf16-int8-row"])
         yield h200, problem, Config("weights", *blocks, persistent=True, order=orders.RowMajor())
     for order in ("split-merge:8", "swizzle-merge:16,8@n", "hilbert"):
         problem = Problem.dense(100, 4096, 4096, layout="nt", **KINDS["bf16-int8"])

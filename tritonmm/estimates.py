@@ -73,7 +73,8 @@ SPLIT_BY = {"hopper": "split_tail", "sliced": "split_k"}
 
 SPLIT_US = 1.1
 """What a launch with split tiles costs beside its work: a cooperative grid, and the meeting of the parts. This and the
-next by autotune/results/h200-splits.csv; those of the Hopper kernel are meant for the sliced one too."""
+next are fits to 400 times in autotune/results/h200-splits-2.csv, off by 4.5% (root mean square); those of the Hopper
+kernel are meant for the sliced one too."""
 
 PART_US = 0.04
 """The same for each part: its sums are added up after those of the part before it."""

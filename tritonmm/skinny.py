@@ -38,7 +38,7 @@ GATHER_US = 2.1
 
 GROUPED_US = 1.2
 """What the scales of groups of K take, whatever the product: autotune/results/h200-weights-2.csv, on tensor cores. On
-CUDA cores, for one row, they took -0.1 to 6 us: h200-dtypes-6.csv."""
+CUDA cores, for one row, they took -0.1 to 6 us: h200-dtypes-7.csv."""
 
 GATHER_BANDWIDTH = 50e9
 """Bytes/s at which the one program that arrives last reads the sums of all parts."""

@@ -19,35 +19,38 @@ BLOCKS = {
     64: ((128, 128, 6, 8), (192, 128, 5, 12), (256, 128, 4, 8)),
 }
 
-FIXED_US = 3.2
+FIXED_US = 3.15
 """A launch that follows another, the start of its programs and their end."""
 
-STREAM = 0.9
+STREAM = 0.885
 """Of the bandwidth of device memory, what all programs together reach where nothing else takes time."""
 
-STEP_US = 0.125
+STEP_US = 0.128
 """From step to step of a program: barriers, and the first slice's way to the tensor cores. Two programs of an SM hide
 that of each other."""
+
+LATENCY_US = 1.2
+"""From a stage that is free to its next data."""
 
 CONVERT_US = 1.7e-5
 """An SM's time for a weight that it reads and converts."""
 
-MULTIPLY_US = 1.77e-7
+MULTIPLY_US = 1.79e-7
 """An SM's time for a weight and a row of activations that it multiplies."""
 
 SCALE_US = 1.19e-5
 """An SM's time for a sum of a step that it multiplies by its group's scale."""
 
-PIECE_US = 0.37
+PIECE_US = 0.38
 """A program's way from one tile or part of a tile to the next, while its tensor cores have nothing to do."""
 
-OVERLAP = 2.9
+OVERLAP = 3.1
 """The p of the p-norm that adds reading and computing: 1 would be one after the other."""
 
-PART_US = 0.01
+PART_US = 0.005
 """From the request of a part's sums to their arrival, of four at a time."""
 
-GATHER_BANDWIDTH = 105e9
+GATHER_BANDWIDTH = 101e9
 """Bytes/s at which the one program that arrives last reads the sums of all parts."""
 
 
@@ -76,8 +79,8 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     """A launch, what reading and computing take beside each other, and the gathering of parts.
 
     Constants are fits to an H200 (burst, 2026-11-22), 260 times of bf16 by int8 and fp8e4m3 with 16 to 64 rows in
-    autotune/results/h200-weights-3.csv: off by 6% (root mean square); what they choose there takes 1% longer than the
-    best of each product (geometric mean).
+    autotune/results/h200-weights-3.csv: off by 6% (root mean square); what they choose there takes 0.2% longer
+    than the best of each product (geometric mean), at most 2%.
     """
     p = problem
     tiles_m, tiles_n = config.tiles(p)
@@ -88,7 +91,8 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     weights_us = config.block_n * config.block_k * (CONVERT_US + MULTIPLY_US * config.block_m)
     scales_us = config.block_n * config.block_m * SCALE_US if p.grouped else 0.0
     pieces = -(-tiles // count) + (tiles % count > 0 and count % tiles > 0)  # of a program that cuts two tiles
-    step_us = max(STEP_US + weights_us + scales_us, held * (weights_us + scales_us))
+    busy_us = weights_us + scales_us
+    step_us = max(STEP_US + busy_us, held * busy_us, LATENCY_US / (config.num_stages - 1))
     compute_us = -(-tiles * steps // count) * step_us + pieces * PIECE_US
     again = p.operand_bytes("b") * max(0, tiles_m - 1)  # a program is long done with a panel when it needs it again
     read_us = (p.compulsory_bytes + again) / (STREAM * gpu.bandwidth) * 1e6

@@ -17,12 +17,11 @@ grid need not be resident as a whole.
 
 Determinism: the parts are added in the order of K, whoever adds them, so results are bitwise the same from run to run.
 
-Measured on an H200 (burst, Triton 3.6.0, 2026-11-22, autotune/results/h200-weights-2.csv; int8 and fp8e4m3 weights of
-28672 x 4096, 8192 x 28672 and 4096 x 4096, geometric means): with 16, 33 and 64 rows of activations and scales of rows,
-`select`'s choice, which is this kernel but for two products, is 1.58, 1.37 and 1.26 times as fast as torch's product of
-bf16 weights, and the skinny kernel 1.52, 1.09 and 1.07; with scales of groups it is 1.41, 1.22 and 1.12, and skinny
-1.32, 0.92 and 0.93. Weights of 8192 x 28672 stream at 3.8 TB/s for 16 rows, and at 3.0 TB/s for 64, which take longer
-to convert and multiply than to read. 64 rows by 4096 x 4096 remain slower than bf16 weights: 12 to 16 us, and torch 12.
+Measured on an H200 (burst, Triton 3.6.0, 2026-11-22, autotune/results/h200-weights-3.csv; int8 and fp8e4m3 weights of
+28672 x 4096, 8192 x 28672 and 4096 x 4096, geometric means of the best configs): with 16, 24, 33 and 64 rows of
+activations and scales of rows, it is 1.65, 1.57, 1.41 and 1.30 times as fast as torch's product of bf16 weights, with
+scales of groups 1.52, 1.47, 1.30 and 1.22; the skinny kernel is 1.58 and 1.32 times as fast with 16 rows. 64 rows by
+4096 x 4096 remain slower than bf16 weights, or as fast: 12 to 13 us.
 """
 
 from dataclasses import dataclass
@@ -77,7 +76,7 @@ class Streaming:
 
     ctas = 1  # of a program
     a_policy = None
-    panel = 64
+    panel = 64  # elements of X in the 128 bytes that TMA swizzles
 
     @property
     def rows(self):
@@ -137,8 +136,9 @@ class Streaming:
 
     @property
     def piece_cols(self):
-        """Columns of a consumer's sums that are finished and written at a time: 16 elements a thread."""
-        return min(self.block_c, 2048 // self.rows)
+        """Columns of a consumer's sums that are finished and written at a time: 16 elements a thread, 8 of two programs
+        that share an SM's registers."""
+        return min(self.block_c, 2048 // self.rows // self.resident)
 
     @property
     def stored(self):
