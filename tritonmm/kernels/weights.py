@@ -51,7 +51,8 @@ class Streaming:
 
     block_r, block_c: rows of the weights and of the activations in a tile; resident: programs that an SM is to hold;
     scales: "row", one for each row of weights, "1x1", one for each block_k of its elements, or ""; divisor: a power of
-    two that divides the output's lines.
+    two that divides the output's lines; edge, rest, all_rows: of fewer activations than block_c, rows of the boxes in
+    which they come, of the last one, and of all of them, as `edges.py` loads them; or 0.
     """
 
     block_r: int
