@@ -182,6 +182,9 @@ class Engine:
                 break
             yield from self._collect()
             yield from self._tend()
+        for job in (job for lane in self.lanes for job in lane.jobs):
+            if not (job.asked or job.open):
+                job.go_on()  # the trial that came after the deadline may have been its last
 
     def _about(self) -> dict:
         """What the sources of all lanes say, which must be the same."""

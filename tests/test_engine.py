@@ -184,6 +184,25 @@ def test_past_its_deadline_nothing_is_begun(client, path, log):
     assert not any(hunt.over for hunt in searched)
 
 
+def test_a_search_whose_last_trials_end_past_the_deadline_is_over(client, path, log):
+    class Begun:
+        """A deadline that is over once a trial runs."""
+
+        def __le__(self, now):
+            return bool(log())
+
+    (searched,) = hunts(GOOD[0], problems=PROBLEMS[:1])
+    ((trial, new),) = run(client, path, [searched], deadline=Begun())
+    assert new
+    assert searched.over
+    assert searched.best == trial
+    (unfinished,) = hunts(*GOOD, problems=PROBLEMS[1:2], rungs=(Rung("quick", None), Rung("short", 1)))
+    log_before = len(log())
+    run(client, path, [unfinished], deadline=time.monotonic())
+    assert len(log()) == log_before
+    assert not unfinished.over
+
+
 def test_what_another_tuner_runs_is_waited_for(client, path, log):
     theirs, ours = PROBLEMS[:2]
     with Store(path) as store, Claims(store) as claims:
