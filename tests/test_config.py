@@ -13,7 +13,7 @@ from tritonmm import config as legality
 from tritonmm import gpu as gpus
 from tritonmm import l2, orders, sliced
 from tritonmm.autotune.trial import problem_json
-from tritonmm.config import Config, shared_bytes
+from tritonmm.config import HAS_CLUSTERS, Config, shared_bytes
 from tritonmm.problem import KINDS, Epilogue, Problem
 from tritonmm.select import choose, select, timed
 from tritonmm.sliced import warp_grid
@@ -447,3 +447,25 @@ def test_operands_of_different_sizes_are_counted_each():
     assert (problem.operand_bytes("a"), problem.operand_bytes("b")) == (3 * 256 * 2, 5 * 256)
     assert problem.scale_shapes == (None, (2, 5))
     assert Problem(130, 5, 200, dtype="fp8e4m3", scales="128x1").scale_shapes == ((2, 2), (2, 5))
+
+
+@pytest.mark.parametrize(
+    ("problem", "in_pairs"),
+    [
+        (Problem.dense(1000, 1000, 1000, batch=32), True),  # lines of 2000 bytes
+        (Problem.dense(4072, 4072, 4072), True),
+        (Problem.dense(4096, 4072, 4096), False),  # lines of B only
+        (Problem.dense(4096, 4096, 4096), False),
+        (Problem.dense(4095, 4095, 4095), False),  # copied into whole lines
+        (Problem.dense(1000, 1000, 1000, dtype="fp8e4m3", batch=32), False),
+    ],
+    ids=str,
+)
+def test_pairs_share_an_operand_where_lines_of_both_cross_cache_lines(problem, in_pairs):
+    found = timed(problem, H200)
+    best = next(iter(found))
+    assert (best.cluster == "m") == (in_pairs and HAS_CLUSTERS)
+    if best.cluster:
+        alone = next(config for config in found if not config.cluster)
+        assert (best.block_m, best.block_n) == (256, 256)
+        assert found[best] < 0.95 * found[alone]
