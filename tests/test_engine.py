@@ -186,20 +186,22 @@ def test_past_its_deadline_nothing_is_begun(client, path, log):
 
 def test_a_search_whose_last_trials_end_past_the_deadline_is_over(client, path, log):
     class Begun:
-        """A deadline that is over once a trial runs."""
+        """A deadline that is over once another trial runs."""
+
+        def __init__(self):
+            self.before = len(log())
 
         def __le__(self, now):
-            return bool(log())
+            return len(log()) > self.before
 
     (searched,) = hunts(GOOD[0], problems=PROBLEMS[:1])
     ((trial, new),) = run(client, path, [searched], deadline=Begun())
     assert new
     assert searched.over
     assert searched.best == trial
-    (unfinished,) = hunts(*GOOD, problems=PROBLEMS[1:2], rungs=(Rung("quick", None), Rung("short", 1)))
-    log_before = len(log())
-    run(client, path, [unfinished], deadline=time.monotonic())
-    assert len(log()) == log_before
+    (unfinished,) = hunts(GOOD[0], problems=PROBLEMS[1:2], rungs=(Rung("quick", None), Rung("short", 1)))
+    assert len(run(client, path, [unfinished], deadline=Begun())) == 1
+    assert [regime for _, _, regime, _ in log()] == ["quick", "quick"]
     assert not unfinished.over
 
 

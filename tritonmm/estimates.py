@@ -11,8 +11,9 @@ Operands whose lines are no multiples of 128 bytes cost more than twice as much 
 The constants are fits to one H200 (burst, 2026-11-22) by least squares of the logarithms: 2,478 times of the
 hopper kernel on 84 products and 383 of the tile kernel on 144, autotune/results/h200-random-fit.csv. Configs within
 30% of a product's best are off by 6% and 11% (standard deviations). What the shortest estimate of all reaches on
-products that no fit has seen, `python -m tritonmm.autotune.regret autotune/results/h200-random60.csv` says. The skinny
-and the weights kernel have estimates of their own, see `skinny.py` and `streams.py`.
+products that the hopper kernel's were not fitted to, `python -m tritonmm.autotune.regret
+autotune/results/h200-random-all.csv` says. The skinny and the weights kernel have estimates of their own, see
+`skinny.py` and `streams.py`.
 """
 
 import math
@@ -271,8 +272,10 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
     flops = 2 * block_m * block_n * config.block_k * programs
     # Of a tile's operands, what lies beyond the matrices is not read.
     a_line, b_line = p.element_bytes * a_cost * min(block_m, p.m), p.b_element_bytes * b_cost * min(block_n, p.n)
-    if config.cluster:  # an SM asks for half of the shared operand, and is sent the other
+    if config.cluster == "m":  # an SM asks for half of the shared operand, and is sent the other
         b_line *= (1 + 1 / b_cost) / 2
+    if config.cluster == "n":
+        a_line *= (1 + 1 / a_cost) / 2
     received = (a_line + b_line) * config.block_k * tile.resident
     step_us = max(flops / (gpu.rate(p.dtype, p.precision) * share), received / kernel.sm_bandwidth) * 1e6
     loop_us = max(1, -(-p.k // config.block_k)) * step_us

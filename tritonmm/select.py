@@ -25,7 +25,7 @@ choice for a neighbour; the 7 times that both were measured they gain 1.5% in th
 WALKING = ("hopper", "persistent")
 """The kernels that walk the tiles, and load by TMA."""
 
-IN_PAIRS = (128, 256, 64)
+IN_PAIRS = ("hopper", (128, 256, 64))
 """The tile that is also tried in clusters of two, where the lines of both operands cross cache lines: SMs then receive
 less than half of what they could, and a cluster asks for a third less. 32 products of 1000^3 take 108 us so, 129 in the
 best tiles of one CTA, and torch 116 (H200, autotune/results/h200-pairs.csv). Elsewhere clusters gained too little."""
@@ -154,7 +154,7 @@ def _candidates(problem: Problem, gpu: Gpu, kernel: str) -> Iterator[tuple[Confi
             for relayout in ("", copies) if copies else ("",):
                 config = _config(tile, factor, relayout)
                 yield config, estimates(config, tile, problem, gpu)
-                if HAS_CLUSTERS and tile.blocks == IN_PAIRS and all(crossing(problem, relayout)):
+                if HAS_CLUSTERS and (tile.kernel, tile.blocks) == IN_PAIRS and all(crossing(problem, relayout)):
                     pair = _pair(config, problem, gpu)
                     yield pair, estimates(pair, tile, problem, gpu)
 

@@ -13,7 +13,7 @@ MOST_ROWS = 64
 """Of the activations, where the kernel was timed; more are multiplied where it is asked for by name."""
 
 BLOCKS = {
-    # Rows of the activations: (rows of the weights, block_k, num_stages, num_warps). Those of 32 were not timed.
+    # Rows of the activations: (rows of the weights, block_k, num_stages, num_warps). Those of 32 were timed with 24.
     16: ((128, 128, 4, 8), (128, 256, 2, 8), (128, 256, 4, 8)),
     32: ((128, 128, 7, 8), (128, 128, 4, 8), (192, 128, 5, 12), (256, 128, 5, 8)),
     64: ((128, 128, 6, 8), (192, 128, 5, 12), (256, 128, 4, 8)),
@@ -79,8 +79,8 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     """A launch, what reading and computing take beside each other, and the gathering of parts.
 
     Constants are fits to an H200 (burst, 2026-11-22), 260 times of bf16 by int8 and fp8e4m3 with 16 to 64 rows in
-    autotune/results/h200-weights-3.csv: off by 6% (root mean square); what they choose there takes 0.2% longer
-    than the best of each product (geometric mean), at most 2%.
+    autotune/results/h200-weights-3.csv: off by 6% (root mean square); what they choose there takes 0.3% longer
+    than the best of each product (geometric mean), at most 3%.
     """
     p = problem
     tiles_m, tiles_n = config.tiles(p)

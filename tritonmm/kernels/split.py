@@ -3,9 +3,10 @@
 Of a tile in s parts, part i has every s-th step of K from the i-th on: at any time the programs read K
 next to each other, pages of device memory that are open already. And programs next to each other have
 the same part of different tiles: what neighbouring SMs ask for at the same time is read from L2 once.
-256x256x65536 takes 23.0 us so, and 30.3 with the parts of a tile next to each other; 512x512x16384 17.7
-and 20.6; 128x1024x16384 14.5 and 15.6 (H200, burst, best configs of each,
-autotune/results/h200-neighbours.csv).
+256x256x65536 takes 23.0 us so, launched as a dependent of the grid before it, and 30.3 with the parts of
+a tile next to each other and launched in turn; 512x512x16384 17.7 and 20.6; 128x1024x16384 14.5 and 15.6
+(H200, burst, best configs of each, autotune/results/h200-neighbours.csv). The launch is 0.4 to 1.6 us
+of that (h200-dependents.csv).
 
 The programs of a split tile all write their partial sums to a workspace, wait until all have, and
 then each adds up and writes its share of the tile's rows. It serves few tiles with a deep K, and the

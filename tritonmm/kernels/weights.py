@@ -217,7 +217,7 @@ def load(a_desc, b_desc, edge_desc, ring, schedule, S: gl.constexpr):
             mbarrier.expect(bar, S.stage_bytes)
             for i in gl.static_range(CONSUMERS):
                 tma_load(b_desc, [0, row + i * S.rows, k], bar, w_bufs.index(stage * CONSUMERS + i), None)
-            if S.all_rows:
+            if S.all_rows:  # whose boxes all have rows, as 1 says
                 edges.load(a_desc, edge_desc, 0, col, 1, k, bar, x_bufs.index(stage), S)
             else:
                 tma_load(a_desc, [0, col, k], bar, x_bufs.index(stage), None)

@@ -128,6 +128,13 @@ def _share_rows(rows: int, cols: int, splits: int) -> int:
     return min(max(share, 512 // cols), 4096 // cols, rows) if splits > 1 else 0
 
 
+def rest_rows(m: int, edge: int) -> int:
+    """Rows of the box for those of m rows that fill no box of `edge`: at most 7 are not there. 0 where there are none,
+    or where it would be no smaller."""
+    rest = max(8, 1 << (m % edge - 1).bit_length())
+    return rest if m % edge and rest < edge and rest - m % edge < 8 else 0
+
+
 def _edge(problem: Problem, config: Config, rows: int, mixed: bool) -> tuple[int, int, bool]:
     """`Tiling.edge`, `rest` and `shifts`, for consumers of so many rows; `mixed`: some tiles are split, others not."""
     p = problem
@@ -135,11 +142,10 @@ def _edge(problem: Problem, config: Config, rows: int, mixed: bool) -> tuple[int
         return 0, 0, False
     panels = config.block_k * p.element_bytes // 128 if p.layout[0] == "n" else 0
     edge = 32 if p.m < rows else rows
-    rest = max(8, 1 << (p.m % edge - 1).bit_length())
     few = p.m <= FEW_TILES * config.block_m
     # With more panels and consumers the loader would spill its 24 registers.
     loads = panels == 1 or (panels == 2 and rows == config.block_m)
-    if few and loads and p.m % edge and rest < edge and rest - p.m % edge < 8:
+    if few and loads and (rest := rest_rows(p.m, edge)):
         return edge, rest, False
     # Rows that two consumers write must have the same bits; C may be the output, and scales of 128 rows lie still.
     once = p.epilogue.c or mixed or p.scales == "128x1"

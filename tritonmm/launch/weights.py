@@ -9,7 +9,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from tritonmm.config import Config
 from tritonmm.kernels.weights import Streaming, weights_kernel
 from tritonmm.launch import Plan, addend_strides, described, line_divisor, scale_arguments, workspace
-from tritonmm.launch.hopper import GLUON_DTYPES
+from tritonmm.launch.hopper import GLUON_DTYPES, rest_rows
 from tritonmm.problem import Problem
 from tritonmm.weights import resident
 
@@ -37,13 +37,15 @@ class WeightsPlan(Plan):
         p, config, streaming = self.problem, self.config, self.streaming
         a, b, out = (x.unsqueeze(0) if x.dim() == 2 else x for x in (a, b, out))
         *_, scale_b, stride_sn, stride_sk = scale_arguments(p, scales)
-        edge = streaming.all_rows and TensorDescriptor(*described(a), streaming.edge_block, streaming.edge_shared)
+        edge = None
+        if streaming.all_rows:
+            edge = TensorDescriptor(*described(a), streaming.edge_block, streaming.edge_shared)
         arguments = (
             TensorDescriptor(*described(a), streaming.x_box, streaming.x_shared),
             TensorDescriptor(*described(b.mT), streaming.w_block, streaming.w_shared),
             out, out.stride(1), out.stride(2), float(alpha), float(beta), bias, c, *addend_strides(c, out)[1:],
             p.m, p.n, self.launched, *config.tiles(p), -(-p.k // config.block_k), self.table, self.order[1],
-            *self.workspace(), edge or None, scale_b, stride_sn, stride_sk, streaming,
+            *self.workspace(), edge, scale_b, stride_sn, stride_sk, streaming,
         )  # fmt: skip
         return arguments, {"num_warps": 4, "maxnreg": streaming.registers, "launch_pdl": True}
 
@@ -74,9 +76,8 @@ def _streaming(problem: Problem, config: Config, order: tuple[str, tuple[int, ..
 
 def _boxes(m: int, block_m: int) -> tuple[int, int, int]:
     """`Streaming.edge`, `rest` and `all_rows` for so many rows, if those are fewer than a block's and two boxes hold
-    them, with at most 7 that are not there. For more boxes the loader has no registers."""
+    them. For more boxes the loader has no registers."""
     for edge in (32, 16):
-        rest = max(8, 1 << (m % edge - 1).bit_length())
-        if m < block_m and m // edge <= 1 and m % edge and rest < edge and rest - m % edge < 8:
+        if m < block_m and m // edge <= 1 and (rest := rest_rows(m, edge)):
             return edge, rest, m // edge * edge + rest
     return 0, 0, 0

@@ -73,7 +73,7 @@ class _Flags:
 def borrowed(reserve: Reserve) -> Iterator[None]:
     """What is captured meanwhile, by this thread and for the reserve's device, takes its flags from the reserve.
 
-    It must be kept as long as the graph. So whoever captures and drops many graphs leaves others theirs.
+    It must be kept as long as the graph. It is for whoever captures and drops many: the device's own is never refilled.
     """
     token = _BORROWED.set(reserve)
     try:
