@@ -34,8 +34,9 @@ def meet(flag, part, splits):
     other bits are zero again for the next launch, whatever its splits.
     """
     barrier()  # the other threads' writes come before this thread's release
-    before = gl.atomic_add(flag, gl.where(part == 0, 2147483647 - (splits - 2), 1), sem="release", scope="gpu")
-    now = load_acquire(flag)
+    added = gl.where(part == 0, 2147483647 - (splits - 2), 1)
+    before = gl.atomic_add(flag, added, sem="acq_rel", scope="gpu")
+    now = before + added  # who comes last, and keeps the others waiting, need not read it again
     while (now ^ before) >= 0:
         now = load_acquire(flag)
     barrier()
