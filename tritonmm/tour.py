@@ -4,6 +4,7 @@ Like cli, whose command it is, it uses the rooms above the library, and nothing 
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from tritonmm.autotune import report, space
 from tritonmm.autotune.sources import Source
 from tritonmm.autotune.store import Store, write_csv
 from tritonmm.autotune.sweep import sweep
+from tritonmm.config import Config
 from tritonmm.orders import Hilbert, Serpentine, SplitMerge, SwizzleMerge
 from tritonmm.plots import comparison, factors, read_csv, visit
 from tritonmm.problem import DTYPES
@@ -43,12 +45,9 @@ def run(source: Source, out: Path, as_json: bool = False) -> int:
     report.announce(source)
     problems = [space.problem(m, 8192, 4096) for m in sizes]
     others = (SplitMerge(8), Serpentine(8), SwizzleMerge(16, 8), Hilbert())
-    configs = space.Space(
-        blocks=((128, 256, 64),),
-        stages=(3,),
-        warps=(8,),
-        tile_orders=tuple(SwizzleMerge(f) for f in FACTORS) + others,
-    )
+    # On a GPU what matmul itself would run, tiles whole; the interpreter has the portable kernel.
+    tile = tritonmm.select(sizes[-1], 8192, 4096, layout="nt") if measured else Config("tile", 128, 256, 64, 3, 8)
+    configs = [replace(tile, split_k=1, split_tail=1, order=order) for order in (*map(SwizzleMerge, FACTORS), *others)]
     trials = []
     with Store(out / "sweep.sqlite") as store, report.Progress(len(problems) * len(configs)) as progress:
         for trial, new in sweep(problems, configs, store, source):
