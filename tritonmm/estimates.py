@@ -30,11 +30,11 @@ class Kernel:
     """What limits a kernel beside its tile.
 
     stream: share of the bandwidth of device memory; sm_bandwidth: bytes/s that an SM receives while all do;
-    l2_bandwidth: bytes/s that all SMs together ask of L2; merged: what is left of that where all tiles are split,
-    since programs next to each other then read the same; crossed: what a byte costs more whose line crosses cache
-    lines; overlap: the p of the p-norm; drain_us: from the end of the last tiles to that of their stores, for 10^4
-    elements of a tile on every SM; caution: what the estimates are multiplied by that err more than others, since
-    the shortest of many estimates is likely one that errs.
+    l2_bandwidth: bytes/s that all SMs together ask of L2; merged: what is left of that where all tiles are split
+    and their parts run at once, since programs next to each other then read the same; crossed: what a byte costs
+    more whose line crosses cache lines; overlap: the p of the p-norm; drain_us: from the end of the last tiles to
+    that of their stores, for 10^4 elements of a tile on every SM; caution: what the estimates are multiplied by
+    that err more than others, since the shortest of many estimates is likely one that errs.
     """
 
     stream: float
@@ -62,6 +62,11 @@ LAUNCH_US = 1.47
 
 FIRST_US = 0.54
 """From there to the first product, and from the last one to the end, where memory is the limit."""
+
+FEWER = 0.2
+"""The power with which what device memory delivers falls with the share of SMs that are busy: 9936x128x13888 takes
+107 us in 104 tiles of 192 x 64, and 85 us where split tiles keep all SMs busy (h200-random60.csv in
+autotune/results)."""
 
 LONE_BANDWIDTH = 200e9
 """Bytes/s that one SM reads from device memory, where few do."""
@@ -300,9 +305,10 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
             loop_us / splits + tile.fixed_us
         )
         busy = gpu.sms if whole else min(parts, gpu.sms)
-        bandwidth = min(gpu.bandwidth * kernel.stream, busy * LONE_BANDWIDTH)
+        bandwidth = min(gpu.bandwidth * kernel.stream * (busy / gpu.sms) ** FEWER, busy * LONE_BANDWIDTH)
         memory_us = FIRST_US + p.compulsory_bytes / bandwidth * 1e6
-        asked = (a_bytes + b_bytes) * (kernel.merged if splits > 1 and not whole else 1)
+        at_once = splits > 1 and not whole and parts <= programs
+        asked = (a_bytes + b_bytes) * (kernel.merged if at_once else 1)
         l2_us = FIRST_US + (asked + sums) / kernel.l2_bandwidth * 1e6
         longest = max(compute_us, memory_us, l2_us)
         joined = sum((us / longest) ** kernel.overlap for us in (compute_us, memory_us, l2_us)) ** (1 / kernel.overlap)

@@ -33,7 +33,7 @@ LATENCY_US = 1.4
 L2_BANDWIDTH = 8e12
 """Bytes/s that all SMs together read through L2, where neighbours share what they ask for."""
 
-GATHER_US = 2.1
+GATHER_US = 1.4
 """What it costs that parts of a tile meet: stores, a count and loads, one after the other."""
 
 GROUPED_US = 1.2
