@@ -91,6 +91,12 @@ def hopper_cases():
             yield case(blocks, m=m, layout="nt", split_tail=1 + 2 * (blocks[1] == 256))
     for m in (20, 100):
         yield case((64, 64, 128, 6, 4), m=m, layout="nt")
+    for i, blocks in enumerate(
+        ((128, 64, 64, 8, 4), (128, 64, 128, 4, 4), (64, 64, 128, 6, 4), (64, 128, 64, 8, 8), (64, 256, 64, 5, 8))
+    ):
+        yield case(blocks, m=blocks[0] + 8, n=1024, layout="nt")  # equal shares
+        fields = {"batch": 3} if i % 2 else {"split_tail": 3, "out_dtype": "fp32"}
+        yield case(blocks, m=blocks[0] + 31, n=1024, layout="nt", epilogue=Epilogue(scaled=True, bias=True), **fields)
     for blocks in ((128, 256, 64, 4, 8), (192, 128, 64, 5, 12)):
         yield case(blocks, layout="tn")
     for blocks in ((256, 128, 64, 4, 8), (64, 256, 64, 5, 8)):
@@ -128,6 +134,8 @@ def kind_cases():
     yield case((128, 256, 128, 4, 8), scales="row", out_dtype="bf16", epilogue=Epilogue(bias=True), **int8)
     yield case((128, 256, 128, 4, 8), scales="row", precision="fast", out_dtype="fp32", epilogue=everything, **fp8)
     yield case((128, 256, 128, 4, 8), scales="tensor", precision="fast", n=1023, **fp8)
+    for kind in ("int8", "fp8-row", "fp8-block"):
+        yield case((64, 128, 128, 8, 4), m=80, n=1024, **{"layout": "nt"} | KINDS[kind])  # equal shares
     for scales in ("128x1", "1x1"):
         yield case((128, 128, 128, 6, 8), scales=scales, epilogue=Epilogue(bias=True), **fp8)
     yield case((128, 128, 128, 6, 8), scales="1x128", n=1023, split_k=4, **fp8)

@@ -86,14 +86,16 @@ def test_small_integers_are_exact_and_runs_are_bitwise_equal(blocks, device):
     assert_exact_and_repeatable(1500, 1400, 1032, config(blocks), device)
 
 
-@pytest.mark.parametrize("blocks", [(64, 128, 64, 8, 8), (128, 128, 64, 6, 8), (192, 128, 64, 5, 12)], ids=str)
-@pytest.mark.parametrize("split_tail", [1, 3])
+@pytest.mark.parametrize(
+    "blocks", [(64, 128, 64, 8, 8), (128, 64, 64, 8, 4), (128, 128, 64, 6, 8), (192, 128, 64, 5, 12)], ids=str
+)
+@pytest.mark.parametrize(("split_tail", "n"), [(1, 392), (3, 392), (1, 8200)])
 @pytest.mark.parametrize("over", [1, 16, 17, 40, 63], ids=lambda over: f"{over} rows over")
-def test_few_rows_of_a_last_tile_follow_their_operand(over, split_tail, blocks, device):
-    """Few tiles begin with rows of others, many have boxes with a tensor map of their own; a second call has another A,
-    at another address."""
+def test_few_rows_of_a_last_tile_follow_their_operand(over, split_tail, n, blocks, device):
+    """Tiles that are multiplied at once have equal shares, few others begin with rows of others, many have boxes with a
+    tensor map of their own; a second call has another A, at another address."""
     one = config(blocks, split_tail=split_tail)
-    b = torch.randint(-4, 5, (1032, 392), device=device).bfloat16()
+    b = torch.randint(-4, 5, (1032, n), device=device).bfloat16()
     for m in (over, 2 * blocks[0] + over, 5 * blocks[0] + over):
         for _ in range(3):
             a = torch.randint(-4, 5, (m, 1032), device=device).bfloat16()

@@ -6,6 +6,7 @@ their own. Triton's C launcher is replaced by one that writes down what it is ca
 
 import contextlib
 import gc
+import itertools
 import math
 import os
 import subprocess
@@ -450,6 +451,45 @@ def test_ragged_tiles_ask_for_the_rows_that_are_there_and_few_others(m, blocks, 
     assert set(range(m)) <= {row for _, first, rows in asked for row in range(first, first + rows)}
     assert sum(max(first + rows - m, 0) for _, first, rows in asked) == beyond
     assert min(first for _, first, _ in asked) == 0
+
+
+@compiled
+@pytest.mark.parametrize("blocks", [(64, 64, 128, 6, 4), (64, 128, 64, 8, 8), (128, 64, 64, 8, 4)])
+def test_tiles_that_are_multiplied_at_once_have_equal_shares_of_the_rows(blocks):
+    config = Config("hopper", *blocks, persistent=True)
+    shared = 0
+    for m in range(blocks[0] + 1, 4 * blocks[0] + 1):
+        tiling = plan_of(Problem(m, 1024, 4096, layout="nt"), config).tiling
+        if tiling.even:
+            shared += 1
+            rows = tiling.all_rows
+            assert rows == rows // tiling.edge * tiling.edge + tiling.rest < tiling.block_m
+            firsts = [min(i * rows, m - rows) for i in range(-(-m // tiling.block_m))]
+            assert firsts[0] == 0
+            assert firsts[-1] == m - rows
+            assert all(before < first <= before + rows for before, first in itertools.pairwise(firsts))
+            assert tiling.stage_bytes == 2 * config.block_k * (tiling.block_m + tiling.block_n)
+            assert tiling.store == "rows"
+    assert shared >= 3 * blocks[0] // 4
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("problem", "config"),
+    [
+        (Problem(129, 1024, 512, layout="nt", epilogue=Epilogue(c=True)), {}),  # C may be the output
+        (Problem(129, 8200, 512, layout="nt"), {}),  # programs with several tiles
+        (Problem(256, 1024, 512, layout="nt"), {}),
+        (Problem(250, 1024, 512, layout="nt"), {}),
+        (Problem(100, 1024, 512, layout="nt"), {}),
+        (Problem(129, 1024, 512, layout="tn"), {}),
+        (Problem(129, 1024, 512, layout="nt"), {"num_warps": 8}),
+        (Problem(129, 1024, 512, layout="nt"), {"order": orders.SplitMerge(8)}),
+    ],
+    ids=str,
+)
+def test_where_tiles_have_no_equal_shares(problem, config):
+    assert not plan_of(problem, replace(Config("hopper", 128, 64, 64, 8, 4, persistent=True), **config)).tiling.even
 
 
 @compiled

@@ -4,6 +4,8 @@ TMA fills what lies outside of a tensor with zeros, and takes longer for it than
 were slower than whole ones and held up all others: 257x4096x4096 took 30.1 us, 384x4096x4096 22.6 us (bf16, 128 x 128
 tiles, autotune/results/h200-edges.csv). Hence, the first that is possible:
 
+even      Few tiles, all multiplied at once, by consumers of all their rows, have equal shares of them, in boxes like
+          those of a rest: the largest tile decides how long it takes. The last tile begins earlier, see shifts.
 absent    A consumer with no rows left asks for none and, if it has registers for that, multiplies nothing.
 rest      With few tiles along M: rows that a box of 8, 16, 32 or 64 holds, of which at most 7 are not there, come in
           that box, which has a descriptor of its own; behind boxes of 32 if A has fewer rows than a consumer's block.
@@ -45,6 +47,15 @@ def first_row(row, m, TILING: gl.constexpr):
 
 
 @gluon.jit
+def first_of_tile(row, m, TILING: gl.constexpr):
+    """The first row of the tile that would begin at `row` if the last tile could end beyond the matrix."""
+    if TILING.even:
+        return gl.minimum(row, m - TILING.all_rows)
+    else:
+        return row
+
+
+@gluon.jit
 def pass_over(ring, stage, phase, count, left, TILING: gl.constexpr):
     """The ring's position and `count`, where a consumer has rows left. Else it releases its uses as they come: the
     position after them, and none left."""
@@ -80,7 +91,7 @@ def load(desc, edge_desc, batch, row, left, k, bar, buf, TILING: gl.constexpr):
     REST: gl.constexpr = TILING.rest
     POLICY: gl.constexpr = TILING.a_policy
     PANELS: gl.constexpr = TILING.block_k // TILING.panel
-    if REST:
+    if REST or TILING.all_rows:
         BOXES: gl.constexpr = TILING.all_rows // EDGE
         if not TILING.all_rows:
             tma_load(desc, [batch, row, k], bar, buf, POLICY, left >= EDGE)
@@ -90,8 +101,10 @@ def load(desc, edge_desc, batch, row, left, k, bar, buf, TILING: gl.constexpr):
             for i in gl.static_range(BOXES):
                 box = panel.slice(i * EDGE, EDGE, dim=1)
                 tma_load(desc, [batch, row + i * EDGE, at_k], bar, box, POLICY, left > 0)
-            last = panel.slice(BOXES * EDGE, REST, dim=1)
-            tma_load(edge_desc, [batch, row + BOXES * EDGE, at_k], bar, last, POLICY, (left > 0) & (left < TILING.rows))
+            if REST:
+                last = panel.slice(BOXES * EDGE, REST, dim=1)
+                there = (left > 0) & (TILING.all_rows > 0 or left < TILING.rows)
+                tma_load(edge_desc, [batch, row + BOXES * EDGE, at_k], bar, last, POLICY, there)
     elif left > TILING.rows - EDGE:
         tma_load(desc, [batch, row, k], bar, buf, POLICY)
     else:

@@ -74,7 +74,7 @@ def origin(tile, schedule, TILING: gl.constexpr):
     m, n = tile_at(tile, tiles_m, tiles_n, table, factors, ORDER, ALONG)
     if ORDER == "split-merge":  # far overflow would wrap around to rows of the output
         m, n = gl.minimum(m, tiles_m), gl.minimum(n, tiles_n)
-    return batch, m * TILING.block_m, n * TILING.block_n
+    return batch, m * TILING.pitch, n * TILING.block_n
 
 
 @gluon.jit
@@ -99,7 +99,7 @@ def work_at(item, schedule, TILING: gl.constexpr):
             stride = splits
     if TILING.order == "split-merge":  # an overflow tile has no steps, and its stores fall outside of the output
         batch, row, col = origin(tile, schedule, TILING)
-        inside = (row < tiles_m * TILING.block_m) & (col < tiles_n * TILING.block_n)
+        inside = (row < tiles_m * TILING.pitch) & (col < tiles_n * TILING.block_n)
         end = gl.where(inside, end, first)
     return tile, first, end, stride, slot
 
@@ -131,6 +131,7 @@ def load(a_desc, b_descs, edge_desc, ring, schedule, m, TILING: gl.constexpr):
     for item in range(gl.program_id(0), items, gl.num_programs(0)):
         tile, first, end, stride, slot = work_at(item, schedule, TILING)
         batch, row, col = origin(tile, schedule, TILING)
+        row = edges.first_of_tile(row, m, TILING)
         for step in range(first, end, stride):
             k = step * TILING.block_k
             mbarrier.wait(empty.index(stage), phase)
@@ -253,6 +254,7 @@ def write_strip(x, batch, row, col, output, addends, WHO: gl.constexpr, TILING: 
 @gluon.jit
 def consume(output, addends, ring, schedule, scratch, WHO: gl.constexpr, TILING: gl.constexpr):
     """Consumer WHO: multiplies and writes its part of every item's tile."""
+    out_desc, out, stride_ob, stride_om, stride_on, m, n, out_bufs = output
     items = schedule[0]
     splits = schedule[2]
     stage = 0
@@ -262,24 +264,28 @@ def consume(output, addends, ring, schedule, scratch, WHO: gl.constexpr, TILING:
         tile, first, end, stride, slot = work_at(item, schedule, TILING)
         count = (end - first + stride - 1) // stride
         batch, row, col = origin(tile, schedule, TILING)
+        row = edges.first_of_tile(row, m, TILING)
+        mine = output
+        if TILING.even:  # the rows below are another tile's
+            mine = (out_desc, out, stride_ob, stride_om, stride_on, row + TILING.all_rows, n, out_bufs)
         row += WHO // TILING.consumers_n * TILING.rows
         col += WHO % TILING.consumers_n * TILING.cols
         if TILING.passes_over:
-            stage, phase, count = edges.pass_over(ring, stage, phase, count, output[5] - row, TILING)
-        row = edges.first_row(row, output[5], TILING)
+            stage, phase, count = edges.pass_over(ring, stage, phase, count, m - row, TILING)
+        row = edges.first_row(row, m, TILING)
         if TILING.promotes:
             accs, stage, phase = multiply_promoted(
-                ring, stage, phase, first, stride, count, row, col, output[5], output[6], addends[7], WHO, TILING
+                ring, stage, phase, first, stride, count, row, col, m, n, addends[7], WHO, TILING
             )
         else:
             accs, stage, phase = multiply(ring, stage, phase, count, WHO, TILING)
         if TILING.split:
             if slot >= 0:
-                share(accs, batch, row, col, slot, first, splits, scratch, output, addends, WHO, TILING)
+                share(accs, batch, row, col, slot, first, splits, scratch, mine, addends, WHO, TILING)
             else:
-                write(accs, batch, row, col, output, addends, WHO, TILING)
+                write(accs, batch, row, col, mine, addends, WHO, TILING)
         else:
-            write(accs, batch, row, col, output, addends, WHO, TILING)
+            write(accs, batch, row, col, mine, addends, WHO, TILING)
     if TILING.tma_store:
         tma.store_wait(0)
 
@@ -344,7 +350,7 @@ def gemm(
     ring = (a_bufs, b_bufs, empty, full, scale_bufs)
     b_descs = (b_desc, b_desc_1)
     schedule = (items, whole, splits, launched, tiles_m, tiles_n, steps, table, factors)
-    if TILING.tma_store:  # TMA's rules hold for the direct stores of split tiles too
+    if TILING.tma_store or TILING.store == "rows":  # TMA's rules hold for the stores of split tiles too
         n = multiple_of(n, TILING.out_vector)
         stride_om = multiple_of(stride_om, TILING.out_vector)
         stride_ob = multiple_of(stride_ob, TILING.out_vector)

@@ -29,12 +29,15 @@ class Tiling:
     scales: how operands are scaled, see `Problem.scales`.
     edge: rows of the boxes in which A's last rows are loaded, see `edges`; 0: there are no ragged tiles.
     rest: rows of the box for what fills no box of `edge` rows; 0: those are loaded as any other, or by `shifts`.
-    all_rows: where A has fewer rows than a consumer's block: those of all its boxes together, the last of `rest`; or 0.
+    all_rows: where a tile has fewer rows than a consumer's block: those of all its boxes together, the last of `rest`;
+        or 0.
+    even: whether every tile has `all_rows` rows.
     shifts: whether a consumer whose last rows are not there begins with rows of others.
     piece_cols: columns of the pieces in which a consumer writes its part of the tile, in both CTAs together.
     out_buffers: shared buffers of one piece that a consumer cycles through.
     store: how finished pieces are written: "tma", through shared memory and by TMA, for an output whose address and row
-        length are multiples of 16 bytes; "staged", through shared memory and then along rows; "direct", from registers.
+        length are multiples of 16 bytes; "rows", for such an output too, through shared memory and then along rows, 16
+        bytes a thread; "staged", the same for any output, an element a thread; "direct", from registers.
     scaled, bias, add_c: whether the epilogue multiplies by alpha, adds bias[n], adds beta * c.
     batched: whether there is more than one product.
     share_rows: rows of a split tile that a program adds up at a time, see `split`; 0: there are no split tiles.
@@ -76,6 +79,12 @@ class Tiling:
     rest: int = 0
     all_rows: int = 0
     shifts: bool = False
+    even: bool = False
+
+    @property
+    def pitch(self):
+        """Rows from the first of a tile to that of the tile below it."""
+        return self.all_rows if self.even else self.block_m
 
     @property
     def tma_store(self):
@@ -302,8 +311,10 @@ class Tiling:
 
     @property
     def row_layout(self):
-        """A warp holds 32 neighbours of a row, so that unaligned rows are still written in whole sectors."""
-        return gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0], self.dealt(2, m=0, n=1))
+        """A warp holds neighbours of a row, so that unaligned rows are still written in whole sectors."""
+        vector = self.out_vector if self.store == "rows" else 1
+        lanes = min(32, self.cta_piece_cols // vector)
+        return gl.BlockedLayout([1, vector], [32 // lanes, lanes], [4, 1], [1, 0], self.dealt(2, m=0, n=1))
 
     @property
     def share_layout(self):

@@ -29,6 +29,10 @@ there than rows that are written twice, which made large products up to 2% slowe
 and a box of its own made kernels of the largest tiles spill registers under Triton 3.9."""
 
 
+EDGE = 32
+"""Rows of the boxes in which a tile's rows come that are fewer than a consumer's."""
+
+
 @dataclass(frozen=True, slots=True)
 class HopperPlan(Plan):
     """tiling: what is static about the kernel."""
@@ -40,7 +44,8 @@ class HopperPlan(Plan):
     def __post_init__(self):
         splits = self.splits if self.split else 1
         mixed = 0 < self.split < self.programs
-        object.__setattr__(self, "tiling", _tiling(self.problem, self.config, self.order, splits, mixed))
+        at_once = self.programs + self.split * (self.splits - 1) <= self.grid
+        object.__setattr__(self, "tiling", _tiling(self.problem, self.config, self.order, splits, mixed, at_once))
 
     def workspace(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Sums and flags of one launch on the current stream, for a plan that splits tiles."""
@@ -80,14 +85,21 @@ class HopperPlan(Plan):
 
 
 def _tiling(
-    problem: Problem, config: Config, order: tuple[str, tuple[int, ...], str], splits: int, mixed: bool
+    problem: Problem,
+    config: Config,
+    order: tuple[str, tuple[int, ...], str],
+    splits: int,
+    mixed: bool,
+    at_once: bool,
 ) -> Tiling:
     name, _, along = order
     consumers_m, consumers_n = consumer_grid(config)
     piece_cols, buffers = output_buffers(config, problem)
     ctas_n = 2 if config.cluster == "n" else 1  # a tiling's columns are those of both CTAs
     rows = config.block_m // consumers_m
-    edge, rest, shifts = _edge(problem, config, rows, mixed)
+    # Overflow tiles, which split-merge has, write nothing because they are beyond the matrix.
+    even = _even_rows(problem, config, rows) if at_once and not mixed and name != "split-merge" else 0
+    edge, rest, shifts = (EDGE, even % EDGE, False) if even else _edge(problem, config, rows, mixed)
     return Tiling(
         config.block_m,
         config.block_n,
@@ -102,7 +114,7 @@ def _tiling(
         b_transposed=problem.layout[1] == "t",
         piece_cols=ctas_n * piece_cols,
         out_buffers=buffers,
-        store="tma" if problem.out_alignment == 16 else "staged",
+        store="staged" if problem.out_alignment < 16 else "rows" if even else "tma",
         scaled=problem.epilogue.scaled,
         bias=problem.epilogue.bias,
         add_c=problem.epilogue.c,
@@ -117,8 +129,9 @@ def _tiling(
         scales=problem.scales,
         edge=edge,
         rest=rest,
-        all_rows=problem.m // edge * edge + rest if rest and edge < rows else 0,
+        all_rows=even or (problem.m // edge * edge + rest if rest and edge < rows else 0),
         shifts=shifts,
+        even=even > 0,
     )
 
 
@@ -135,20 +148,40 @@ def rest_rows(m: int, edge: int) -> int:
     return rest if m % edge and rest < edge and rest - m % edge < 8 else 0
 
 
+def _even_rows(problem: Problem, config: Config, rows: int) -> int:
+    """Rows of each tile where all have as many, see `Tiling.even`, if those are fewer than a consumer's; or 0."""
+    tiles = -(-problem.m // config.block_m)
+    if tiles < 2 or rows < config.block_m or config.cluster or _once(problem) or not _loads_boxes(problem, config):
+        return 0
+    even = -(-problem.m // (8 * tiles)) * 8
+    if even % EDGE and not rest_rows(even, EDGE):
+        even += -even % EDGE
+    return even if even < rows else 0
+
+
+def _loads_boxes(problem: Problem, config: Config) -> bool:
+    """Whether rests come in boxes: with more panels and consumers the loader would spill its 24 registers."""
+    panels = config.block_k * problem.element_bytes // 128
+    return problem.layout[0] == "n" and (panels == 1 or (panels == 2 and consumer_grid(config)[0] == 1))
+
+
+def _once(problem: Problem) -> bool:
+    """Whether no row can be written by two consumers, with the same bits: C may be the output, and scales of 128 rows
+    lie still."""
+    return problem.epilogue.c or problem.scales == "128x1"
+
+
 def _edge(problem: Problem, config: Config, rows: int, mixed: bool) -> tuple[int, int, bool]:
     """`Tiling.edge`, `rest` and `shifts`, for consumers of so many rows; `mixed`: some tiles are split, others not."""
     p = problem
     if p.m % config.block_m == 0 or config.cluster:
         return 0, 0, False
     panels = config.block_k * p.element_bytes // 128 if p.layout[0] == "n" else 0
-    edge = 32 if p.m < rows else rows
+    edge = EDGE if p.m < rows else rows
     few = p.m <= FEW_TILES * config.block_m
-    # With more panels and consumers the loader would spill its 24 registers.
-    loads = panels == 1 or (panels == 2 and rows == config.block_m)
-    if few and loads and (rest := rest_rows(p.m, edge)):
+    if few and _loads_boxes(p, config) and (rest := rest_rows(p.m, edge)):
         return edge, rest, False
-    # Rows that two consumers write must have the same bits; C may be the output, and scales of 128 rows lie still.
-    once = p.epilogue.c or mixed or p.scales == "128x1"
+    once = mixed or _once(p)  # sums of split tiles are added in another order
     # Nor may TMA begin within 16 bytes along a line: that is an illegal instruction.
     unaligned = p.layout[0] == "t" and p.m * p.element_bytes % 16 > 0
     shifts = few and rows < p.m and not once and not unaligned
