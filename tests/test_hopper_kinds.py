@@ -72,11 +72,12 @@ def test_tf32_is_rounded_while_it_is_loaded(device):
 
 
 @pytest.mark.parametrize("scales", ["tensor", "row", "1x128", "128x1", "1x1"])
-@pytest.mark.parametrize("blocks", [(128, 256, 4), (256, 128, 4), (128, 128, 6)], ids=str)
+@pytest.mark.parametrize("blocks", [(128, 256, 4), (256, 128, 4), (128, 128, 6), (64, 128, 6)], ids=str)
 def test_promoted_sums_with_scales_of_every_kind(blocks, scales, device):
-    """Consumers with two parts and with one; sizes that cut a part, leave one out, and end within a group."""
+    """Consumers with two parts and with one; sizes that cut a part, leave one out, end within a group, and whose rows
+    tiles of 64 share evenly."""
     one = Config("hopper", *blocks[:2], 128, blocks[2], 8, persistent=True, order=orders.parse("swizzle-merge:3"))
-    for m, n, k in ((1000, 1296, 1040), (257, 144, 128), (60, 400, 16), (513, 272, 4096)):
+    for m, n, k in ((1000, 1296, 1040), (257, 144, 128), (60, 400, 16), (513, 272, 4096), (80, 400, 272)):
         asked = replace(space.problem(m, n, k, dtype="fp8-ieee"), scales=scales)
         if one.fits(asked, gpus.default()):
             assert_right_once_aligned(asked, one, device)

@@ -22,7 +22,7 @@ Examples:
 def demo(out, as_json) -> None:
     """Show a ragged product, a sweep of swizzle factors, the figures.
 
-    On a GPU with real times, in less than a minute; without one in Triton's interpreter and with
+    On a GPU with real times, in about a minute; without one in Triton's interpreter and with
     modelled times, in less than three. Exits with 1 if a result is wrong.
     """
     source = needs.source(None, "burst")
