@@ -10,7 +10,7 @@ HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
 # Tests to run, and any other arguments of pytest: make test T="tests/test_orders.py -k hilbert"
 T ?=
 # What neither compiles nor interprets many kernels.
-FAST := $(addprefix tests/test_, $(addsuffix .py, architecture bounds card claims cli config cost counters docs doctor \
+FAST := $(addprefix tests/test_, $(addsuffix .py, architecture bounds card claims cli config cost counters docs doctor edges \
 	environment explanation fit_l2 heuristics import l2 layouts_algebra layouts_banks layouts_show layouts_swizzle \
 	layouts_tv licences measure orders plots plots_l2 regret search space split store suite tuned workspace))
 # Percent of the host's lines that a test run reaches, at least: what test-fast alone does.

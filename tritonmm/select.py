@@ -28,7 +28,8 @@ WALKING = ("hopper", "persistent")
 IN_PAIRS = ("hopper", (128, 256, 64))
 """The tile that is also tried in clusters of two, where the lines of both operands cross cache lines: SMs then receive
 less than half of what they could, and a cluster asks for a third less. 32 products of 1000^3 take 108 us so, 129 in the
-best tiles of one CTA, and torch 116 (H200, autotune/results/h200-pairs.csv). Elsewhere clusters gained too little."""
+best tiles of one CTA, and torch 116 (H200, autotune/results/h200-pairs.csv). Elsewhere clusters gained too little: a
+launch costs 1.25 us more (autotune/results/h200-clusters.csv)."""
 
 
 class Choice(NamedTuple):

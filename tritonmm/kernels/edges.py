@@ -24,7 +24,10 @@ How many boxes matters. Eight for 128 rows would be more than the loader issues 
 took 24.6 us with them, with four 17.5 us (128 x 64 tiles, autotune/results/h200-edges-2.csv). Instructions that are
 predicated off count, too: 100x7168x8192 took 38.5 us in tiles of 128 x 64 where each box was asked for if it had rows,
 and takes 37.2 where `Tiling.all_rows` says which have. Shifts took 16.7 us for 200x4096x4096 and boxes 19.2
-(h200-overlaps.csv); a rest takes 15.0 us for 129x4096x4096 and a shift 16.5 (h200-rest.csv).
+(h200-overlaps.csv); a rest takes 15.0 us for 129x4096x4096 and a shift 16.5 (h200-rest.csv). Equal shares take 14.9 us
+for it where a rest took 15.2 in the same runs, 15.3 for 150 rows instead of 16.5 and 16.0 for 200 instead of 17.1;
+but for 257 rows they were up to 9% slower in tiles of several consumers along M, which multiply whole blocks anyway
+(h200-even.csv).
 """
 
 from triton.experimental import gluon
