@@ -93,10 +93,12 @@ def hopper_cases():
         yield case((64, 64, 128, 6, 4), m=m, layout="nt")
     for i, blocks in enumerate(
         ((128, 64, 64, 8, 4), (128, 64, 128, 4, 4), (64, 64, 128, 6, 4), (64, 128, 64, 8, 8), (64, 256, 64, 5, 8))
-    ):
-        yield case(blocks, m=blocks[0] + 8, n=1024, layout="nt")  # equal shares
+    ):  # equal shares
+        yield case(blocks, m=blocks[0] + 8, n=(1024, 1023)[i % 2], layout="nt")
         fields = {"batch": 3} if i % 2 else {"split_tail": 3, "out_dtype": "fp32"}
         yield case(blocks, m=blocks[0] + 31, n=1024, layout="nt", epilogue=Epilogue(scaled=True, bias=True), **fields)
+    for blocks in ((64, 160, 64, 7, 4), (64, 192, 64, 6, 4)):
+        yield case(blocks, m=72, n=1024, layout="nt", epilogue=Epilogue(scaled=True, bias=True))
     for blocks in ((128, 256, 64, 4, 8), (192, 128, 64, 5, 12)):
         yield case(blocks, layout="tn")
     for blocks in ((256, 128, 64, 4, 8), (64, 256, 64, 5, 8)):

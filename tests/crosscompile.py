@@ -174,10 +174,11 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
     if config.kernel in ("hopper", "persistent"):
         if compiled.shared_bytes > shared_bytes(config, problem):
             return f"needs more shared memory than the {shared_bytes(config, problem)} that are counted"
-        even = config.kernel == "hopper" and bind(problem, config, gpu, torch.device("meta")).tiling.even
-        if even and not re.search(r"st\.global\S*\.v4\.b32", compiled.assembly):
+        by_tma = "tma" if problem.out_alignment == 16 else ""
+        store = bind(problem, config, gpu, torch.device("meta")).tiling.store if config.kernel == "hopper" else by_tma
+        if store == "rows" and not re.search(r"st\.global\S*\.v4\.b32", compiled.assembly):
             return "no st.global of 16 bytes"
-        stores = problem.out_alignment == 16 and not even
+        stores = store == "tma"
         for there, instruction in ((True, r"shared::\w+\.global"), (stores, r"global\.shared::cta")):
             if there != bool(re.search(rf"cp\.async\.bulk\.tensor\.3d\.{instruction}", compiled.assembly)):
                 return f"{'no' if there else 'unwanted'} cp.async.bulk.tensor.3d.{instruction}"

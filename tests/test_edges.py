@@ -27,7 +27,11 @@ def plan_of(problem, config):
 
 
 def rows_loaded(tiling, m, tile):
-    """What is asked of A for a tile from row `tile` on, as kernels/edges.py says: consumers, first rows, rows."""
+    """What is asked of A for a tile from row `tile` on, as kernels/edges.py says: consumers, first rows, rows.
+
+    Not for tiles that have equal shares.
+    """
+    assert not tiling.even
     for consumer in range(tiling.consumers_m):
         row = tile + consumer * tiling.rows
         left = m - row
@@ -110,6 +114,8 @@ def test_tiles_that_are_multiplied_at_once_have_equal_shares_of_the_rows(blocks)
         (Problem(100, 1024, 512, layout="nt"), {}),
         (Problem(129, 1024, 512, layout="tn"), {}),
         (Problem(129, 1024, 512, layout="nt"), {"num_warps": 8}),
+        (Problem(129, 1024, 512, layout="nt"), {"num_warps": 8, "block_k": 128, "num_stages": 4}),
+        (Problem(72, 1024, 512, layout="nt", dtype="fp8e4m3", scales="128x1"), {"block_m": 64, "block_k": 128}),
         (Problem(129, 1024, 512, layout="nt"), {"order": orders.SplitMerge(8)}),
     ],
     ids=str,

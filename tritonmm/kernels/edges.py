@@ -4,8 +4,8 @@ TMA fills what lies outside of a tensor with zeros, and takes longer for it than
 were slower than whole ones and held up all others: 257x4096x4096 took 30.1 us, 384x4096x4096 22.6 us (bf16, 128 x 128
 tiles, autotune/results/h200-edges.csv). Hence, the first that is possible:
 
-even      Few tiles, all multiplied at once, by consumers of all their rows, have equal shares of them, in boxes like
-          those of a rest: the largest tile decides how long it takes. The last tile begins earlier, see shifts.
+even      Tiles that are all multiplied at once, by consumers of all their rows, have equal shares of them, in boxes
+          like those of a rest: the largest tile decides how long it takes. The last begins earlier, see shifts.
 absent    A consumer with no rows left asks for none and, if it has registers for that, multiplies nothing.
 rest      With few tiles along M: rows that a box of 8, 16, 32 or 64 holds, of which at most 7 are not there, come in
           that box, which has a descriptor of its own; behind boxes of 32 if A has fewer rows than a consumer's block.

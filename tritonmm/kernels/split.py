@@ -36,7 +36,8 @@ def meet(flag, part, splits):
     barrier()  # the other threads' writes come before this thread's release
     added = gl.where(part == 0, 2147483647 - (splits - 2), 1)
     before = gl.atomic_add(flag, added, sem="acq_rel", scope="gpu")
-    now = before + added  # who comes last, and keeps the others waiting, need not read it again
+    # Who comes last, and keeps the others waiting, need not read it again. The sum is meant to wrap around.
+    now = gl.add(before, added, sanitize_overflow=False)
     while (now ^ before) >= 0:
         now = load_acquire(flag)
     barrier()

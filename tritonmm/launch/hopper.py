@@ -98,7 +98,7 @@ def _tiling(
     ctas_n = 2 if config.cluster == "n" else 1  # a tiling's columns are those of both CTAs
     rows = config.block_m // consumers_m
     # Overflow tiles, which split-merge has, write nothing because they are beyond the matrix.
-    even = _even_rows(problem, config, rows) if at_once and not mixed and name != "split-merge" else 0
+    even = _even_rows(problem, config, rows) if at_once and name != "split-merge" else 0
     edge, rest, shifts = (EDGE, even % EDGE, False) if even else _edge(problem, config, rows, mixed)
     return Tiling(
         config.block_m,
