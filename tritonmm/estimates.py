@@ -2,21 +2,22 @@
 
 A product of T tiles is ceil(T / SMs) rounds. In a round a tile walks along K; a step takes as long as its products at
 the tile's share of the peak rate, or as receiving its operands at the bandwidth of an SM. All rounds together take no
-less than device memory, or L2, needs for what is read of it. Nothing overlaps perfectly: the three are joined by a
-p-norm. A launch, copies of operands and the meeting of split tiles come on top.
+less than device memory, or L2, needs for what is read of it. Nothing overlaps perfectly: these are joined by p-norms. A
+launch, copies of operands and the meeting of split tiles come on top.
 
-Operands whose lines are no multiples of 128 bytes cost more than twice as much on their way to the SMs: each
+Operands whose lines are no multiples of 128 bytes cost almost three times as much on their way to the SMs: each
 128-byte row of a tile lies in two cache lines.
 
-The constants are fits to one H200 (burst, 2026-11-22) by least squares of the logarithms: 2,478 times of the
-hopper kernel on 84 products and 383 of the tile kernel on 144, autotune/results/h200-random-fit.csv. Configs within
-30% of a product's best are off by 6% and 11% (standard deviations). What the shortest estimate of all reaches on
-products that the hopper kernel's were not fitted to, `python -m tritonmm.autotune.regret
-autotune/results/h200-random-all.csv` says. The skinny and the weights kernel have estimates of their own, see
-`skinny.py` and `streams.py`.
+The constants are fits to one H200 (burst, 2026-11-22), in which the ranks within a product count more than the times:
+of the hopper kernel to 13,344 times of 285 products, of the tile kernel to 3,258, in h200-random60.csv, -random64,
+-random66, -random-all, -random-fit and -splits-2 in autotune/results. Relative to its product, a config within 30% of
+the best is off by 4.4% (standard deviation), and by 4.9% in h200-random68.csv, to which nothing was fitted; those of
+the tile kernel by 12%. What the shortest estimate of all reaches, `python -m tritonmm.autotune.regret` says of each
+file. The skinny and the weights kernel have estimates of their own, see `skinny.py` and `streams.py`.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tritonmm import cost
@@ -29,12 +30,15 @@ from tritonmm.problem import Problem
 class Kernel:
     """What limits a kernel beside its tile.
 
-    stream: share of the bandwidth of device memory; sm_bandwidth: bytes/s that an SM receives while all do;
+    stream: share of the bandwidth of device memory; again: what reading an operand for more than one row or column of
+    tiles costs, as a share of reading it from there once; sm_bandwidth: bytes/s that an SM receives while all do;
     l2_bandwidth: bytes/s that all SMs together ask of L2; merged: what is left of that where all tiles are split
     and their parts run at once, since programs next to each other then read the same; crossed: what a byte costs
-    more whose line crosses cache lines; overlap: the p of the p-norm; drain_us: from the end of the last tiles to
-    that of their stores, for 10^4 elements of a tile on every SM; caution: what the estimates are multiplied by
-    that err more than others, since the shortest of many estimates is likely one that errs.
+    more whose line crosses cache lines; half_lines: the same of B in lines of 64 bytes; step_overlap, overlap: the p
+    of the p-norms for a step and for the whole; absent: the power with which a step's products grow with the consumers
+    that have rows, where not all have; drain_us: from the end of the last tiles to that of their stores, for 10^4
+    elements of a tile on every SM; caution: what the estimates are multiplied by that err more than others, since the
+    shortest of many estimates is likely one that errs.
     """
 
     stream: float
@@ -42,31 +46,34 @@ class Kernel:
     l2_bandwidth: float
     crossed: float
     overlap: float
+    again: float = 0.0
+    half_lines: float = 0.0
+    step_overlap: float = math.inf
+    absent: float = 0.0
     merged: float = 1.0
     drain_us: float = 0.0
     caution: float = 1.0
 
 
 _BY_TMA = Kernel(
-    stream=0.89, sm_bandwidth=212e9, l2_bandwidth=18.3e12, crossed=1.64, overlap=2.8, merged=0.7, drain_us=0.26
-)
+    stream=0.91, again=0.08, sm_bandwidth=274e9, l2_bandwidth=20.7e12, merged=0.6, crossed=1.96, half_lines=0.4,
+    step_overlap=5, overlap=2.22, absent=0.6, drain_us=0.31,
+)  # fmt: skip
 KERNELS = {
     "hopper": _BY_TMA,
     "persistent": _BY_TMA,
-    "tile": Kernel(stream=0.55, sm_bandwidth=203e9, l2_bandwidth=21.6e12, crossed=2.5, overlap=1.7, caution=1.05),
+    "tile": Kernel(stream=1.07, sm_bandwidth=286e9, l2_bandwidth=34e12, crossed=2.65, overlap=1.27, caution=1.15),
     "sliced": Kernel(stream=0.55, sm_bandwidth=203e9, l2_bandwidth=21.6e12, crossed=0.6, overlap=2.3),
 }
 
-LAUNCH_US = 1.47
+LAUNCH_US = 1.44
 """What a launch costs that follows another, its first loads included."""
 
-FIRST_US = 0.54
+FIRST_US = 0.33
 """From there to the first product, and from the last one to the end, where memory is the limit."""
 
-FEWER = 0.2
-"""The power with which what device memory delivers falls with the share of SMs that are busy: 9936x128x13888 takes
-107 us in 104 tiles of 192 x 64, and 85 us where split tiles keep all SMs busy (h200-random60.csv in
-autotune/results)."""
+FEWER = 0.07
+"""The power with which what device memory delivers falls with the share of SMs that are busy."""
 
 LONE_BANDWIDTH = 200e9
 """Bytes/s that one SM reads from device memory, where few do."""
@@ -77,20 +84,35 @@ SPLITS = (2, 3, 4, 6, 8, 12, 16, 32)
 SPLIT_BY = {"hopper": "split_tail", "sliced": "split_k"}
 """The kernels whose tiles are split where that is shorter, and what says so in a config."""
 
-SPLIT_US = 1.1
+SPLIT_US = 1.59
 """What a launch with split tiles costs beside its work: a cooperative grid, and the meeting of the parts. This and the
-next are fits to 400 times in autotune/results/h200-splits-2.csv, off by 4.5% (root mean square); those of the Hopper
-kernel are meant for the sliced one too."""
+next are fits for the Hopper kernel, and are meant for the sliced one too."""
 
-PART_US = 0.04
+PART_US = 0.014
 """The same for each part: its sums are added up after those of the part before it."""
 
-PARTIAL_BANDWIDTH = 5e12
+PARTIAL_BANDWIDTH = 4.5e12
 """Bytes/s at which the parts of split tiles write and read their fp32 sums."""
 
-NARROW_SHARE = {1: 0.28, 2: 0.28, 4: 0.5, 8: 0.8, 16: 1.0}
-"""What is left of the tile kernel's rate where operands are aligned to so many bytes only: its loads are that narrow,
-and those of less than 4 bytes are not asynchronous. For tensor cores: fp32 products are slow anyway."""
+NARROW_SHARE = {1: 1.0, 2: 1.0, 4: 0.5, 8: 0.8, 16: 1.0}
+"""What is left of the tile kernel's rate where operands are aligned to so many bytes only: its loads are that narrow.
+For tensor cores: fp32 products are slow anyway. Loads of less than 4 bytes have limits of their own:"""
+
+STAGED_BANDWIDTH = 2.7e12
+"""Bytes/s at which unaligned outputs are written, an element a thread, beside all other work. Read off 36 unaligned
+products of h200-random60.csv to -random72.csv, whose best configs are then off by 6% in the median."""
+
+ELEMENT_RATE = 8.5e9
+"""Elements that an SM loads in a second where they come one by one, since their alignment allows no more, with
+ELEMENTS of them or more a step and thread; with fewer in proportion."""
+
+ELEMENTS = 36
+
+ELEMENT_US = 0.025
+"""What a thread takes for each such element of a step, however few programs there are: it waits for them."""
+
+MOST_VALUES = 128
+"""Such elements of a step and sums that a thread has registers for; with more it spills."""
 
 CACHE_LINE = 128
 
@@ -126,39 +148,39 @@ class Tile:
 
 
 _HALF = (
-    Tile("hopper", (192, 256, 64), 3, 12, 0.92, 2.27),
-    Tile("hopper", (256, 192, 64), 3, 8, 0.89, 2.27),
-    Tile("hopper", (192, 192, 64), 4, 12, 0.93, 1.75),
-    Tile("hopper", (128, 256, 64), 4, 8, 0.93, 1.57),
-    Tile("hopper", (256, 128, 64), 4, 8, 0.92, 1.57),
-    Tile("hopper", (128, 192, 64), 5, 8, 0.90, 1.22),
-    Tile("hopper", (192, 128, 64), 5, 12, 0.92, 1.22),
-    Tile("hopper", (128, 128, 64), 6, 8, 0.94, 0.86),
-    Tile("hopper", (64, 256, 64), 5, 8, 0.90, 0.86),
-    Tile("hopper", (192, 64, 64), 6, 12, 0.85, 0.45),
-    Tile("hopper", (64, 160, 64), 7, 4, 0.79, 1.60),
-    Tile("hopper", (64, 128, 64), 8, 4, 0.79, 0.51),
-    Tile("hopper", (64, 128, 128), 4, 4, 0.79, 0.51),
-    Tile("hopper", (128, 64, 64), 8, 4, 0.77, 0.51),
-    Tile("hopper", (128, 64, 128), 4, 4, 0.65, 0.51),
-    Tile("hopper", (64, 64, 64), 8, 4, 0.51, 0.34),
-    Tile("hopper", (64, 64, 128), 6, 4, 0.63, 0.34),
-    Tile("hopper", (64, 32, 128), 8, 4, 0.40, 0.25),
+    Tile("hopper", (192, 256, 64), 3, 12, 0.96, 2.32),
+    Tile("hopper", (256, 192, 64), 3, 8, 0.94, 2.53),
+    Tile("hopper", (192, 192, 64), 4, 12, 0.98, 1.72),
+    Tile("hopper", (128, 256, 64), 4, 8, 0.98, 1.48),
+    Tile("hopper", (256, 128, 64), 4, 8, 0.975, 1.57),
+    Tile("hopper", (128, 192, 64), 5, 8, 0.975, 1.34),
+    Tile("hopper", (192, 128, 64), 5, 12, 0.965, 1.01),
+    Tile("hopper", (128, 128, 64), 6, 8, 0.98, 0.82),
+    Tile("hopper", (64, 256, 64), 5, 8, 0.985, 0.95),
+    Tile("hopper", (192, 64, 64), 6, 12, 0.79, 0.60),
+    Tile("hopper", (64, 160, 64), 7, 4, 0.80, 1.02),
+    Tile("hopper", (64, 128, 64), 8, 4, 0.88, 0.57),
+    Tile("hopper", (64, 128, 128), 4, 4, 0.83, 0.69),
+    Tile("hopper", (128, 64, 64), 8, 4, 0.865, 0.50),
+    Tile("hopper", (128, 64, 128), 4, 4, 0.715, 0.53),
+    Tile("hopper", (64, 64, 64), 8, 4, 0.56, 0.35),
+    Tile("hopper", (64, 64, 128), 6, 4, 0.695, 0.39),
+    Tile("hopper", (64, 32, 128), 8, 4, 0.415, 0.31),
     Tile("persistent", (128, 256, 64), 3, 8, 0.85, 2.0),
     Tile("persistent", (128, 128, 64), 4, 8, 0.75, 1.2),
     Tile("persistent", (128, 64, 64), 4, 4, 0.60, 0.6),
-    Tile("tile", (128, 256, 64), 3, 8, 0.9, 1.76),
-    Tile("tile", (256, 128, 64), 3, 8, 0.8, 1.76),
-    Tile("tile", (128, 128, 64), 4, 8, 0.71, 0.88),
-    Tile("tile", (128, 128, 32), 3, 8, 0.41, 0.88),
-    Tile("tile", (128, 64, 64), 4, 4, 0.47, 0.44),
-    Tile("tile", (64, 128, 64), 4, 4, 0.57, 0.44),
-    Tile("tile", (64, 64, 64), 4, 4, 0.28, 0.22),
-    Tile("tile", (64, 64, 32), 3, 4, 0.146, 0.22),
-    Tile("tile", (32, 64, 128), 4, 4, 0.124, 0.11),
-    Tile("tile", (16, 64, 128), 4, 4, 0.093, 0.06),
-    Tile("tile", (16, 32, 128), 5, 2, 0.047, 0.03),
-    Tile("tile", (32, 32, 32), 2, 4, 0.03, 0.06),
+    Tile("tile", (128, 256, 64), 3, 8, 1.03, 1.91),
+    Tile("tile", (256, 128, 64), 3, 8, 0.83, 2.00),
+    Tile("tile", (128, 128, 64), 4, 8, 0.86, 1.18),
+    Tile("tile", (128, 128, 32), 3, 8, 0.39, 0.66),
+    Tile("tile", (128, 64, 64), 4, 4, 0.67, 0.66),
+    Tile("tile", (64, 128, 64), 4, 4, 0.74, 0.62),
+    Tile("tile", (64, 64, 64), 4, 4, 0.46, 0.29),
+    Tile("tile", (64, 64, 32), 3, 4, 0.26, 0.18),
+    Tile("tile", (32, 64, 128), 4, 4, 0.174, 0.21),
+    Tile("tile", (16, 64, 128), 4, 4, 0.109, 0.07),
+    Tile("tile", (16, 32, 128), 5, 2, 0.063, 0.03),
+    Tile("tile", (32, 32, 32), 2, 4, 0.089, 0.06),
 )
 _FP32 = (
     Tile("sliced", (64, 64, 16), 4, 2, 0.72, 1.0, resident=4),
@@ -248,7 +270,16 @@ def tiles_of(problem: Problem) -> tuple[Tile, ...]:
         return {"ieee": _FP32, "tf32": _TF32 + _FP32}.get(p.precision, _THREE_PRODUCTS)
     if p.grouped:
         return _GROUPED
-    return {1: _BYTE, 2: _HALF, 8: _FP64}[p.element_bytes]
+    tiles = {1: _BYTE, 2: _HALF, 8: _FP64}[p.element_bytes]
+    return tiles if p.alignment >= 4 else tuple(t for t in tiles if not _spills(t))
+
+
+def _spills(tile: Tile) -> bool:
+    """Whether the tile kernel has no registers for the addresses where each element is loaded by itself: 57x10385x5735
+    takes 1568 us in tiles of 128 x 64 x 64 then, and 179 in 64 x 64 x 64 (autotune/results/h200-random66.csv)."""
+    block_m, block_n, block_k = tile.blocks
+    values = (block_m + block_n) * block_k + block_m * block_n
+    return tile.kernel == "tile" and values > MOST_VALUES * 32 * tile.num_warps
 
 
 def crossing(problem: Problem, relayout: str) -> tuple[bool, bool]:
@@ -261,6 +292,23 @@ def crossing(problem: Problem, relayout: str) -> tuple[bool, bool]:
     return tuple(name not in relayout and length % CACHE_LINE > 0 for name, length in lines)
 
 
+def elements_us(config: Config, problem: Problem, gpu: Gpu) -> tuple[float, float]:
+    """Microseconds for the elements of a step that are loaded one by one: of an SM on which many programs run, and of
+    a program. Those beyond the matrices are not loaded."""
+    p = problem
+    elements = (min(config.block_m, p.m) + min(config.block_n, p.n)) * min(config.block_k, p.k)
+    threads = config.num_warps * (32 if gpu.is_nvidia else 64)
+    a_thread = (config.block_m + config.block_n) * config.block_k / threads
+    return elements / (ELEMENT_RATE * min(1, a_thread / ELEMENTS)) * 1e6, elements / threads * ELEMENT_US
+
+
+def joined(times: Iterable[float], p: float) -> float:
+    """The p-norm of times that overlap: their maximum for an infinite p."""
+    times = tuple(times)
+    longest = max(times)
+    return longest and longest * sum((time / longest) ** p for time in times) ** (1 / p)
+
+
 def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tuple[float, int]]:
     """Estimated microseconds of a config that splits no tiles, and 1; and of the same with tiles split in other numbers
     of parts, all or those of the tail, see `SPLIT_BY`, where there is room for them."""
@@ -269,12 +317,16 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
     tiles_m, tiles_n = config.tiles(p)
     tiles = tiles_m * tiles_n * p.batch * config.ctas
     a_cost, b_cost = (1 + kernel.crossed * crosses for crosses in crossing(p, config.relayout))
+    if p.relaid(config.relayout).layout[1] == "n" and block_n * p.b_element_bytes % CACHE_LINE:
+        b_cost *= 1 + kernel.half_lines
 
     share = tile.share
     if config.kernel == "tile" and (p.element_bytes <= 2 or p.precision != "ieee"):
         share *= NARROW_SHARE[p.relaid(config.relayout).alignment]
     programs = gpu.sms * tile.resident
-    flops = 2 * block_m * block_n * config.block_k * programs
+    rows = block_m // consumer_grid(config)[0] if config.kernel == "hopper" else block_m
+    present = (min(block_m, -(-p.m // rows) * rows) / block_m) ** kernel.absent
+    flops = 2 * block_m * block_n * config.block_k * programs * present
     # Of a tile's operands, what lies beyond the matrices is not read.
     a_line, b_line = p.element_bytes * a_cost * min(block_m, p.m), p.b_element_bytes * b_cost * min(block_n, p.n)
     if config.cluster == "m":  # an SM asks for half of the shared operand, and is sent the other
@@ -282,13 +334,17 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
     if config.cluster == "n":
         a_line *= (1 + 1 / a_cost) / 2
     received = (a_line + b_line) * config.block_k * tile.resident
-    step_us = max(flops / (gpu.rate(p.dtype, p.precision) * share), received / kernel.sm_bandwidth) * 1e6
+    multiplying, receiving = flops / (gpu.rate(p.dtype, p.precision) * share), received / kernel.sm_bandwidth
+    step_us = joined((multiplying, receiving), kernel.step_overlap) * 1e6
+    if config.kernel == "tile" and p.alignment < 4:
+        step_us = max(step_us, *elements_us(config, p, gpu))
     loop_us = max(1, -(-p.k // config.block_k)) * step_us
 
     a_bytes = p.m * p.k * p.batch * p.element_bytes * tiles_n * a_cost
     b_bytes = p.n * p.k * p.batch * p.b_element_bytes * tiles_m * b_cost
+    several = (tiles_n > 1) * p.operand_bytes("a") + (tiles_m > 1) * p.operand_bytes("b")
+    again_bytes = kernel.again * several
     rounds, tail = divmod(tiles, programs)
-    rows = block_m // consumer_grid(config)[0] if config.kernel == "hopper" else block_m
     over = p.m % BOX_ROWS
     # In boxes of 8, 16 or 32 rows, all but 7 of which are there, as `launch/hopper.py` chooses them.
     boxed = p.layout[0] == "n" and (0 < over <= 16 or (block_m <= 128 and not 16 < over <= 24))
@@ -296,24 +352,25 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
     caution = kernel.caution * (BEYOND if beyond else 1)
     splits_all = SPLIT_BY.get(config.kernel) == "split_k"
     launch_us = LAUNCH_US + cost.relayout_seconds(p, config, gpu) * 1e6
+    if p.out_alignment < 16:
+        launch_us += p.m * p.n * p.batch * p.out_element_bytes / STAGED_BANDWIDTH * 1e6
 
     def total_us(splits: int) -> float:
         whole, split = (0, tiles) if splits > 1 and splits_all else (rounds, tail)
         parts = split * splits
-        sums = 8 * parts * block_m * block_n if splits > 1 else 0  # written and read
+        sums = 8 * parts * p.m / tiles_m * block_n if splits > 1 else 0  # written and read, of rows that are there
         compute_us = whole * (loop_us + tile.fixed_us) + math.ceil(parts / programs) * (
             loop_us / splits + tile.fixed_us
         )
         busy = gpu.sms if whole else min(parts, gpu.sms)
         bandwidth = min(gpu.bandwidth * kernel.stream * (busy / gpu.sms) ** FEWER, busy * LONE_BANDWIDTH)
-        memory_us = FIRST_US + p.compulsory_bytes / bandwidth * 1e6
+        memory_us = FIRST_US + (p.compulsory_bytes + again_bytes) / bandwidth * 1e6
         at_once = splits > 1 and not whole and parts <= programs
         asked = (a_bytes + b_bytes) * (kernel.merged if at_once else 1)
         l2_us = FIRST_US + (asked + sums) / kernel.l2_bandwidth * 1e6
-        longest = max(compute_us, memory_us, l2_us)
-        joined = sum((us / longest) ** kernel.overlap for us in (compute_us, memory_us, l2_us)) ** (1 / kernel.overlap)
+        together_us = joined((compute_us, memory_us, l2_us), kernel.overlap)
         drain_us = kernel.drain_us * block_m * block_n / 1e4 * busy / gpu.sms
-        us = launch_us + longest * joined * caution + drain_us
+        us = launch_us + together_us * caution + drain_us
         if splits > 1:
             us += SPLIT_US + PART_US * splits + sums / PARTIAL_BANDWIDTH * 1e6
         return us

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tritonmm.config import Config, shared_bytes, streams_a
 from tritonmm.cost import ACHIEVABLE_BANDWIDTH
-from tritonmm.estimates import crossing
+from tritonmm.estimates import crossing, elements_us, joined
 from tritonmm.gpu import Gpu
 from tritonmm.orders import RowMajor
 from tritonmm.problem import Problem
@@ -12,36 +12,55 @@ from tritonmm.problem import Problem
 MOST = 12
 """Configs that are worth a measurement each."""
 
-LAUNCH_US = 0.9
+LAUNCH_US = 0.83
 """What a launch costs that follows another: it starts while the other still runs."""
 
-START_US = 1.5
+START_US = 1.16
 """From the start of a program to its first product, and from its last one to its end."""
 
-SHORT_US = 0.8
+SHORT_US = 0.83
 """The same where all of its K is one short step."""
 
-CROSSED = 0.3
+CROSSED = 0.29
 """What reading costs more where lines of the streamed operand begin anywhere in cache lines."""
 
-SHORT_SHARE = 0.79
+SHORT_SHARE = 0.8
 """Of the bandwidth of device memory, what lines of less than 256 bytes reach; longer ones reach a copy's."""
 
-LATENCY_US = 1.4
+LATENCY_US = 0.46
 """From a load to its data: the bytes in flight of all programs are moved once in this time, at best."""
 
-L2_BANDWIDTH = 8e12
+FEWER = 0.54
+"""The power with which what device memory delivers falls with the share of SMs that are busy: 16x11840x11648 takes
+78 us in 93 programs and 69 in 185 (h200-random-fit.csv in autotune/results)."""
+
+MMA_SHARE = 0.76
+"""Of the peak rate, what the products of a program's blocks reach, those beyond the matrices included."""
+
+CHAIN_US = 0.05
+"""What 16 elements of K take, one after the other, in tiles of at most 32 x 32, which are too small for wgmma."""
+
+OVERLAP = 3.66
+"""The p of the p-norm that joins memory, L2, loads and products: no two of them overlap perfectly."""
+
+CAUTION = 1.1
+"""What the estimates for tensor cores are multiplied by, since they err more than those of the Hopper kernel, and the
+shortest of many estimates is likely one that errs."""
+
+L2_BANDWIDTH = 10e12
 """Bytes/s that all SMs together read through L2, where neighbours share what they ask for."""
 
-GATHER_US = 1.4
-"""What it costs that parts of a tile meet: stores, a count and loads, one after the other. A fit to 74 times of split
-tiles in h200-random60.csv and h200-random-all.csv, autotune/results, off by 12% (root mean square)."""
+CROSSED_L2 = 1.56
+"""What a byte costs more there whose line begins anywhere in cache lines, in loads of 16 bytes."""
+
+GATHER_US = 1.16
+"""What it costs that parts of a tile meet: stores, a count and loads, one after the other."""
 
 GROUPED_US = 1.2
 """What the scales of groups of K take, whatever the product: autotune/results/h200-weights-2.csv, on tensor cores. On
 CUDA cores, for one row, they took -0.1 to 6 us: h200-dtypes-7.csv."""
 
-GATHER_BANDWIDTH = 50e9
+GATHER_BANDWIDTH = 60e9
 """Bytes/s at which the one program that arrives last reads the sums of all parts."""
 
 _SHAPES = {
@@ -124,7 +143,7 @@ def _candidates(problem: Problem, gpu: Gpu):
             for wide, block_k, stages in ((128, 64, 3), (256, 32, 4), (64, 64, 4), (64, 32, 3)):
                 yield config(1, wide, block_k, stages, 4), (1, 2, 4)
         return
-    by_element = "s" in p.layout or p.alignment < 4  # loads go through registers, two or four bytes each
+    by_element = _by_element(p)
     for narrow in _narrow(p):
         if narrow in _CONVERTING and not by_element and _converts(config(narrow, narrow, 1, 1, 1), p):
             for (wide, block_k, stages, warps), (share, _) in _CONVERTING[narrow].items():
@@ -154,6 +173,11 @@ def _narrow(problem: Problem) -> tuple[int, ...]:
     return {256: (128, 256)}.get(size, (min(size, 128),))
 
 
+def _by_element(problem: Problem) -> bool:
+    """Whether loads go through registers, two or four bytes each."""
+    return "s" in problem.layout or problem.alignment < 4
+
+
 def _converts(config: Config, problem: Problem) -> bool:
     """Whether weights of a byte are streamed along K to tensor cores, which multiply another dtype."""
     narrow = min(config.block_m, config.block_n)
@@ -163,8 +187,10 @@ def _converts(config: Config, problem: Problem) -> bool:
 def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     """What a launch costs and its start, reading from device memory or through L2, and the gathering of the parts.
 
-    Constants are fits to an H200 (burst, 2026-11-21): autotune/results/h200-skinny.csv, most within 10%. Those of
-    weights that are converted are to 130 times of bf16 with int8 and fp8e4m3, 1 to 64 rows, most within 15%.
+    Constants are fits to an H200 (burst, 2026-11-22): 279 times on tensor cores of the random products in
+    autotune/results but the last three files', off by 10% (root mean square) where they are within 35% of a product's
+    best. Those of weights that are converted are to 130 times of bf16 with int8 and fp8e4m3, 1 to 64 rows, most within
+    15%.
     """
     p = problem
     a_bytes, b_bytes = map(p.operand_bytes, "ab")
@@ -178,20 +204,34 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     along_k = p.layout[0] == "n" if streams_a(config) else p.layout[1] == "t"
     line = (config.block_k if along_k else wide) * element_bytes
     in_flight = max(1, min(programs, slots)) * max(1, config.num_stages - 1) * step
-    share = ACHIEVABLE_BANDWIDTH if line >= 256 else SHORT_SHARE
-    crosses = crossing(p, "")[not streams_a(config)]
-    read_us = p.compulsory_bytes * (1 + CROSSED * crosses) * max(1e6 / (share * gpu.bandwidth), LATENCY_US / in_flight)
+    share = (ACHIEVABLE_BANDWIDTH if line >= 256 else SHORT_SHARE) * min(1, programs / gpu.sms) ** FEWER
+    a_crosses, b_crosses = crossing(p, "")
+    read_bytes = p.compulsory_bytes * (1 + CROSSED * (a_crosses if streams_a(config) else b_crosses))
+    by_element = _by_element(p)
+    a_cost, b_cost = (1 + CROSSED_L2 * (crosses and not by_element) for crosses in (a_crosses, b_crosses))
+    l2_us = (a_bytes * tiles_n * a_cost + b_bytes * tiles_m * b_cost) / L2_BANDWIDTH * 1e6
+    narrow = min(config.block_m, config.block_n)
+    steps = -(-p.k // (config.block_k * config.split_k))
+    rounds, most = -(-programs // slots), -(-programs // gpu.sms)  # `most` on one SM
+    flops = 2 * wide * narrow * config.block_k * steps * most * gpu.sms
+    mma_us = flops / (gpu.rate(p.dtype, p.precision) * MMA_SHARE) * 1e6
+    if 1 < narrow and wide < 64:
+        mma_us = max(mma_us, rounds * steps * config.block_k / 16 * CHAIN_US)
+    limits = [read_bytes / (share * gpu.bandwidth) * 1e6, read_bytes * LATENCY_US / in_flight, l2_us, mma_us]
+    if by_element:
+        an_sm_us, a_program_us = elements_us(config, p, gpu)
+        limits += [most * steps * an_sm_us, rounds * steps * a_program_us]
     if _converts(config, p):
         blocks = wide, config.block_k, config.num_stages, config.num_warps
         _, rate = _CONVERTING.get(min(config.block_m, config.block_n), {}).get(blocks, (0, UNLISTED_RATE))
         slots = gpu.sms * max(1, min(gpu.shared_bytes // shared_bytes(config, p), 8))
         whole, rest = divmod(programs, slots)
-        rounds = whole + (max(rest / slots, LAST_ROUND) if rest else 0)
-        read_us = max(read_us, ROUND_US * programs / slots + b_bytes / programs * slots / gpu.sms * rounds / rate * 1e6)
-    l2_us = (a_bytes * tiles_n + b_bytes * tiles_m) / L2_BANDWIDTH * 1e6
+        full = whole + (max(rest / slots, LAST_ROUND) if rest else 0)
+        limits.append(ROUND_US * programs / slots + b_bytes / programs * slots / gpu.sms * full / rate * 1e6)
+    work_us = joined(limits, OVERLAP)
     starts = 1 if resident > 1 else -(-programs // slots)  # a second one on the SM streams meanwhile
     start_us = SHORT_US if config.block_k * config.split_k >= p.k and config.block_k <= 128 else START_US
-    us = LAUNCH_US + start_us * starts + max(read_us, l2_us) + (GROUPED_US if p.grouped else 0)
+    us = LAUNCH_US + start_us * starts + work_us + (GROUPED_US if p.grouped else 0)
     if config.split_k > 1:
         us += GATHER_US + config.split_k * config.block_m * config.block_n * 4 / GATHER_BANDWIDTH * 1e6
-    return us
+    return us * (CAUTION if narrow > 1 else 1)
