@@ -3,7 +3,7 @@
     python -m tritonmm.autotune.regret sweep.csv
 
 For each problem of an exhaustive sweep: its best config, and what three ways of selecting choose, each judged by the
-time that the sweep measured of it:
+time that the sweep measured of it, or if that has the config in other orders of tiles alone, by the longest of theirs:
 
 * model: the estimates alone;
 * table: the tuned tables of this machine, the user's and those that ship, before the estimates;
@@ -13,7 +13,7 @@ time that the sweep measured of it:
 import math
 import statistics
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -33,7 +33,7 @@ Measured = dict[Problem, dict[Config, float]]
 class Regret:
     """What a way of selecting chose for a problem.
 
-    us: what it took, None if the sweep has not measured it; best, best_us: the fastest that it has measured.
+    us: what it took, see `regrets`, or None if nobody has measured it; best, best_us: the fastest that it has measured.
     """
 
     way: str
@@ -79,8 +79,15 @@ def regrets(measured: Measured, gpu: Gpu) -> list[Regret]:
     for problem, times in measured.items():
         for way, choose in ways.items():
             config = choose(problem)
-            found.append(Regret(way, problem, config, times.get(config), *best[problem]))
+            found.append(Regret(way, problem, config, _time(times, config), *best[problem]))
     return found
+
+
+def _time(times: dict[Config, float], config: Config) -> float | None:
+    """What was measured of the config, or else the longest of all that are the same but for their order; or None."""
+    if config in times:
+        return times[config]
+    return max((us for other, us in times.items() if replace(other, order=config.order) == config), default=None)
 
 
 def lines(found: Iterable[Regret]) -> Iterable[str]:

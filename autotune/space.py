@@ -149,11 +149,11 @@ def candidates(asked: Problem, gpu: Gpu) -> list[Config]:
 
 
 def _around(config: Config, asked: Problem) -> Iterator[tuple[Config, float]]:
-    factor = config.order.factors[0]
-    tiles_m = max(1, config.tiles(asked)[0])
+    (factor,), along = config.order.factors, config.order.along
+    tiles = max(1, config.tiles(asked)[along == "n"])
     for (more, slower), (times, name, off) in itertools.product(STAGES, ORDERS):
-        scaled = min(tiles_m, max(1, round(factor * times)))
+        scaled = min(tiles, max(1, round(factor * times)))
         # A serpentine of one megarow is that megarow.
-        if config.num_stages + more > 0 and not (name and scaled == tiles_m):
-            order = orders.Serpentine(scaled) if name else orders.SwizzleMerge(scaled)
+        if config.num_stages + more > 0 and not (name and scaled == tiles):
+            order = orders.Serpentine(scaled, along=along) if name else orders.SwizzleMerge(scaled, along=along)
             yield replace(config, num_stages=config.num_stages + more, order=order), slower * off

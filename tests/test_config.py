@@ -383,6 +383,33 @@ def test_select_orders_waves_to_be_as_tall_as_wide_in_bytes():
     assert factor * config.block_m == pytest.approx(H200.sms / factor * config.block_n, rel=0.1)
 
 
+@given(
+    m=st.integers(1, 20000),
+    n=st.integers(1, 20000),
+    k=st.integers(1, 4000),
+    layout=st.sampled_from(["nn", "nt", "tn", "tt"]),
+    kernel=st.sampled_from(["hopper", "persistent", "tile"]),
+)
+def test_select_groups_all_tiles_along_the_shorter_side_where_few_are_there(m, n, k, layout, kernel):
+    """Programs next to each other then share rows of A in a tall output, columns of B in a wide one."""
+    problem = Problem.dense(m, n, k, layout=layout)
+    for config in timed(problem, H200, kernel):
+        tiles_m, tiles_n = config.tiles(problem)
+        tall, wide = (max(1, round((H200.sms * ratio) ** 0.5)) for ratio in shape_ratios(config))
+        order = config.order
+        if 1 < tiles_n < tiles_m and tiles_n <= wide:
+            assert (order.along, order.factors) == ("n", (tiles_n,))
+            first = [order.tile(i, tiles_m, tiles_n) for i in range(tiles_n)]
+            assert first == [(0, column) for column in range(tiles_n)]
+        else:
+            assert (order.along, order.factors) == ("m", (min(tall, tiles_m),))
+
+
+def shape_ratios(config):
+    """Of the columns of a tile to its rows, and the other way round."""
+    return config.block_n / config.block_m, config.block_m / config.block_n
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

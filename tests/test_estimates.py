@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tritonmm import estimates
 from tritonmm import gpu as gpus
+from tritonmm.orders import SwizzleMerge
 from tritonmm.problem import Problem
 from tritonmm.select import timed
 
@@ -72,3 +73,5 @@ def test_a_wide_operand_that_is_read_again_costs_more():
     by_tile = {config.cta_tile: us for config, us in narrow.items() if config.split_tail == 1}
     both = {config.cta_tile: us for config, us in wide.items() if config.split_tail == 1}
     assert both[128, 64] > by_tile[128, 64]
+    config = next(config for config in wide if config.cta_tile == (128, 64))
+    assert config.order == SwizzleMerge(2, along="n")

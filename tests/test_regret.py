@@ -59,6 +59,16 @@ def test_the_ratio_is_of_measured_times(tmp_path):
     assert (found.config, found.best, found.us, found.best_us, found.reached) == (chosen, best, 200.0, 150.0, 0.75)
 
 
+def test_a_config_whose_order_was_not_measured_has_the_longest_time_of_its_other_orders(tmp_path):
+    problem = PROBLEMS[0]
+    chosen = estimated(problem, H200).config
+    other = next(c for c in timed(problem, H200) if replace(c, order=chosen.order) != chosen)
+    trials = [trial(problem, replace(chosen, order=SwizzleMerge(f)), us) for f, us in ((5, 150.0), (6, 160.0))]
+    found = judged(results(tmp_path / "x.csv", [*trials, trial(problem, other, 120.0)]))[problem]
+    assert (found.config, found.us, found.reached) == (chosen, 160.0, 0.75)
+    assert judged(results(tmp_path / "x.csv", [trial(problem, other, 120.0)]))[problem].us is None
+
+
 def test_of_repeated_rows_it_is_the_median(tmp_path):
     problem, config = PROBLEMS[0], estimated(PROBLEMS[0], H200).config
     path = results(tmp_path / "x.csv", [trial(problem, config, us) for us in (1.0, 9.0, 4.0)])

@@ -51,6 +51,17 @@ def test_candidates_vary_what_may_matter():
     assert {config.relayout for config in ragged} >= {"", "ab"}
 
 
+def test_orders_around_that_of_a_tall_product_lie_along_its_shorter_side():
+    problem = space.problem(14240, 448, 8384)
+    found = [config for config in space.candidates(problem, H200) if config.kernel == "hopper"]
+    for config in found:
+        tiles_n = config.tiles(problem)[1]
+        assert (config.order.along == "n") == (tiles_n > 1)
+        assert tiles_n == 1 or config.order.factors[0] <= tiles_n
+    four = {str(config.order) for config in found if config.tiles(problem)[1] == 4}
+    assert four == {"swizzle-merge:4@n", "swizzle-merge:2@n"}
+
+
 @pytest.mark.parametrize("name", SEARCHES)
 def test_the_fastest_that_is_tried_wins(name):
     fast = CONFIGS[7]
