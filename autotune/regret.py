@@ -33,7 +33,8 @@ Measured = dict[Problem, dict[Config, float]]
 class Regret:
     """What a way of selecting chose for a problem.
 
-    us: what it took, see `regrets`, or None if nobody has measured it; best, best_us: the fastest that it has measured.
+    us: what it took, in this order of tiles or another, or None if that was not measured; best, best_us: the fastest
+    of all that were.
     """
 
     way: str

@@ -395,7 +395,8 @@ def test_select_groups_all_tiles_along_the_shorter_side_where_few_are_there(m, n
     problem = Problem.dense(m, n, k, layout=layout)
     for config in timed(problem, H200, kernel):
         tiles_m, tiles_n = config.tiles(problem)
-        tall, wide = (max(1, round((H200.sms * ratio) ** 0.5)) for ratio in shape_ratios(config))
+        ratio = config.block_n / config.block_m
+        tall, wide = (max(1, round((H200.sms * of_blocks) ** 0.5)) for of_blocks in (ratio, 1 / ratio))
         order = config.order
         if 1 < tiles_n < tiles_m and tiles_n <= wide:
             assert (order.along, order.factors) == ("n", (tiles_n,))
@@ -403,11 +404,6 @@ def test_select_groups_all_tiles_along_the_shorter_side_where_few_are_there(m, n
             assert first == [(0, column) for column in range(tiles_n)]
         else:
             assert (order.along, order.factors) == ("m", (min(tall, tiles_m),))
-
-
-def shape_ratios(config):
-    """Of the columns of a tile to its rows, and the other way round."""
-    return config.block_n / config.block_m, config.block_m / config.block_n
 
 
 @pytest.mark.parametrize(

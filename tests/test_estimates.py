@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from tritonmm import estimates
 from tritonmm import gpu as gpus
-from tritonmm.orders import SwizzleMerge
 from tritonmm.problem import Problem
 from tritonmm.select import timed
 
@@ -62,16 +61,23 @@ def test_only_sums_of_rows_that_are_there_are_exchanged():
     assert few[16] < few[4], "67x264x5272 took 5.6 us in 16 parts and 7.1 in 4 on an H200"
 
 
-def test_a_few_rows_occupy_fewer_consumers():
-    alone, with_others = (splits_of(m, (192, 128, 64))[1] for m in (64, 192))
-    assert alone < 0.9 * with_others
+def test_consumers_without_rows_shorten_a_step(monkeypatch):
+    one_of_three, all_three = (splits_of(m, (192, 128, 64))[1] for m in (64, 192))
+    monkeypatch.setitem(estimates.KERNELS, "hopper", replace(estimates.KERNELS["hopper"], absent=0.0))
+    assert splits_of(64, (192, 128, 64))[1] > 1.1 * one_of_three
+    assert splits_of(192, (192, 128, 64))[1] == all_three
 
 
-def test_a_wide_operand_that_is_read_again_costs_more():
-    """64 columns of a tall product fit one column of tiles, 128 take two, and A is read twice."""
-    narrow, wide = (timed(Problem.dense(16384, n, 8192, layout="nt"), H200, "hopper") for n in (64, 128))
-    by_tile = {config.cta_tile: us for config, us in narrow.items() if config.split_tail == 1}
-    both = {config.cta_tile: us for config, us in wide.items() if config.split_tail == 1}
-    assert both[128, 64] > by_tile[128, 64]
-    config = next(config for config in wide if config.cta_tile == (128, 64))
-    assert config.order == SwizzleMerge(2, along="n")
+def test_an_operand_that_several_columns_of_tiles_read_costs_more(monkeypatch):
+    """64 columns of a tall product are one column of tiles, 128 are two, which both read all of A."""
+
+    def whole(n):
+        configs = timed(Problem.dense(16384, n, 8192, layout="nt"), H200, "hopper")
+        return next(
+            us for c, us in configs.items() if c.cta_tile == (128, 64) and c.block_k == 64 and c.split_tail == 1
+        )
+
+    once, twice = whole(64), whole(128)
+    monkeypatch.setitem(estimates.KERNELS, "hopper", replace(estimates.KERNELS["hopper"], again=0.5))
+    assert whole(64) == pytest.approx(once, rel=0.01), "only B, which is small, is read again"
+    assert whole(128) > 1.1 * twice

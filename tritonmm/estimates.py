@@ -342,8 +342,7 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
 
     a_bytes = p.m * p.k * p.batch * p.element_bytes * tiles_n * a_cost
     b_bytes = p.n * p.k * p.batch * p.b_element_bytes * tiles_m * b_cost
-    several = (tiles_n > 1) * p.operand_bytes("a") + (tiles_m > 1) * p.operand_bytes("b")
-    again_bytes = kernel.again * several
+    again_bytes = kernel.again * ((tiles_n > 1) * p.operand_bytes("a") + (tiles_m > 1) * p.operand_bytes("b"))
     rounds, tail = divmod(tiles, programs)
     over = p.m % BOX_ROWS
     # In boxes of 8, 16 or 32 rows, all but 7 of which are there, as `launch/hopper.py` chooses them.

@@ -223,7 +223,7 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
         limits += [most * steps * an_sm_us, rounds * steps * a_program_us]
     if _converts(config, p):
         blocks = wide, config.block_k, config.num_stages, config.num_warps
-        _, rate = _CONVERTING.get(min(config.block_m, config.block_n), {}).get(blocks, (0, UNLISTED_RATE))
+        _, rate = _CONVERTING.get(narrow, {}).get(blocks, (0, UNLISTED_RATE))
         slots = gpu.sms * max(1, min(gpu.shared_bytes // shared_bytes(config, p), 8))
         whole, rest = divmod(programs, slots)
         full = whole + (max(rest / slots, LAST_ROUND) if rest else 0)
