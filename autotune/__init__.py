@@ -19,6 +19,8 @@ once.py         the process that it profiles
 suite.py        which products a bench measures; suites/ ships some
 bench.py        tritonmm's choice beside torch, product by product, into CSV
 random_suite.py products that nobody has tuned anything to
+exhaustive.py   times all that `select` chooses from, on every product of a suite
+contest.py      times configs of a problem against each other
 regret.py       how much of an exhaustive search's best `select` reaches
 heuristics.py   what NVIDIA's heuristics choose, beside what `select` does, by their times
 nvidia_heuristics.py  those choices, and the configs that are nearest to them

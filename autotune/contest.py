@@ -13,18 +13,22 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 import torch
 
 from tritonmm import gpu as gpus
-from tritonmm.autotune import results_file, space
+from tritonmm.autotune import results_file, space, verify
 from tritonmm.autotune.environment import Environment
 from tritonmm.autotune.measure import GraphReplay, Replay
 from tritonmm.autotune.sources import operand_sets, scaled_launch, torch_replay
+from tritonmm.autotune.trial import Trial
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
+from tritonmm.plan import plan_for
 from tritonmm.problem import Problem
 
 REST = 0.012
@@ -35,19 +39,26 @@ COMPILERS = 12
 
 
 def contest(
-    arms: dict[object, Replay], rounds: int, *, seconds: float, rest: Callable[[float], None] = time.sleep
+    arms: dict[object, Replay],
+    rounds: int,
+    *,
+    seconds: float,
+    idle: float = REST,
+    rest: Callable[[float], None] = time.sleep,
 ) -> dict[object, float]:
-    """The median over all rounds of each arm's microseconds, of replays of about `seconds` each."""
+    """The median over all rounds of each arm's microseconds, of replays of about `seconds`, each after `idle` ones."""
     shuffle = random.Random(0)
     times = {name: [] for name in arms}
     for _ in range(rounds):
         for name in shuffle.sample(list(arms), len(arms)):
-            rest(REST)
+            rest(idle)
             times[name].append(arms[name](seconds) * 1e6)
     return {name: statistics.median(of_arm) for name, of_arm in times.items()}
 
 
-def of_problem(problem: Problem, configs: Sequence[Config], rounds: int, gpu: Gpu) -> dict[Config | None, float]:
+def of_problem(
+    problem: Problem, configs: Sequence[Config], rounds: int, gpu: Gpu, idle: float = REST
+) -> dict[Config | None, float]:
     """Microseconds of every config, and of torch as None, on random normal data in operands that exceed L2.
 
     Raises RuntimeError where torch refuses the product, or a config cannot be launched.
@@ -57,10 +68,31 @@ def of_problem(problem: Problem, configs: Sequence[Config], rounds: int, gpu: Gp
     arms = {None: torch_replay(problem, sets, scales)}
     arms |= {config: GraphReplay(scaled_launch(problem, config, device, scales), sets) for config in configs}
     try:
-        return contest(arms, rounds, seconds=0.001)
+        return contest(arms, rounds, seconds=0.001, idle=idle)
     finally:
         for arm in arms.values():
             arm.free()
+
+
+def trials(problem: Problem, configs: Sequence[Config], rounds: int, gpu: Gpu, idle: float = REST) -> list[Trial]:
+    """Each config checked alone, and those that pass timed against each other in rounds of random order."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    check = verify.Check(problem, device)
+    found = {}
+    for config in configs:
+        trial = Trial(problem, config, "gpu", "burst", "ok", now)
+        try:
+            ratio = check.error_ratio(plan_for(problem, config, device))
+            found[config] = replace(trial, status="ok" if ratio <= 1 else "wrong", error_ratio=ratio)
+        except Exception as error:  # of the compiler, the driver or torch: a config that cannot run is a row
+            found[config] = replace(trial, status="failed", message=f"{type(error).__name__}: {error}".split("\n")[0])
+    del check
+    right = [config for config, trial in found.items() if trial.status == "ok"]
+    times = of_problem(problem, right, rounds, gpu, idle) if right else {}
+    for config in right:
+        found[config] = replace(found[config], time_us=times[config], torch_us=times[None])
+    return list(found.values())
 
 
 def compile_all(pairs: Sequence[tuple[Problem, Config]]) -> None:

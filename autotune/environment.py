@@ -59,9 +59,13 @@ class Environment:
         del fields["date"], fields["commit"]
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
 
+    def about(self) -> dict[str, str]:
+        """The fields by name, as a results file begins with; "none" where there is no answer."""
+        return {key: value or "none" for key, value in dataclasses.asdict(self).items()}
+
     def comments(self) -> list[str]:
-        """A line `# key: value` a field, as a results file begins with."""
-        return [f"# {key}: {value or 'none'}" for key, value in dataclasses.asdict(self).items()]
+        """A line `# key: value` a field."""
+        return [f"# {key}: {value}" for key, value in self.about().items()]
 
 
 def _commit(checkout: Path) -> str:

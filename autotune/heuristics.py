@@ -11,10 +11,7 @@ random order, as a contest does.
 import itertools
 import math
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
-from multiprocessing import get_context
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -22,14 +19,13 @@ import click
 import torch
 
 from tritonmm import gpu as gpus
-from tritonmm.autotune import contest, regret, results_file, verify
+from tritonmm.autotune import contest, regret, results_file
 from tritonmm.autotune.environment import Environment
 from tritonmm.autotune.nvidia_heuristics import WAYS, first_choice, mapped, spelled
-from tritonmm.autotune.precompile import precompile
+from tritonmm.autotune.precompile import precompile_all
 from tritonmm.autotune.trial import COLUMNS, Trial
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
-from tritonmm.plan import plan_for
 from tritonmm.problem import Problem
 from tritonmm.select import estimated
 
@@ -57,27 +53,6 @@ def arms(measured: regret.Measured, gpu: Gpu) -> Iterator[Arm]:
         for way in WAYS:
             found = first_choice(way, problem, gpu)
             yield Arm(problem, way, mapped(found, problem, gpu), spelled(found))
-
-
-def trials(of_problem: list[Arm], rounds: int, gpu: Gpu) -> dict[Config, Trial]:
-    """Each config of one problem, checked alone, and those that pass timed against each other in random order."""
-    problem, device = of_problem[0].problem, torch.device("cuda", torch.cuda.current_device())
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    check = verify.Check(problem, device)
-    found = {}
-    for config in dict.fromkeys(arm.config for arm in of_problem):
-        trial = Trial(problem, config, "gpu", "burst", "ok", now)
-        try:
-            ratio = check.error_ratio(plan_for(problem, config, device))
-            found[config] = replace(trial, status="ok" if ratio <= 1 else "wrong", error_ratio=ratio)
-        except Exception as error:  # of the compiler, the driver or torch: a config that cannot run is a row
-            found[config] = replace(trial, status="failed", message=f"{type(error).__name__}: {error}".split("\n")[0])
-    del check
-    right = [config for config, trial in found.items() if trial.status == "ok"]
-    times = contest.of_problem(problem, right, rounds, gpu) if right else {}
-    for config in right:
-        found[config] = replace(found[config], time_us=times[config], torch_us=times[None])
-    return found
 
 
 def lines(found: list[Arm], times: dict[tuple[Problem, Config], float]) -> Iterator[str]:
@@ -136,23 +111,22 @@ def main(path: Path, rounds: int, csv_path: Path | None) -> None:
         click.echo("\n".join(lines(found, {})))
         return
     pairs = dict.fromkeys((arm.problem, arm.config) for arm in found)
-    with ProcessPoolExecutor(contest.COMPILERS, get_context("spawn")) as pool:
-        for pair in pairs:
-            pool.submit(precompile, *pair, gpu)  # what fails here fails again where it is checked
+    precompile_all(pairs, gpu, contest.COMPILERS)
     timed: dict[tuple[Problem, Config], Trial] = {}
     for problem, of_problem in itertools.groupby(found, key=lambda arm: arm.problem):
         try:
-            ran = trials(list(of_problem), rounds, gpu)
+            configs = list(dict.fromkeys(arm.config for arm in of_problem))
+            ran = contest.trials(problem, configs, rounds, gpu)
         except RuntimeError as error:
             raise click.ClickException(f"{problem}: {error}") from None
-        timed |= {(problem, config): trial for config, trial in ran.items()}
-        for trial in ran.values():
+        timed |= {(problem, trial.config): trial for trial in ran}
+        for trial in ran:
             if trial.status != "ok":
                 click.echo(f"{problem}  {trial.config}: {trial.status} {trial.message}")
     click.echo("\n".join(lines(found, {pair: trial.time_us for pair, trial in timed.items() if trial.time_us})))
     if csv_path:
         rows = [timed[arm.problem, arm.config].row() | {"way": arm.way, "asked": arm.asked} for arm in found]
-        here = {key: value or "none" for key, value in asdict(Environment.here(torch.cuda.get_device_name())).items()}
+        here = Environment.here(torch.cuda.get_device_name()).about()
         here["regime"] = f"burst, medians of {rounds} rounds of a problem's configs in random order"
         results_file.write(csv_path, here, [*COLUMNS, "way", "asked"], rows)
 

@@ -6,6 +6,12 @@ which addresses are multiples of 16. Tensors without memory have the address 0, 
 allocates.
 """
 
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing import get_context
+
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
@@ -13,6 +19,7 @@ from triton.runtime import driver
 from tritonmm.autotune import space
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
+from tritonmm.orders import RowMajor
 from tritonmm.plan import bind
 from tritonmm.problem import Problem
 
@@ -46,3 +53,24 @@ def precompile(problem: Problem, config: Config, gpu: Gpu) -> None:
     plan, scales = bind(problem, config, gpu, meta), space.scales(problem, meta)
     for kernel, arguments, options in plan.kernels(*space.operands(problem, meta), scales=scales):
         kernel.warmup(*arguments, grid=(1,), **options)
+
+
+def precompile_all(pairs: Iterable[tuple[Problem, Config]], gpu: Gpu, processes: int) -> None:
+    """Precompiles them in so many processes. What fails is left for the launch to raise.
+
+    Pairs that are likely to launch the same kernels go to one process, which then compiles each once.
+    """
+    alike: dict[tuple, list[tuple[Problem, Config]]] = {}
+    for problem, config in pairs:
+        whole = tuple(size % 16 == 0 for size in (problem.m, problem.n, problem.k))
+        key = problem.layout, problem.kind, whole, replace(config, order=RowMajor(), split_k=1, split_tail=1)
+        alike.setdefault(key, []).append((problem, config))
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        for same in sorted(alike.values(), key=len, reverse=True):
+            pool.submit(_precompile_each, same, gpu)
+
+
+def _precompile_each(pairs: Sequence[tuple[Problem, Config]], gpu: Gpu) -> None:
+    for problem, config in pairs:
+        with suppress(Exception):
+            precompile(problem, config, gpu)

@@ -211,7 +211,7 @@ def write_parquet(path: str | os.PathLike, trials: Sequence[Trial], environment:
 def _about(trials: Sequence[Trial], environment: Environment, columns: Sequence[str]) -> dict[str, str]:
     days = sorted({trial.measured[:10] for trial in trials}) or [environment.date]
     environment = dataclasses.replace(environment, date=" to ".join(dict.fromkeys((days[0], days[-1]))))
-    about = {key: value or "none" for key, value in dataclasses.asdict(environment).items()}
+    about = environment.about()
     for name in ("source", "regime"):
         found = sorted({getattr(trial, name) for trial in trials})
         if len(found) > 1 and (name == "source" or name not in columns):
