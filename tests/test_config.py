@@ -390,20 +390,25 @@ def test_select_orders_waves_to_be_as_tall_as_wide_in_bytes():
     layout=st.sampled_from(["nn", "nt", "tn", "tt"]),
     kernel=st.sampled_from(["hopper", "persistent", "tile"]),
 )
-def test_select_groups_all_tiles_along_the_shorter_side_where_few_are_there(m, n, k, layout, kernel):
-    """Programs next to each other then share rows of A in a tall output, columns of B in a wide one."""
+def test_select_groups_tiles_along_the_side_on_which_neighbours_share_more(m, n, k, layout, kernel):
+    """All of the output's shorter side where few tiles are there, or else rows of A for tall tiles, columns of B for
+    others; of a group of the first kind the programs that start together are next to each other."""
     problem = Problem.dense(m, n, k, layout=layout)
     for config in timed(problem, H200, kernel):
         tiles_m, tiles_n = config.tiles(problem)
-        ratio = config.block_n / config.block_m
+        (factor,), order, ratio = config.order.factors, config.order, config.block_n / config.block_m
         tall, wide = (max(1, round((H200.sms * of_blocks) ** 0.5)) for of_blocks in (ratio, 1 / ratio))
-        order = config.order
         if 1 < tiles_n < tiles_m and tiles_n <= wide:
-            assert (order.along, order.factors) == ("n", (tiles_n,))
+            assert (order.along, factor) == ("n", tiles_n)
             first = [order.tile(i, tiles_m, tiles_n) for i in range(tiles_n)]
             assert first == [(0, column) for column in range(tiles_n)]
+        elif tiles_m <= tiles_n and tiles_m <= tall:
+            assert (order.along, factor) == ("m", tiles_m)
+        elif factor != (tiles_n if order.along == "n" else tiles_m):
+            assert order.along == ("n" if ratio < 1 else "m")
+            assert factor == (wide if order.along == "n" else tall)
         else:
-            assert (order.along, order.factors) == ("m", (min(tall, tiles_m),))
+            assert factor <= 1.5 * (wide if order.along == "n" else tall)
 
 
 @pytest.mark.parametrize(
