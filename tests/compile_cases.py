@@ -37,7 +37,8 @@ HOPPER = {
     # (block_m, block_n, block_k, num_stages, num_warps)
     (128, 256, 64, 4, 8), (256, 128, 64, 4, 8), (128, 128, 64, 6, 8), (128, 128, 128, 3, 8), (192, 128, 64, 5, 12),
     (128, 64, 64, 8, 4), (128, 64, 128, 4, 8), (128, 64, 128, 4, 4), (192, 64, 64, 6, 12), (64, 256, 64, 5, 8),
-    (64, 160, 64, 7, 4), (64, 128, 64, 8, 4),
+    (64, 160, 64, 7, 4), (64, 128, 64, 8, 4), (64, 96, 64, 8, 4), (128, 96, 64, 7, 8), (192, 96, 64, 5, 12),
+    (128, 32, 64, 11, 4),
     (64, 128, 128, 4, 4), (64, 64, 64, 8, 4), (64, 64, 128, 6, 4), (192, 256, 64, 3, 12), (256, 192, 64, 3, 8),
     (192, 192, 64, 4, 12), (128, 192, 64, 5, 8), (128, 384, 64, 3, 8), (384, 128, 64, 3, 12), (64, 192, 64, 6, 4),
 }  # fmt: skip
@@ -86,7 +87,13 @@ def hopper_cases():
         yield case(blocks, layout="nt")
         gpu, problem, config = case(blocks, split_k=4)
         yield (gpu, problem, config) if config.fits(problem, gpu) else case(blocks)  # two strips are not split
-    for blocks in ((128, 64, 64, 8, 4), (64, 160, 64, 7, 4), (192, 64, 64, 6, 12), (128, 256, 64, 4, 8)):
+    for blocks in (
+        (128, 64, 64, 8, 4),
+        (64, 160, 64, 7, 4),
+        (192, 96, 64, 5, 12),
+        (192, 64, 64, 6, 12),
+        (128, 256, 64, 4, 8),
+    ):
         for m in (100, 185, 257):  # rests behind whole boxes and alone, shifts; of 4000 rows some come in boxes
             yield case(blocks, m=m, layout="nt", split_tail=1 + 2 * (blocks[1] == 256))
     for m in (20, 100):
@@ -97,7 +104,7 @@ def hopper_cases():
         yield case(blocks, m=blocks[0] + 8, n=(1024, 1023)[i % 2], layout="nt")
         fields = {"batch": 3} if i % 2 else {"split_tail": 3, "out_dtype": "fp32"}
         yield case(blocks, m=blocks[0] + 31, n=1024, layout="nt", epilogue=Epilogue(scaled=True, bias=True), **fields)
-    for blocks in ((64, 160, 64, 7, 4), (64, 192, 64, 6, 4)):
+    for blocks in ((64, 160, 64, 7, 4), (64, 192, 64, 6, 4), (64, 96, 64, 8, 4), (128, 96, 64, 7, 8)):
         yield case(blocks, m=72, n=1024, layout="nt", epilogue=Epilogue(scaled=True, bias=True))
     for blocks in ((128, 256, 64, 4, 8), (192, 128, 64, 5, 12)):
         yield case(blocks, layout="tn")

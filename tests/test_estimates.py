@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tritonmm import estimates
 from tritonmm import gpu as gpus
+from tritonmm.config import Config
 from tritonmm.problem import Problem
-from tritonmm.select import timed
+from tritonmm.select import estimated, timed
 
 H200 = gpus.spec("h200")
 
@@ -32,17 +33,84 @@ def tile_blocks(problem):
     return {tile.blocks for tile in estimates.tiles_of(problem) if tile.kernel == "tile"}
 
 
+def odd(problem):
+    """The same with a row, a column and an element of K less, in operands that are aligned to an element only."""
+    less = {name: getattr(problem, name) - 1 for name in "mnk"}
+    return replace(problem, a_alignment=problem.element_bytes, b_alignment=problem.b_element_bytes, **less)
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("dtype", ["bf16", "int8"])
-def test_elements_that_are_loaded_one_by_one_have_tiles_that_do_not_spill(dtype):
+def test_elements_that_are_loaded_one_by_one_have_tiles_that_do_not_spill(dtype, layout):
     fields = {"out_dtype": "int32"} if dtype == "int8" else {}
-    aligned = Problem.dense(1024, 1024, 1024, dtype=dtype, layout="nt", **fields)
-    odd = replace(aligned, m=1023, n=1023, k=1023, a_alignment=1 if dtype == "int8" else 2, b_alignment=2)
-    assert tile_blocks(odd) < tile_blocks(aligned)
-    for tile in estimates.tiles_of(odd):
+    aligned = Problem.dense(1024, 1024, 1024, dtype=dtype, layout=layout, **fields)
+    assert tile_blocks(odd(aligned)) < tile_blocks(aligned)
+    for tile in estimates.tiles_of(odd(aligned)):
         if tile.kernel == "tile":
             block_m, block_n, block_k = tile.blocks
             loads, sums = (block_m + block_n) * block_k, block_m * block_n
             assert loads + sums <= estimates.MOST_VALUES * 32 * tile.num_warps
+
+
+def test_tiles_of_many_elements_spill_where_k_is_contiguous_in_both_operands():
+    """33x291x9331 nt took 438 us in tiles of 32 x 64 x 128, and 143 in 16 x 64 x 128 (h200-random70.csv)."""
+    nn, nt = (tile_blocks(odd(Problem.dense(1024, 1024, 1024, layout=layout))) for layout in ("nn", "nt"))
+    assert nn - nt == {(32, 64, 128), (16, 32, 128)}
+    assert nt < nn
+
+
+def loads_us(blocks, num_warps, programs, m=1023):
+    config = Config("tile", *blocks, num_stages=4, num_warps=num_warps)
+    return estimates.elements_us(config, odd(Problem.dense(m + 1, 1024, 1024)), H200, programs)
+
+
+def test_programs_of_an_sm_wait_for_their_elements_at_the_same_time():
+    config = Config("tile", 16, 32, 128, num_stages=5, num_warps=2)
+    resident = estimates.elements_resident(config, H200)
+    assert resident == 4, "of 64 threads with 250 registers each"
+    alone, all_at_once, one_more = (
+        loads_us((16, 32, 128), 2, programs) for programs in (H200.sms, H200.sms * resident, H200.sms * resident + 1)
+    )
+    assert alone < all_at_once < 2 * alone
+    assert one_more - all_at_once > 0.7 * alone
+
+
+def test_an_sm_loads_no_more_elements_with_more_programs():
+    alone, many = (loads_us((32, 32, 32), 4, H200.sms * per_sm) for per_sm in (1, 1000))
+    elements = 1000 * 1024 * 64
+    assert elements / estimates.ELEMENT_RATE * 1e6 < many < 1000 * alone
+
+
+def test_a_product_of_the_tile_kernel_takes_as_long_as_its_elements():
+    problem = odd(Problem.dense(1024, 1024, 1024))
+    for config, us in timed(problem, H200, "tile").items():
+        tiles_m, tiles_n = config.tiles(problem)
+        assert us > estimates.elements_us(config, problem, H200, tiles_m * tiles_n), config
+
+
+def test_elements_take_longer_in_a_thread_that_loads_more():
+    """Beside what the SM takes to load them, which is as long for two warps as for four."""
+    few, many = loads_us((16, 32, 128), 4, 1), loads_us((16, 32, 128), 2, 1)
+    assert many > 1.1 * few
+
+
+def test_elements_beyond_the_matrices_are_not_loaded():
+    programs = 4 * H200.sms
+    assert loads_us((16, 64, 64), 4, programs, m=1) < loads_us((16, 64, 64), 4, programs, m=16)
+
+
+def test_tiles_too_large_for_the_registers_run_one_at_a_time():
+    assert estimates.elements_resident(Config("tile", 256, 256, 64, num_warps=4), H200) == 2, "they spill"
+    assert estimates.elements_resident(Config("tile", 256, 256, 64, num_warps=16), H200) == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout"), [((17, 14867, 7541), "nn"), ((17, 1299, 3123), "nt"), ((53, 5825, 79), "nn")], ids=str
+)
+def test_few_unaligned_rows_are_loaded_by_element_instead_of_copied(shape, layout):
+    """They took 116 to 122, 10.2 and 4.3 us so on an H200, and 189, 10.5 and 5.9 after copies of their operands."""
+    problem = replace(Problem.dense(*shape, layout=layout), a_alignment=2, b_alignment=2)
+    assert not estimated(problem, H200).config.relayout
 
 
 def splits_of(m, blocks=(128, 64, 64)):

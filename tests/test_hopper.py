@@ -104,6 +104,19 @@ def test_few_rows_of_a_last_tile_follow_their_operand(over, split_tail, n, block
             torch.empty(4 * m, 1032, device=device).fill_(float("nan"))  # what the next one's rows would be, if stale
 
 
+@pytest.mark.parametrize(
+    "blocks", [(64, 64, 128, 6, 4), (64, 96, 64, 8, 4), (128, 64, 64, 8, 4), (64, 128, 64, 8, 8)], ids=str
+)
+@pytest.mark.parametrize("m", [65, 80, 129, 150])
+def test_equal_shares_of_rows_in_batches(m, blocks, device):
+    """The last tile of a matrix begins with rows of the one before it, never with rows of another matrix."""
+    a, b = (torch.randint(-4, 5, shape, device=device).bfloat16() for shape in ((3, m, 520), (3, 520, 328)))
+    for split_tail in (1, 3) if blocks[1] != 96 else (1,):  # two strips of columns are not split
+        out = torch.full((3, m, 328), float("nan"), device=device, dtype=torch.bfloat16)
+        matmul(a, b, out=out, config=config(blocks, split_tail=split_tail))
+        assert torch.equal(out, (a.double() @ b.double()).bfloat16())
+
+
 @pytest.mark.parametrize("layout", ["nt", "tn"])
 @pytest.mark.parametrize("blocks", [(128, 64, 64, 8, 4), (192, 64, 64, 6, 12), (256, 128, 64, 4, 8)], ids=str)
 def test_rows_of_a_ragged_tile_have_the_bits_of_a_whole_one(blocks, layout, device):

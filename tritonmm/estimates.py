@@ -12,7 +12,9 @@ The constants are fits to one H200 (burst, 2026-11-22), in which the ranks withi
 of the hopper kernel to 13,344 times of 285 products, of the tile kernel to 3,258, in h200-random60.csv, -random64,
 -random66, -random-all, -random-fit and -splits-2 in autotune/results. Relative to its product, a config within 30% of
 the best is off by 4.4% (standard deviation), and by 4.9% in h200-random68.csv, to which nothing was fitted; those of
-the tile kernel by 12%. What the shortest estimate of all reaches, `python -m tritonmm.autotune.regret` says of each
+the tile kernel by 12%. What neighbours on the way to the SMs take from each other (`paired`, `alone`) is fitted to all
+random products of h200-random60.csv to -random76.csv, tiles of 96 columns to h200-columns-96.csv and of 32 to
+h200-columns-32.csv, loads of single elements to -random60.csv to -random76.csv. What the shortest estimate of all reaches, `python -m tritonmm.autotune.regret` says of each
 file. The skinny and the weights kernel have estimates of their own, see `skinny.py` and `streams.py`.
 """
 
@@ -34,7 +36,9 @@ class Kernel:
     tiles costs, as a share of reading it from there once; sm_bandwidth: bytes/s that an SM receives while all do;
     l2_bandwidth: bytes/s that all SMs together ask of L2; merged: what is left of that where all tiles are split
     and their parts run at once, since programs next to each other then read the same; crossed: what a byte costs
-    more whose line crosses cache lines; half_lines: the same of B in lines of 64 bytes; step_overlap, overlap: the p
+    more whose line crosses cache lines; paired: what that takes longer, as a share, where just more than half of the
+    SMs are busy, see `_uneven`; alone: the same of reading device memory, where no tiles share an operand's lines;
+    half_lines: what a byte of B in lines of 64 bytes costs more; step_overlap, overlap: the p
     of the p-norms for a step and for the whole; absent: the power with which a step's products grow with the consumers
     that have rows, where not all have; drain_us: from the end of the last tiles to that of their stores, for 10^4
     elements of a tile on every SM; caution: what the estimates are multiplied by that err more than others, since the
@@ -47,6 +51,8 @@ class Kernel:
     crossed: float
     overlap: float
     again: float = 0.0
+    paired: float = 0.0
+    alone: float = 0.0
     half_lines: float = 0.0
     step_overlap: float = math.inf
     absent: float = 0.0
@@ -56,8 +62,8 @@ class Kernel:
 
 
 _BY_TMA = Kernel(
-    stream=0.91, again=0.08, sm_bandwidth=274e9, l2_bandwidth=20.7e12, merged=0.6, crossed=1.96, half_lines=0.4,
-    step_overlap=5, overlap=2.22, absent=0.6, drain_us=0.31,
+    stream=0.91, again=0.08, sm_bandwidth=274e9, l2_bandwidth=20.7e12, merged=0.6, crossed=1.96, paired=0.5,
+    alone=0.12, half_lines=0.4, step_overlap=5, overlap=2.22, absent=0.6, drain_us=0.31,
 )  # fmt: skip
 KERNELS = {
     "hopper": _BY_TMA,
@@ -102,17 +108,35 @@ STAGED_BANDWIDTH = 2.7e12
 """Bytes/s at which unaligned outputs are written, an element a thread, beside all other work. Read off 36 unaligned
 products of h200-random60.csv to -random72.csv, whose best configs are then off by 6% in the median."""
 
-ELEMENT_RATE = 8.5e9
-"""Elements that an SM loads in a second where they come one by one, since their alignment allows no more, with
-ELEMENTS of them or more a step and thread; with fewer in proportion."""
+ELEMENT_RATE = 30e9
+"""Elements that an SM loads in a second where they come one by one, since their alignment allows no more. This and the
+next two are fits to the unaligned products of h200-random60.csv to -random76.csv: a config that is within 50% of the
+best that loads so is off by 11% (root mean square) if it is a skinny one, and by 24% if it is the tile kernel's, in
+files that were left out of the fit, too."""
 
-ELEMENTS = 36
+ELEMENTS_WAIT_US = 0.6
+"""What a step takes besides, however many programs there are: no copies of 2 bytes run ahead, so each program waits for
+memory, stores to shared memory and waits for its threads, one after the other."""
 
-ELEMENT_US = 0.025
-"""What a thread takes for each such element of a step, however few programs there are: it waits for them."""
+ELEMENT_US = 0.006
+"""What that takes longer for each such element of a step and thread: not all are in flight at once."""
+
+REGISTERS = 65536
+"""Of an SM, for all programs that it runs at once."""
+
+THREAD_REGISTERS = 255
+"""The most that a thread can have."""
+
+VALUE_REGISTERS = 2.4
+"""What each such element of a step takes of them, with its address and mask; and each sum, with what is beside it. Five
+of six kernels are within 25% of what ptxas says."""
 
 MOST_VALUES = 128
 """Such elements of a step and sums that a thread has registers for; with more it spills."""
+
+MOST_ELEMENTS = 80
+"""The same of the elements alone where K is the contiguous dimension of both operands: ptxas then spills a thousand
+bytes of kernels that spill nothing in the other layouts."""
 
 CACHE_LINE = 128
 
@@ -158,13 +182,17 @@ _HALF = (
     Tile("hopper", (128, 128, 64), 6, 8, 0.98, 0.82),
     Tile("hopper", (64, 256, 64), 5, 8, 0.985, 0.95),
     Tile("hopper", (192, 64, 64), 6, 12, 0.79, 0.60),
+    Tile("hopper", (192, 96, 64), 5, 12, 0.86, 1.0),
+    Tile("hopper", (128, 96, 64), 7, 8, 0.88, 0.90),
     Tile("hopper", (64, 160, 64), 7, 4, 0.80, 1.02),
     Tile("hopper", (64, 128, 64), 8, 4, 0.88, 0.57),
     Tile("hopper", (64, 128, 128), 4, 4, 0.83, 0.69),
+    Tile("hopper", (64, 96, 64), 8, 4, 0.70, 0.60),
     Tile("hopper", (128, 64, 64), 8, 4, 0.865, 0.50),
     Tile("hopper", (128, 64, 128), 4, 4, 0.715, 0.53),
     Tile("hopper", (64, 64, 64), 8, 4, 0.56, 0.35),
     Tile("hopper", (64, 64, 128), 6, 4, 0.695, 0.39),
+    Tile("hopper", (128, 32, 64), 11, 4, 0.56, 0.50),
     Tile("hopper", (64, 32, 128), 8, 4, 0.415, 0.31),
     Tile("persistent", (128, 256, 64), 3, 8, 0.85, 2.0),
     Tile("persistent", (128, 128, 64), 4, 8, 0.75, 1.2),
@@ -271,15 +299,17 @@ def tiles_of(problem: Problem) -> tuple[Tile, ...]:
     if p.grouped:
         return _GROUPED
     tiles = {1: _BYTE, 2: _HALF, 8: _FP64}[p.element_bytes]
-    return tiles if p.alignment >= 4 else tuple(t for t in tiles if not _spills(t))
+    return tiles if p.alignment >= 4 else tuple(t for t in tiles if not _spills(t, p.layout))
 
 
-def _spills(tile: Tile) -> bool:
+def _spills(tile: Tile, layout: str) -> bool:
     """Whether the tile kernel has no registers for the addresses where each element is loaded by itself: 57x10385x5735
     takes 1568 us in tiles of 128 x 64 x 64 then, and 179 in 64 x 64 x 64 (autotune/results/h200-random66.csv)."""
     block_m, block_n, block_k = tile.blocks
-    values = (block_m + block_n) * block_k + block_m * block_n
-    return tile.kernel == "tile" and values > MOST_VALUES * 32 * tile.num_warps
+    threads = 32 * tile.num_warps
+    elements, sums = (block_m + block_n) * block_k, block_m * block_n
+    too_many = elements + sums > MOST_VALUES * threads or (layout == "nt" and elements > MOST_ELEMENTS * threads)
+    return tile.kernel == "tile" and too_many
 
 
 def crossing(problem: Problem, relayout: str) -> tuple[bool, bool]:
@@ -292,14 +322,25 @@ def crossing(problem: Problem, relayout: str) -> tuple[bool, bool]:
     return tuple(name not in relayout and length % CACHE_LINE > 0 for name, length in lines)
 
 
-def elements_us(config: Config, problem: Problem, gpu: Gpu) -> tuple[float, float]:
-    """Microseconds for the elements of a step that are loaded one by one: of an SM on which many programs run, and of
-    a program. Those beyond the matrices are not loaded."""
+def elements_resident(config: Config, gpu: Gpu) -> int:
+    """Programs for which an SM has registers where elements are loaded one by one."""
+    values = (config.block_m + config.block_n) * config.block_k + config.block_m * config.block_n
+    most = THREAD_REGISTERS * config.num_warps * (32 if gpu.is_nvidia else 64)
+    return max(1, int(REGISTERS / min(values * VALUE_REGISTERS, most)))
+
+
+def elements_us(config: Config, problem: Problem, gpu: Gpu, programs: int) -> float:
+    """Microseconds of so many programs that load elements one by one.
+
+    Those that an SM runs at once wait at the same time, and load after each other. What lies beyond the matrices is not
+    loaded.
+    """
     p = problem
-    elements = (min(config.block_m, p.m) + min(config.block_n, p.n)) * min(config.block_k, p.k)
-    threads = config.num_warps * (32 if gpu.is_nvidia else 64)
-    a_thread = (config.block_m + config.block_n) * config.block_k / threads
-    return elements / (ELEMENT_RATE * min(1, a_thread / ELEMENTS)) * 1e6, elements / threads * ELEMENT_US
+    a_step = (min(config.block_m, p.m) + min(config.block_n, p.n)) * min(config.block_k, p.k)
+    a_thread = (config.block_m + config.block_n) * config.block_k / (config.num_warps * (32 if gpu.is_nvidia else 64))
+    rounds, most = -(-programs // (gpu.sms * elements_resident(config, gpu))), -(-programs // gpu.sms)  # on one SM
+    wait_us = rounds * (ELEMENTS_WAIT_US + a_thread * ELEMENT_US)
+    return max(1, -(-p.k // (config.block_k * config.split_k))) * (wait_us + most * a_step / ELEMENT_RATE * 1e6)
 
 
 def joined(times: Iterable[float], p: float) -> float:
@@ -307,6 +348,13 @@ def joined(times: Iterable[float], p: float) -> float:
     times = tuple(times)
     longest = max(times)
     return longest and longest * sum((time / longest) ** p for time in times) ** (1 / p)
+
+
+def _uneven(busy: int, gpu: Gpu) -> float:
+    """How unevenly so many CTAs share the ways to the SMs, which two and two have in common: 0 up to half of the SMs,
+    and where all are busy. Just above half, a few CTAs share theirs, and end last: 64x4352x4096 in 68 tiles takes
+    15.6 us, 64x4096x4096 in 64 takes 11.0 (autotune/results/h200-halves.csv)."""
+    return 2 * (1 - busy / gpu.sms) if 2 * busy > gpu.sms else 0.0
 
 
 def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tuple[float, int]]:
@@ -334,11 +382,12 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
     if config.cluster == "n":
         a_line *= (1 + 1 / a_cost) / 2
     received = (a_line + b_line) * config.block_k * tile.resident
+    aligned = (p.element_bytes * min(block_m, p.m) + p.b_element_bytes * min(block_n, p.n)) * config.block_k
+    crossed_us = max(0.0, received / tile.resident - aligned) / kernel.sm_bandwidth * 1e6
     multiplying, receiving = flops / (gpu.rate(p.dtype, p.precision) * share), received / kernel.sm_bandwidth
     step_us = joined((multiplying, receiving), kernel.step_overlap) * 1e6
-    if config.kernel == "tile" and p.alignment < 4:
-        step_us = max(step_us, *elements_us(config, p, gpu))
-    loop_us = max(1, -(-p.k // config.block_k)) * step_us
+    steps = max(1, -(-p.k // config.block_k))
+    loop_us = steps * step_us
 
     a_bytes = p.m * p.k * p.batch * p.element_bytes * tiles_n * a_cost
     b_bytes = p.n * p.k * p.batch * p.b_element_bytes * tiles_m * b_cost
@@ -354,6 +403,8 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
     if p.out_alignment < 16:
         launch_us += p.m * p.n * p.batch * p.out_element_bytes / STAGED_BANDWIDTH * 1e6
 
+    loads_us = elements_us(config, p, gpu, tiles) if config.kernel == "tile" and p.alignment < 4 else 0.0
+
     def total_us(splits: int) -> float:
         whole, split = (0, tiles) if splits > 1 and splits_all else (rounds, tail)
         parts = split * splits
@@ -361,8 +412,12 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
         compute_us = whole * (loop_us + tile.fixed_us) + math.ceil(parts / programs) * (
             loop_us / splits + tile.fixed_us
         )
+        compute_us = max(compute_us, loads_us)
         busy = gpu.sms if whole else min(parts, gpu.sms)
+        compute_us += kernel.paired * _uneven(busy, gpu) * steps * crossed_us / splits
         bandwidth = min(gpu.bandwidth * kernel.stream * (busy / gpu.sms) ** FEWER, busy * LONE_BANDWIDTH)
+        if min(tiles_m, tiles_n) == 1:
+            bandwidth /= 1 + kernel.alone * _uneven(busy, gpu)
         memory_us = FIRST_US + (p.compulsory_bytes + again_bytes) / bandwidth * 1e6
         at_once = splits > 1 and not whole and parts <= programs
         asked = (a_bytes + b_bytes) * (kernel.merged if at_once else 1)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tritonmm.config import Config, shared_bytes, streams_a
 from tritonmm.cost import ACHIEVABLE_BANDWIDTH
-from tritonmm.estimates import crossing, elements_us, joined
+from tritonmm.estimates import crossing, elements_resident, elements_us, joined
 from tritonmm.gpu import Gpu
 from tritonmm.orders import RowMajor
 from tritonmm.problem import Problem
@@ -18,8 +18,8 @@ LAUNCH_US = 0.83
 START_US = 1.16
 """From the start of a program to its first product, and from its last one to its end."""
 
-SHORT_US = 0.83
-"""The same where all of its K is one short step."""
+SHORT_US = 0.67
+"""The same where all of its K is one step."""
 
 CROSSED = 0.29
 """What reading costs more where lines of the streamed operand begin anywhere in cache lines."""
@@ -27,7 +27,7 @@ CROSSED = 0.29
 SHORT_SHARE = 0.8
 """Of the bandwidth of device memory, what lines of less than 256 bytes reach; longer ones reach a copy's."""
 
-LATENCY_US = 0.46
+LATENCY_US = 0.3
 """From a load to its data: the bytes in flight of all programs are moved once in this time, at best."""
 
 FEWER = 0.54
@@ -37,8 +37,12 @@ FEWER = 0.54
 MMA_SHARE = 0.76
 """Of the peak rate, what the products of a program's blocks reach, those beyond the matrices included."""
 
-CHAIN_US = 0.05
-"""What 16 elements of K take, one after the other, in tiles of at most 32 x 32, which are too small for wgmma."""
+SMALL_US = 0.95
+"""What a program takes longer in tiles of at most 32 x 32, which are too small for wgmma, whatever its K."""
+
+AGAIN_US = 0.64
+"""What it costs that several columns of tiles, or rows, read the larger operand: most wait for lines that are on their
+way to others. 976x64x128 takes 2.0 us in tiles of 32 x 64, and 2.5 in 64 x 32 (h200-random74.csv)."""
 
 OVERLAP = 3.66
 """The p of the p-norm that joins memory, L2, loads and products: no two of them overlap perfectly."""
@@ -111,7 +115,7 @@ def timed(problem: Problem, gpu: Gpu) -> list[tuple[float, Config]]:
             split = replace(config, split_k=max(1, min(share * gpu.sms // max(tiles, 1), most)))
             if split.fits(problem, gpu):
                 found[split] = estimate_us(split, problem, gpu)
-    return sorted(((us, config) for config, us in found.items()), key=lambda pair: pair[0])
+    return sorted(((us, config) for config, us in found.items()), key=lambda pair: (pair[0], pair[1].num_stages))
 
 
 def _tiles(config: Config, problem: Problem) -> int:
@@ -187,40 +191,38 @@ def _converts(config: Config, problem: Problem) -> bool:
 def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     """What a launch costs and its start, reading from device memory or through L2, and the gathering of the parts.
 
-    Constants are fits to an H200 (burst, 2026-11-22): 279 times on tensor cores of the random products in
-    autotune/results but the last three files', off by 10% (root mean square) where they are within 35% of a product's
-    best. Those of weights that are converted are to 130 times of bf16 with int8 and fp8e4m3, 1 to 64 rows, most within
-    15%.
+    Constants are fits to an H200 (burst, 2026-11-22), on tensor cores to the random products in autotune/results but
+    the last seven files', SMALL_US and AGAIN_US to those of -random60 to -random76, SHORT_US and LATENCY_US to -random80. 300 aligned configs of -random60 to -random76 that are
+    within 35% of a product's best are off by 13% (root mean square, without CAUTION), and those with loads of single
+    elements by 12%. Those of weights that are converted are to 130 times of bf16 with int8 and fp8e4m3, 1 to 64 rows,
+    most within 15%.
     """
     p = problem
     a_bytes, b_bytes = map(p.operand_bytes, "ab")
     tiles_m, tiles_n = config.tiles(p)
     programs = max(1, _tiles(config, p) * config.split_k)
-    resident = max(1, min(gpu.shared_bytes // shared_bytes(config, p), 4))
+    by_element = _by_element(p)
+    resident = elements_resident(config, gpu) if by_element else gpu.shared_bytes // shared_bytes(config, p)
+    resident = max(1, min(resident, 4))
     slots = gpu.sms * resident
     wide = max(config.block_m, config.block_n)
     element_bytes = p.element_bytes if streams_a(config) else p.b_element_bytes
     step = wide * config.block_k * element_bytes
     along_k = p.layout[0] == "n" if streams_a(config) else p.layout[1] == "t"
     line = (config.block_k if along_k else wide) * element_bytes
-    in_flight = max(1, min(programs, slots)) * max(1, config.num_stages - 1) * step
+    steps = -(-p.k // (config.block_k * config.split_k))
+    in_flight = max(1, min(programs, slots)) * max(1, min(config.num_stages - 1, steps)) * step
     share = (ACHIEVABLE_BANDWIDTH if line >= 256 else SHORT_SHARE) * min(1, programs / gpu.sms) ** FEWER
     a_crosses, b_crosses = crossing(p, "")
     read_bytes = p.compulsory_bytes * (1 + CROSSED * (a_crosses if streams_a(config) else b_crosses))
-    by_element = _by_element(p)
     a_cost, b_cost = (1 + CROSSED_L2 * (crosses and not by_element) for crosses in (a_crosses, b_crosses))
     l2_us = (a_bytes * tiles_n * a_cost + b_bytes * tiles_m * b_cost) / L2_BANDWIDTH * 1e6
     narrow = min(config.block_m, config.block_n)
-    steps = -(-p.k // (config.block_k * config.split_k))
-    rounds, most = -(-programs // slots), -(-programs // gpu.sms)  # `most` on one SM
+    most = -(-programs // gpu.sms)  # on one SM
     flops = 2 * wide * narrow * config.block_k * steps * most * gpu.sms
     mma_us = flops / (gpu.rate(p.dtype, p.precision) * MMA_SHARE) * 1e6
-    if 1 < narrow and wide < 64:
-        mma_us = max(mma_us, rounds * steps * config.block_k / 16 * CHAIN_US)
-    limits = [read_bytes / (share * gpu.bandwidth) * 1e6, read_bytes * LATENCY_US / in_flight, l2_us, mma_us]
-    if by_element:
-        an_sm_us, a_program_us = elements_us(config, p, gpu)
-        limits += [most * steps * an_sm_us, rounds * steps * a_program_us]
+    loads_us = elements_us(config, p, gpu, programs) if by_element else read_bytes * LATENCY_US / in_flight
+    limits = [read_bytes / (share * gpu.bandwidth) * 1e6, loads_us, l2_us, mma_us]
     if _converts(config, p):
         blocks = wide, config.block_k, config.num_stages, config.num_warps
         _, rate = _CONVERTING.get(narrow, {}).get(blocks, (0, UNLISTED_RATE))
@@ -230,8 +232,10 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
         limits.append(ROUND_US * programs / slots + b_bytes / programs * slots / gpu.sms * full / rate * 1e6)
     work_us = joined(limits, OVERLAP)
     starts = 1 if resident > 1 else -(-programs // slots)  # a second one on the SM streams meanwhile
-    start_us = SHORT_US if config.block_k * config.split_k >= p.k and config.block_k <= 128 else START_US
+    start_us = SHORT_US if config.block_k * config.split_k >= p.k else START_US
     us = LAUNCH_US + start_us * starts + work_us + (GROUPED_US if p.grouped else 0)
+    if not by_element and not _converts(config, p):  # those that convert were fitted without, the others wait longer
+        us += SMALL_US * (1 < narrow and wide < 64) + AGAIN_US * ((tiles_n if a_bytes > b_bytes else tiles_m) > 1)
     if config.split_k > 1:
         us += GATHER_US + config.split_k * config.block_m * config.block_n * 4 / GATHER_BANDWIDTH * 1e6
     return us * (CAUTION if narrow > 1 else 1)
