@@ -149,3 +149,30 @@ def test_an_operand_that_several_columns_of_tiles_read_costs_more(monkeypatch):
     monkeypatch.setitem(estimates.KERNELS, "hopper", replace(estimates.KERNELS["hopper"], again=0.5))
     assert whole(64) == pytest.approx(once, rel=0.01), "only B, which is small, is read again"
     assert whole(128) > 1.1 * twice
+
+
+def without(monkeypatch, rule, m, n, k, blocks=(64, 64, 128)):
+    """The microseconds of the Hopper kernel's whole tiles of those blocks, over what they are without a rule."""
+
+    def whole():
+        configs = timed(Problem.dense(m, n, k, layout="nt"), H200, "hopper")
+        return next(us for c, us in configs.items() if (*c.cta_tile, c.block_k) == blocks and c.split_tail == 1)
+
+    given = whole()
+    with monkeypatch.context() as patch:
+        patch.setitem(estimates.KERNELS, "hopper", replace(estimates.KERNELS["hopper"], **{rule: 0.0}))
+        return given / whole()
+
+
+@pytest.mark.parametrize(("rule", "shape"), [("paired", (59, 968)), ("alone", (64, 4096))], ids=str)
+def test_just_more_tiles_than_half_of_the_sms_take_longer(monkeypatch, rule, shape):
+    """Most of all the first ones beyond half: 64x4096x4096 takes 11.0 us in 64 tiles and 64x4352x4096 15.6 in 68."""
+    m, k = shape
+    slower = [without(monkeypatch, rule, m, tiles * 64, k) for tiles in (64, 68, 100, 132, 140)]
+    assert slower[0] == slower[3] == slower[4] == 1
+    assert slower[1] > slower[2] > 1.005
+
+
+def test_lines_that_do_not_cross_and_operands_that_are_shared_take_no_longer(monkeypatch):
+    assert without(monkeypatch, "paired", 64, 68 * 64, 1024) == 1
+    assert without(monkeypatch, "alone", 128, 34 * 64, 1024) == 1

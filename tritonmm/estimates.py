@@ -12,14 +12,14 @@ The constants are fits to one H200 (burst, 2026-11-22), in which the ranks withi
 of the hopper kernel to 13,344 times of 285 products, of the tile kernel to 3,258, in h200-random60.csv, -random64,
 -random66, -random-all, -random-fit and -splits-2 in autotune/results. Relative to its product, a config within 30% of
 the best is off by 4.4% (standard deviation), and by 4.9% in h200-random68.csv, to which nothing was fitted; those of
-the tile kernel by 12%. What neighbours on the way to the SMs take from each other (`paired`, `alone`) is fitted to all
-random products of h200-random60.csv to -random76.csv, tiles of 96 columns to h200-columns-96.csv and of 32 to
-h200-columns-32.csv, loads of single elements to -random60.csv to -random76.csv. What the shortest estimate of all reaches, `python -m tritonmm.autotune.regret` says of each
-file. The skinny and the weights kernel have estimates of their own, see `skinny.py` and `streams.py`.
+the tile kernel by 12%. Loads of single elements, and what neighbours on their way to the SMs take from each other
+(`paired`, `alone`), are fitted to h200-random60.csv to -random76.csv, tiles of 96 columns to h200-columns-96.csv, those
+of 128 x 32 to h200-columns-32.csv. What the shortest estimate of all reaches, `python -m tritonmm.autotune.regret` says
+of each file. The skinny and the weights kernel have estimates of their own, see `skinny.py` and `streams.py`.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tritonmm import cost
@@ -37,9 +37,9 @@ class Kernel:
     l2_bandwidth: bytes/s that all SMs together ask of L2; merged: what is left of that where all tiles are split
     and their parts run at once, since programs next to each other then read the same; crossed: what a byte costs
     more whose line crosses cache lines; paired: what that takes longer, as a share, where just more than half of the
-    SMs are busy, see `_uneven`; alone: the same of reading device memory, where no tiles share an operand's lines;
-    half_lines: what a byte of B in lines of 64 bytes costs more; step_overlap, overlap: the p
-    of the p-norms for a step and for the whole; absent: the power with which a step's products grow with the consumers
+    SMs are busy, see `_uneven`; alone: the same of reading device memory, where tiles share no operand's lines;
+    half_lines: what a byte of B in lines of 64 bytes costs more; step_overlap, overlap: the p of the p-norms for a step
+    and for the whole; absent: the power with which a step's products grow with the consumers
     that have rows, where not all have; drain_us: from the end of the last tiles to that of their stores, for 10^4
     elements of a tile on every SM; caution: what the estimates are multiplied by that err more than others, since the
     shortest of many estimates is likely one that errs.
@@ -315,11 +315,9 @@ def _spills(tile: Tile, layout: str) -> bool:
 def crossing(problem: Problem, relayout: str) -> tuple[bool, bool]:
     """Whether the lines of A, and of B, as they are stored, begin anywhere in cache lines."""
     p = problem
-    lines = (
-        ("a", (p.k if p.layout[0] == "n" else p.m) * p.element_bytes),
-        ("b", (p.k if p.layout[1] == "t" else p.n) * p.b_element_bytes),
-    )
-    return tuple(name not in relayout and length % CACHE_LINE > 0 for name, length in lines)
+    a_line = (p.k if p.layout[0] == "n" else p.m) * p.element_bytes
+    b_line = (p.k if p.layout[1] == "t" else p.n) * p.b_element_bytes
+    return "a" not in relayout and a_line % CACHE_LINE > 0, "b" not in relayout and b_line % CACHE_LINE > 0
 
 
 def elements_resident(config: Config, gpu: Gpu) -> int:
@@ -343,11 +341,10 @@ def elements_us(config: Config, problem: Problem, gpu: Gpu, programs: int) -> fl
     return max(1, -(-p.k // (config.block_k * config.split_k))) * (wait_us + most * a_step / ELEMENT_RATE * 1e6)
 
 
-def joined(times: Iterable[float], p: float) -> float:
+def joined(times: Sequence[float], p: float) -> float:
     """The p-norm of times that overlap: their maximum for an infinite p."""
-    times = tuple(times)
     longest = max(times)
-    return longest and longest * sum((time / longest) ** p for time in times) ** (1 / p)
+    return longest and longest * sum([(time / longest) ** p for time in times]) ** (1 / p)
 
 
 def _uneven(busy: int, gpu: Gpu) -> float:
@@ -392,6 +389,7 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
     a_bytes = p.m * p.k * p.batch * p.element_bytes * tiles_n * a_cost
     b_bytes = p.n * p.k * p.batch * p.b_element_bytes * tiles_m * b_cost
     again_bytes = kernel.again * ((tiles_n > 1) * p.operand_bytes("a") + (tiles_m > 1) * p.operand_bytes("b"))
+    read_bytes = p.compulsory_bytes + again_bytes
     rounds, tail = divmod(tiles, programs)
     over = p.m % BOX_ROWS
     # In boxes of 8, 16 or 32 rows, all but 7 of which are there, as `launch/hopper.py` chooses them.
@@ -418,7 +416,7 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
         bandwidth = min(gpu.bandwidth * kernel.stream * (busy / gpu.sms) ** FEWER, busy * LONE_BANDWIDTH)
         if min(tiles_m, tiles_n) == 1:
             bandwidth /= 1 + kernel.alone * _uneven(busy, gpu)
-        memory_us = FIRST_US + (p.compulsory_bytes + again_bytes) / bandwidth * 1e6
+        memory_us = FIRST_US + read_bytes / bandwidth * 1e6
         at_once = splits > 1 and not whole and parts <= programs
         asked = (a_bytes + b_bytes) * (kernel.merged if at_once else 1)
         l2_us = FIRST_US + (asked + sums) / kernel.l2_bandwidth * 1e6

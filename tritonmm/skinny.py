@@ -192,10 +192,10 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     """What a launch costs and its start, reading from device memory or through L2, and the gathering of the parts.
 
     Constants are fits to an H200 (burst, 2026-11-22), on tensor cores to the random products in autotune/results but
-    the last seven files', SMALL_US and AGAIN_US to those of -random60 to -random76, SHORT_US and LATENCY_US to -random80. 300 aligned configs of -random60 to -random76 that are
-    within 35% of a product's best are off by 13% (root mean square, without CAUTION), and those with loads of single
-    elements by 12%. Those of weights that are converted are to 130 times of bf16 with int8 and fp8e4m3, 1 to 64 rows,
-    most within 15%.
+    the last seven files', SMALL_US and AGAIN_US to -random60 to -random76, SHORT_US and LATENCY_US to -random80. 300
+    aligned configs of -random60 to -random76 that are within 35% of a product's best are off by 13% (root mean square,
+    without CAUTION), and those with loads of single elements by 12%. Those of weights that are converted are to 130
+    times of bf16 with int8 and fp8e4m3, 1 to 64 rows, most within 15%.
     """
     p = problem
     a_bytes, b_bytes = map(p.operand_bytes, "ab")
