@@ -12,7 +12,6 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +23,7 @@ from tritonmm import gpu as gpus
 from tritonmm.autotune import results_file, space, verify
 from tritonmm.autotune.environment import Environment
 from tritonmm.autotune.measure import GraphReplay, Replay
+from tritonmm.autotune.precompile import precompile_all
 from tritonmm.autotune.sources import operand_sets, scaled_launch, torch_replay
 from tritonmm.autotune.trial import Trial
 from tritonmm.config import Config
@@ -34,9 +34,6 @@ from tritonmm.problem import Problem
 REST = 0.012
 """Seconds of idleness before each replay, in which the card cools down and the clock recovers."""
 
-COMPILERS = 12
-"""Threads that compile."""
-
 
 def contest(
     arms: dict[object, Replay],
@@ -46,7 +43,7 @@ def contest(
     idle: float = REST,
     rest: Callable[[float], None] = time.sleep,
 ) -> dict[object, float]:
-    """The median over all rounds of each arm's microseconds, of replays of about `seconds`, each after `idle` ones."""
+    """The median over all rounds of each arm's microseconds, each replayed for about `seconds` after `idle` of rest."""
     shuffle = random.Random(0)
     times = {name: [] for name in arms}
     for _ in range(rounds):
@@ -75,7 +72,11 @@ def of_problem(
 
 
 def trials(problem: Problem, configs: Sequence[Config], rounds: int, gpu: Gpu, idle: float = REST) -> list[Trial]:
-    """Each config checked alone, and those that pass timed against each other in rounds of random order."""
+    """Each config checked alone, and those that pass timed against each other in rounds of random order.
+
+    A config that cannot run is a row of status failed. Raises RuntimeError where torch refuses the product, or the GPU
+    did not survive.
+    """
     device = torch.device("cuda", torch.cuda.current_device())
     now = datetime.now(UTC).isoformat(timespec="seconds")
     check = verify.Check(problem, device)
@@ -95,20 +96,6 @@ def trials(problem: Problem, configs: Sequence[Config], rounds: int, gpu: Gpu, i
     return list(found.values())
 
 
-def compile_all(pairs: Sequence[tuple[Problem, Config]]) -> None:
-    """Compiles what they launch, on several cores, into Triton's cache."""
-    device = torch.device("cuda", torch.cuda.current_device())
-
-    def launch(pair: tuple[Problem, Config]) -> None:
-        problem, config = pair
-        launch = scaled_launch(problem, config, device, space.scales(problem, device))
-        launch(*(x.zero_() for x in space.operands(problem, device)))
-
-    with ThreadPoolExecutor(COMPILERS) as pool:
-        list(pool.map(launch, pairs))
-    torch.cuda.synchronize()
-
-
 @click.command()
 @click.argument("path", metavar="RESULTS", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--rounds", type=click.IntRange(1), default=15, show_default=True, help="Replays of each config.")
@@ -123,8 +110,8 @@ def main(path: Path, rounds: int) -> None:
         raise click.ClickException(str(error)) from None
     if not torch.cuda.is_available():
         raise click.ClickException("times need a GPU, and torch sees none")
-    compile_all([(problem, config) for problem, configs in by_problem.items() for config in configs])
     gpu = gpus.of_device(torch.cuda.current_device())
+    precompile_all([(problem, config) for problem, configs in by_problem.items() for config in configs], gpu)
     for problem, configs in by_problem.items():
         try:
             times = of_problem(problem, list(configs), rounds, gpu)

@@ -5,12 +5,11 @@
     python -m tritonmm.autotune.regret random74.csv
 
 What `regret` judges `select` by. `tritonmm tune --search exhaustive` varies stages and orders too, measures each config
-beside torch, survives what hangs, and takes ten times as long; this takes minutes, and anything that hangs ends it.
+beside torch, and survives a kernel that hangs; this takes minutes, and waits for such a kernel until it is killed.
 """
 
-import os
-from concurrent.futures import ProcessPoolExecutor
-from itertools import chain
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import Queue, get_context
 from pathlib import Path
 
@@ -28,18 +27,29 @@ from tritonmm.problem import Problem
 from tritonmm.select import timed
 
 IDLE = 0.003
-"""Seconds of rest before each replay: a quarter of a contest's, since here are a hundred configs a problem."""
+"""Seconds of rest before each replay: a quarter of a contest's, since a problem has 70 to 80 configs."""
 
 
-def measured(configs: dict[Problem, list[Config]], rounds: int, gpu: Gpu, count: int) -> list[Trial]:
-    """A trial of every config of every problem, on so many GPUs. Raises RuntimeError where torch refuses a product."""
+def measured(configs: dict[Problem, list[Config]], rounds: int, gpu: Gpu, count: int) -> Iterator[list[Trial]]:
+    """The trials of every config, a list for each problem as they come, on so many GPUs that are alike.
+
+    Raises RuntimeError where torch refuses a product, or a GPU or a process did not survive one; the others that wait
+    are not begun then.
+    """
     context = get_context("spawn")
     devices = context.Queue()
     for device in range(count):
         devices.put(device)
     with ProcessPoolExecutor(count, context, _take, (devices,)) as pool:
-        asked = [pool.submit(contest.trials, *pair, rounds, gpu, IDLE) for pair in configs.items()]
-        return list(chain.from_iterable(found.result() for found in asked))
+        asked = {pool.submit(contest.trials, *pair, rounds, gpu, IDLE): pair[0] for pair in configs.items()}
+        try:
+            for done in as_completed(asked):
+                try:
+                    yield done.result()
+                except RuntimeError as error:
+                    raise RuntimeError(f"{asked[done]}: {error}") from error
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _take(devices: Queue) -> None:
@@ -56,20 +66,24 @@ def main(asked: str, rounds: int, path: Path) -> None:
     """Time every config that select chooses from, on every product of a suite."""
     try:
         problems = dict.fromkeys(entry.problem() for entry in suite.load(asked))
-    except ValueError as error:
+        if not torch.cuda.is_available():
+            raise click.ClickException("times need a GPU, and torch sees none")
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
-    if not torch.cuda.is_available():
-        raise click.ClickException("times need a GPU, and torch sees none")
     gpu, count = gpus.of_device(0), torch.cuda.device_count()
     configs = {problem: list(timed(problem, gpu)) for problem in problems}
     pairs = [(problem, config) for problem, found in configs.items() for config in found]
     click.echo(f"{len(pairs)} configs of {len(problems)} products on {count} GPUs; compiling")
-    precompile_all(pairs, gpu, os.cpu_count() or 1)
+    precompile_all(pairs, gpu)
     click.echo("timing")
+    trials: list[Trial] = []
+    ended = ""
     try:
-        trials = measured(configs, rounds, gpu, count)
+        for of_problem in measured(configs, rounds, gpu, count):
+            trials += of_problem
     except RuntimeError as error:
-        raise click.ClickException(str(error)) from None
+        ended = f"{error}; {path} has the {len(trials)} trials before that"
     about = Environment.here(torch.cuda.get_device_name(0)).about()
     about |= {"suite": Path(asked).name, "gpus": str(count), "source": "gpu"}
     about["regime"] = f"burst, {rounds} rounds of a problem's configs in random order, {IDLE * 1e3:g} ms of rest"
@@ -77,6 +91,8 @@ def main(asked: str, rounds: int, path: Path) -> None:
     for trial in trials:
         if trial.status != "ok":
             click.echo(f"{trial.problem}  {trial.config}: {trial.status} {trial.message}")
+    if ended:
+        raise click.ClickException(ended)
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def main(path: Path, rounds: int, csv_path: Path | None) -> None:
         click.echo("\n".join(lines(found, {})))
         return
     pairs = dict.fromkeys((arm.problem, arm.config) for arm in found)
-    precompile_all(pairs, gpu, contest.COMPILERS)
+    precompile_all(pairs, gpu)
     timed: dict[tuple[Problem, Config], Trial] = {}
     for problem, of_problem in itertools.groupby(found, key=lambda arm: arm.problem):
         try:

@@ -6,8 +6,11 @@ which addresses are multiples of 16. Tensors without memory have the address 0, 
 allocates.
 """
 
+import os
+import warnings
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import get_context
@@ -55,19 +58,24 @@ def precompile(problem: Problem, config: Config, gpu: Gpu) -> None:
         kernel.warmup(*arguments, grid=(1,), **options)
 
 
-def precompile_all(pairs: Iterable[tuple[Problem, Config]], gpu: Gpu, processes: int) -> None:
-    """Precompiles them in so many processes. What fails is left for the launch to raise.
+def precompile_all(pairs: Iterable[tuple[Problem, Config]], gpu: Gpu) -> None:
+    """Precompiles them in a process for each core. What fails is left for the launch to raise.
 
-    Pairs that are likely to launch the same kernels go to one process, which then compiles each once.
+    Pairs that are likely to launch the same kernels go to one process, which then compiles each once. Warns where the
+    compiler ended a process: what was not compiled by then is compiled where it is launched.
     """
     alike: dict[tuple, list[tuple[Problem, Config]]] = {}
     for problem, config in pairs:
         whole = tuple(size % 16 == 0 for size in (problem.m, problem.n, problem.k))
         key = problem.layout, problem.kind, whole, replace(config, order=RowMajor(), split_k=1, split_tail=1)
         alike.setdefault(key, []).append((problem, config))
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        for same in sorted(alike.values(), key=len, reverse=True):
-            pool.submit(_precompile_each, same, gpu)
+    try:
+        with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
+            groups = sorted(alike.values(), key=len, reverse=True)
+            for done in [pool.submit(_precompile_each, same, gpu) for same in groups]:
+                done.result()
+    except BrokenProcessPool:
+        warnings.warn("a process that compiled ahead ended; what it lacks is compiled at its launch", stacklevel=2)
 
 
 def _precompile_each(pairs: Sequence[tuple[Problem, Config]], gpu: Gpu) -> None:

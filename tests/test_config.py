@@ -13,9 +13,9 @@ from tritonmm import config as legality
 from tritonmm import gpu as gpus
 from tritonmm import l2, orders, sliced
 from tritonmm.autotune.trial import problem_json
-from tritonmm.config import HAS_CLUSTERS, Config, shared_bytes
+from tritonmm.config import Config, shared_bytes
 from tritonmm.problem import KINDS, Epilogue, Problem
-from tritonmm.select import choose, select, timed
+from tritonmm.select import choose, timed
 from tritonmm.sliced import warp_grid
 
 H200 = gpus.spec("h200")
@@ -350,67 +350,6 @@ def test_what_fits_is_true():
     assert fit.reason == ""
 
 
-@given(problems, st.sampled_from(gpus.names()), st.sampled_from(["", "tile"]))
-def test_select_is_legal_for_every_problem_on_every_gpu(problem, name, kernel):
-    gpu = gpus.spec(name)
-    assume(not ("fp8e4m3" in (problem.dtype, problem.b_dtype) and name == "a100"))  # it has no instruction for it
-    assume(not (problem.precision == "tf32x3" and name == "mi300x"))
-    config = choose(problem, gpu, kernel)
-    assert config.fits(problem, gpu)
-    assert kernel in ("", config.kernel)
-
-
-def test_select_without_a_legal_config_says_why():
-    with pytest.raises(ValueError, match="a100 is sm_80"):
-        choose(Problem(64, 64, 64), gpus.spec("a100"), "hopper")
-
-
-def test_select_splits_a_tail_that_is_almost_empty():
-    """33 x 16 tiles are four rounds of 132 SMs and not one more; 34 x 16 leave 16 tiles to a fifth."""
-    assert select(33 * 128, 4096, 8192, gpu="h200").split_tail == 1
-    assert select(34 * 128, 4096, 8192, gpu="h200").split_tail > 1
-
-
-def test_select_takes_large_tiles_for_large_products_and_small_ones_for_small():
-    large, small = select(8192, 8192, 8192, gpu="h200"), select(64, 64, 4096, gpu="h200")
-    assert large.block_m * large.block_n >= 128 * 256
-    assert small.block_m * small.block_n <= 64 * 64
-
-
-def test_select_orders_waves_to_be_as_tall_as_wide_in_bytes():
-    config = select(16384, 16384, 4096, gpu="h200")
-    (factor,) = config.order.factors
-    assert factor * config.block_m == pytest.approx(H200.sms / factor * config.block_n, rel=0.1)
-
-
-@given(
-    m=st.integers(1, 20000),
-    n=st.integers(1, 20000),
-    k=st.integers(1, 4000),
-    layout=st.sampled_from(["nn", "nt", "tn", "tt"]),
-    kernel=st.sampled_from(["hopper", "persistent", "tile"]),
-)
-def test_select_groups_tiles_along_the_side_on_which_neighbours_share_more(m, n, k, layout, kernel):
-    """All of the output's shorter side where few tiles are there, or else rows of A for tall tiles, columns of B for
-    others; of a group of the first kind the programs that start together are next to each other."""
-    problem = Problem.dense(m, n, k, layout=layout)
-    for config in timed(problem, H200, kernel):
-        tiles_m, tiles_n = config.tiles(problem)
-        (factor,), order, ratio = config.order.factors, config.order, config.block_n / config.block_m
-        tall, wide = (max(1, round((H200.sms * of_blocks) ** 0.5)) for of_blocks in (ratio, 1 / ratio))
-        if 1 < tiles_n < tiles_m and tiles_n <= wide:
-            assert (order.along, factor) == ("n", tiles_n)
-            first = [order.tile(i, tiles_m, tiles_n) for i in range(tiles_n)]
-            assert first == [(0, column) for column in range(tiles_n)]
-        elif tiles_m <= tiles_n and tiles_m <= tall:
-            assert (order.along, factor) == ("m", tiles_m)
-        elif factor != (tiles_n if order.along == "n" else tiles_m):
-            assert order.along == ("n" if ratio < 1 else "m")
-            assert factor == (wide if order.along == "n" else tall)
-        else:
-            assert factor <= 1.5 * (wide if order.along == "n" else tall)
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -477,23 +416,11 @@ def test_operands_of_different_sizes_are_counted_each():
     assert Problem(130, 5, 200, dtype="fp8e4m3", scales="128x1").scale_shapes == ((2, 2), (2, 5))
 
 
-@pytest.mark.parametrize(
-    ("problem", "in_pairs"),
-    [
-        (Problem.dense(1000, 1000, 1000, batch=32), True),  # lines of 2000 bytes
-        (Problem.dense(4072, 4072, 4072), True),
-        (Problem.dense(4096, 4072, 4096), False),  # lines of B only
-        (Problem.dense(4096, 4096, 4096), False),
-        (Problem.dense(4095, 4095, 4095), False),  # copied into whole lines
-        (Problem.dense(1000, 1000, 1000, dtype="fp8e4m3", batch=32), False),
-    ],
-    ids=str,
-)
-def test_pairs_share_an_operand_where_lines_of_both_cross_cache_lines(problem, in_pairs):
-    found = timed(problem, H200)
-    best = next(iter(found))
-    assert (best.cluster == "m") == (in_pairs and HAS_CLUSTERS)
-    if best.cluster:
-        alone = next(config for config in found if not config.cluster)
-        assert (best.block_m, best.block_n) == (256, 256)
-        assert found[best] < 0.95 * found[alone]
+@given(problems, st.sampled_from(gpus.names()), st.sampled_from(["", "tile"]))
+def test_select_is_legal_for_every_problem_on_every_gpu(problem, name, kernel):
+    gpu = gpus.spec(name)
+    assume(not ("fp8e4m3" in (problem.dtype, problem.b_dtype) and name == "a100"))  # it has no instruction for it
+    assume(not (problem.precision == "tf32x3" and name == "mi300x"))
+    config = choose(problem, gpu, kernel)
+    assert config.fits(problem, gpu)
+    assert kernel in ("", config.kernel)

@@ -72,7 +72,18 @@ def test_the_slower_of_two_configs_is_found(device):
     problem = space.problem(2048, 2048, 2048)
     good = Config(block_m=128, block_n=128, block_k=64, num_stages=3, num_warps=8)
     bad = Config(block_m=16, block_n=16, block_k=16, num_stages=2, num_warps=4)
-    contest.compile_all([(problem, good), (problem, bad)])
     times = contest.of_problem(problem, [bad, good], 3, gpus.of_device(device.index))
     assert times[good] < times[bad] / 2
     assert times[None] > 0
+
+
+@pytest.mark.gpu
+def test_what_cannot_run_is_a_row_and_the_others_are_timed(device):
+    from tritonmm import gpu as gpus
+
+    good, illegal = Config(order=SwizzleMerge(1)), Config(block_m=256, block_n=256, block_k=128, num_stages=8)
+    problem = space.problem(512, 512, 512)
+    ran = contest.trials(problem, [good, illegal], 1, gpus.of_device(device.index))
+    assert [(trial.config, trial.status) for trial in ran] == [(good, "ok"), (illegal, "failed")]
+    assert ran[0].time_us > 0
+    assert ran[1].message

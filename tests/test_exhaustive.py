@@ -38,30 +38,57 @@ def test_without_a_gpu_there_is_nothing_to_time(tmp_path):
     assert (result.exit_code, "torch sees none" in result.output) == (1, True)
 
 
-def test_the_file_has_each_trial_and_is_read_by_regret(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    asked = suite(tmp_path / "x.json", PRODUCT)
+    result = run("--suite", asked, "--csv", f"{asked}/x.csv")
+    assert (result.exit_code, "x.json" in result.output) == (1, True)
+    assert "Traceback" not in result.output
+
+
+def refuse(problem, configs, rounds, gpu, idle):
+    raise RuntimeError("torch has no such product")
+
+
+def taken(devices):
+    """In place of choosing a GPU."""
+
+
+def test_an_error_names_its_product(monkeypatch):
+    monkeypatch.setattr(exhaustive, "_take", taken)
+    monkeypatch.setattr(exhaustive.contest, "trials", refuse)
+    problem = space.problem(48, 72, 40)
+    with pytest.raises(RuntimeError, match=f"{problem}: torch has no such product"):
+        list(exhaustive.measured({problem: [Config()]}, 1, gpus.spec("h200"), 1))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_file_has_each_trial_and_is_read_by_regret(fails, tmp_path, monkeypatch):
     """Two GPUs that are not there: which config took how long is made up, the rest is as it is with them."""
     h200 = gpus.spec("h200")
     asked = []
 
     def measured(configs, rounds, gpu, count):
         asked.append((rounds, count))
-        return [
-            Trial(p, config, "gpu", "burst", "ok", "2026-01-01T00:00:00", 1.0 + i, 2.0)
-            if i
-            else Trial(p, config, "gpu", "burst", "wrong", "2026-01-01T00:00:00", error_ratio=7.0)
-            for p, found in configs.items()
-            for i, config in enumerate(found)
-        ]
+        for p, found in configs.items():
+            wrong = Trial(p, found[0], "gpu", "burst", "wrong", "2026-01-01T00:00:00", error_ratio=7.0)
+            right = [
+                Trial(p, config, "gpu", "burst", "ok", "2026-01-01T00:00:00", 1.0 + i, 2.0)
+                for i, config in enumerate(found)
+            ]
+            yield [wrong, *right[1:]]
+        if fails:
+            raise RuntimeError("64x64x64 nt bf16: a process died")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(gpus, "of_device", lambda device: h200)
-    monkeypatch.setattr(exhaustive, "precompile_all", lambda pairs, gpu, processes: asked.append(len(pairs)))
+    monkeypatch.setattr(exhaustive, "precompile_all", lambda pairs, gpu: asked.append(len(pairs)))
     monkeypatch.setattr(exhaustive, "measured", measured)
     path = tmp_path / "x.csv"
     result = run("--suite", suite(tmp_path / "x.json", PRODUCT, PRODUCT), "--csv", str(path), "--rounds", "5")
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == int(fails), result.output
     problem = space.problem(48, 72, 40, layout="nt")
     everything = list(timed(problem, h200))
     assert asked == [len(everything), (5, 2)], "a product that a suite has twice is timed once"
@@ -70,6 +97,9 @@ def test_the_file_has_each_trial_and_is_read_by_regret(tmp_path, monkeypatch):
     assert found == {problem: {config: 1.0 + i for i, config in enumerate(everything) if i}}
     assert (about["gpu"], about["gpus"], about["suite"]) == ("NVIDIA H200", "2", "x.json")
     assert "5 rounds" in about["regime"]
+    if fails:
+        said = f"64x64x64 nt bf16: a process died; {path} has the {len(everything)} trials before that"
+        assert said in " ".join(result.output.split())
 
 
 def test_pairs_that_launch_the_same_kernels_are_compiled_by_one_process(monkeypatch):
@@ -85,12 +115,16 @@ def test_pairs_that_launch_the_same_kernels_are_compiled_by_one_process(monkeypa
 
         def submit(self, function, pairs, gpu):
             submitted.append(pairs)
+            return Future()
+
+    class Future:
+        def result(self): ...
 
     monkeypatch.setattr(precompile, "ProcessPoolExecutor", Pool)
     one, other = space.problem(64, 64, 64), space.problem(128, 64, 64)
     odd = space.problem(65, 64, 64)
     configs = [Config("hopper", persistent=True, order=SwizzleMerge(f)) for f in (1, 2)]
-    precompile.precompile_all([(p, c) for p in (odd, one, other) for c in configs], gpus.spec("h200"), 2)
+    precompile.precompile_all([(p, c) for p in (odd, one, other) for c in configs], gpus.spec("h200"))
     assert [{(p.m, c.order.factors[0]) for p, c in pairs} for pairs in submitted] == [
         {(64, 1), (64, 2), (128, 1), (128, 2)},
         {(65, 1), (65, 2)},

@@ -148,14 +148,3 @@ def test_shares_are_of_the_sweeps_best():
 def test_a_problem_whose_best_failed_has_no_shares():
     found = [Arm(SQUARE, "sweep", HOPPER), Arm(SQUARE, "select", replace(HOPPER, num_stages=3))]
     assert not any("geometric mean" in line for line in heuristics.lines(found, {(SQUARE, found[1].config): 9.0}))
-
-
-@pytest.mark.gpu
-def test_what_cannot_run_is_a_row_and_the_others_are_timed(device):
-    gpu = gpus.of_device(device.index)
-    good, illegal = Config(order=SwizzleMerge(1)), Config(block_m=256, block_n=256, block_k=128, num_stages=8)
-    problem = space.problem(512, 512, 512)
-    ran = heuristics.trials([Arm(problem, "sweep", good), Arm(problem, "triton", illegal)], 1, gpu)
-    assert (ran[good].status, ran[illegal].status) == ("ok", "failed")
-    assert ran[good].time_us > 0
-    assert ran[illegal].message

@@ -11,11 +11,11 @@ Operands whose lines are no multiples of 128 bytes cost almost three times as mu
 The constants are fits to one H200 (burst, 2026-11-22), in which the ranks within a product count more than the times:
 of the hopper kernel to 13,344 times of 285 products, of the tile kernel to 3,258, in h200-random60.csv, -random64,
 -random66, -random-all, -random-fit and -splits-2 in autotune/results. Relative to its product, a config within 30% of
-the best is off by 4.4% (standard deviation), and by 4.9% in h200-random68.csv, to which nothing was fitted; those of
-the tile kernel by 12%. Loads of single elements, and what neighbours on their way to the SMs take from each other
-(`paired`, `alone`), are fitted to h200-random60.csv to -random76.csv, tiles of 96 columns to h200-columns-96.csv, those
-of 128 x 32 to h200-columns-32.csv. What the shortest estimate of all reaches, `python -m tritonmm.autotune.regret` says
-of each file. The skinny and the weights kernel have estimates of their own, see `skinny.py` and `streams.py`.
+the best is off by 4.4% (standard deviation), and was by 4.9% in h200-random68.csv while nothing was fitted to it; those
+of the tile kernel by 12%. Loads of single elements, and what takes longer on just more than half of the SMs (`late`,
+`late_stream`), are fitted to h200-random60.csv to -random76.csv, tiles of 96 columns to h200-columns-96.csv, those of
+128 x 32 to h200-columns-32.csv. What the shortest estimate of all reaches, `python -m tritonmm.autotune.regret` says of
+each file. The skinny and the weights kernel have estimates of their own, see `skinny.py` and `streams.py`.
 """
 
 import math
@@ -36,13 +36,13 @@ class Kernel:
     tiles costs, as a share of reading it from there once; sm_bandwidth: bytes/s that an SM receives while all do;
     l2_bandwidth: bytes/s that all SMs together ask of L2; merged: what is left of that where all tiles are split
     and their parts run at once, since programs next to each other then read the same; crossed: what a byte costs
-    more whose line crosses cache lines; paired: what that takes longer, as a share, where just more than half of the
-    SMs are busy, see `_uneven`; alone: the same of reading device memory, where tiles share no operand's lines;
-    half_lines: what a byte of B in lines of 64 bytes costs more; step_overlap, overlap: the p of the p-norms for a step
-    and for the whole; absent: the power with which a step's products grow with the consumers
-    that have rows, where not all have; drain_us: from the end of the last tiles to that of their stores, for 10^4
-    elements of a tile on every SM; caution: what the estimates are multiplied by that err more than others, since the
-    shortest of many estimates is likely one that errs.
+    more whose line crosses cache lines; half_lines: the same of B in lines of 64 bytes; late: what both of these take
+    longer, as a share, where just more than half of the SMs are busy, see `_beyond_half`; late_stream: the same of
+    device memory, where the lines of one operand are for one tile each; step_overlap, overlap: the p of the p-norms for
+    a step and for the whole; absent: the power with which a step's products grow with the consumers that have rows,
+    where not all have; drain_us: from the end of the last tiles to that of their stores, for 10^4 elements of a tile on
+    every SM; caution: what the estimates are multiplied by that err more than others, since the shortest of many
+    estimates is likely one that errs.
     """
 
     stream: float
@@ -51,8 +51,8 @@ class Kernel:
     crossed: float
     overlap: float
     again: float = 0.0
-    paired: float = 0.0
-    alone: float = 0.0
+    late: float = 0.0
+    late_stream: float = 0.0
     half_lines: float = 0.0
     step_overlap: float = math.inf
     absent: float = 0.0
@@ -62,8 +62,8 @@ class Kernel:
 
 
 _BY_TMA = Kernel(
-    stream=0.91, again=0.08, sm_bandwidth=274e9, l2_bandwidth=20.7e12, merged=0.6, crossed=1.96, paired=0.5,
-    alone=0.12, half_lines=0.4, step_overlap=5, overlap=2.22, absent=0.6, drain_us=0.31,
+    stream=0.91, again=0.08, sm_bandwidth=274e9, l2_bandwidth=20.7e12, merged=0.6, crossed=1.96, late=0.5,
+    late_stream=0.12, half_lines=0.4, step_overlap=5, overlap=2.22, absent=0.6, drain_us=0.31,
 )  # fmt: skip
 KERNELS = {
     "hopper": _BY_TMA,
@@ -347,10 +347,12 @@ def joined(times: Sequence[float], p: float) -> float:
     return longest and longest * sum([(time / longest) ** p for time in times]) ** (1 / p)
 
 
-def _uneven(busy: int, gpu: Gpu) -> float:
-    """How unevenly so many CTAs share the ways to the SMs, which two and two have in common: 0 up to half of the SMs,
-    and where all are busy. Just above half, a few CTAs share theirs, and end last: 64x4352x4096 in 68 tiles takes
-    15.6 us, 64x4096x4096 in 64 takes 11.0 (autotune/results/h200-halves.csv)."""
+def _beyond_half(busy: int, gpu: Gpu) -> float:
+    """1 where just more than half of the SMs are busy, falling to 0 where all are; 0 up to half of them.
+
+    Beyond half, two dependent launches no longer fit beside each other: 59x4352x968 takes 7.9 us in 68 tiles and
+    59x4096x968 6.4 in 64, but 7.8 and 7.7 where launches run in turn (autotune/results/h200-halves.csv).
+    """
     return 2 * (1 - busy / gpu.sms) if 2 * busy > gpu.sms else 0.0
 
 
@@ -412,10 +414,10 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
         )
         compute_us = max(compute_us, loads_us)
         busy = gpu.sms if whole else min(parts, gpu.sms)
-        compute_us += kernel.paired * _uneven(busy, gpu) * steps * crossed_us / splits
+        compute_us += kernel.late * _beyond_half(busy, gpu) * steps * crossed_us / splits
         bandwidth = min(gpu.bandwidth * kernel.stream * (busy / gpu.sms) ** FEWER, busy * LONE_BANDWIDTH)
         if min(tiles_m, tiles_n) == 1:
-            bandwidth /= 1 + kernel.alone * _uneven(busy, gpu)
+            bandwidth /= 1 + kernel.late_stream * _beyond_half(busy, gpu)
         memory_us = FIRST_US + read_bytes / bandwidth * 1e6
         at_once = splits > 1 and not whole and parts <= programs
         asked = (a_bytes + b_bytes) * (kernel.merged if at_once else 1)

@@ -105,7 +105,7 @@ def configs(problem: Problem, gpu: Gpu) -> list[Config]:
 
 
 def timed(problem: Problem, gpu: Gpu) -> list[tuple[float, Config]]:
-    """Estimated microseconds of the legal candidates, and them, in ascending order."""
+    """Estimated microseconds of the legal candidates, and them, in ascending order, the fewest stages first."""
     found = {}
     for config, per_sm in _candidates(problem, gpu):
         tiles = _tiles(config, problem)
@@ -193,7 +193,7 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
 
     Constants are fits to an H200 (burst, 2026-11-22), on tensor cores to the random products in autotune/results but
     the last seven files', SMALL_US and AGAIN_US to -random60 to -random76, SHORT_US and LATENCY_US to -random80. 300
-    aligned configs of -random60 to -random76 that are within 35% of a product's best are off by 13% (root mean square,
+    aligned configs of -random60 to -random76 that are within 35% of a product's best are off by 14% (root mean square,
     without CAUTION), and those with loads of single elements by 12%. Those of weights that are converted are to 130
     times of bf16 with int8 and fp8e4m3, 1 to 64 rows, most within 15%.
     """
