@@ -1,8 +1,8 @@
 """Checks and times every config that `select` chooses from, on every product of a suite and all GPUs of this machine.
 
-    python -m tritonmm.autotune.random_suite --seed 74 > random74.json
-    python -m tritonmm.autotune.exhaustive --suite random74.json --csv random74.csv
-    python -m tritonmm.autotune.regret random74.csv
+    python -m tritonmm.autotune.random_suite --seed 1234 > mine.json
+    python -m tritonmm.autotune.exhaustive --suite mine.json --csv mine.csv
+    python -m tritonmm.autotune.regret mine.csv
 
 What `regret` judges `select` by. `tritonmm tune --search exhaustive` varies stages and orders too, measures each config
 beside torch, and survives a kernel that hangs; this takes minutes, and waits for such a kernel until it is killed.

@@ -4,6 +4,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from tritonmm import gpu as gpus
 from tritonmm.autotune import contest, results_file, space
 from tritonmm.config import Config
 from tritonmm.orders import SwizzleMerge
@@ -67,8 +68,6 @@ def test_without_a_gpu_there_is_nothing_to_time():
 
 @pytest.mark.gpu
 def test_the_slower_of_two_configs_is_found(device):
-    from tritonmm import gpu as gpus
-
     problem = space.problem(2048, 2048, 2048)
     good = Config(block_m=128, block_n=128, block_k=64, num_stages=3, num_warps=8)
     bad = Config(block_m=16, block_n=16, block_k=16, num_stages=2, num_warps=4)
@@ -79,8 +78,6 @@ def test_the_slower_of_two_configs_is_found(device):
 
 @pytest.mark.gpu
 def test_what_cannot_run_is_a_row_and_the_others_are_timed(device):
-    from tritonmm import gpu as gpus
-
     good, illegal = Config(order=SwizzleMerge(1)), Config(block_m=256, block_n=256, block_k=128, num_stages=8)
     problem = space.problem(512, 512, 512)
     ran = contest.trials(problem, [good, illegal], 1, gpus.of_device(device.index))
