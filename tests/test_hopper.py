@@ -192,10 +192,15 @@ def test_split_tiles_in_batches_epilogues_and_orders(device):
             assert torch.equal(out, expected), f"{order} {split}"
 
 
-def test_split_tiles_on_several_streams_and_in_graphs(device):
+@pytest.mark.parametrize(
+    ("shape", "split"),
+    [((700, 520, 4104), config((64, 128, 64, 8, 8), split_k=4)), ((64, 5000, 1032), config((64, 64, 128, 6, 4)))],
+    ids=["split", "dealt"],
+)
+def test_flags_of_several_streams_and_graphs(shape, split, device):
     """Launches that overlap must not meet in each other's flags, however they are captured and replayed."""
-    a, b = torch.randn(700, 4104, device=device).bfloat16(), torch.randn(4104, 520, device=device).bfloat16()
-    split = config((64, 128, 64, 8, 8), split_k=4)
+    m, n, k = shape
+    a, b = torch.randn(m, k, device=device).bfloat16(), torch.randn(k, n, device=device).bfloat16()
     expected = matmul(a, b, config=split)
     streams = [torch.cuda.Stream() for _ in range(3)]
     outs = [torch.empty_like(expected) for _ in range(6)]
@@ -224,15 +229,22 @@ def test_overflow_far_outside_of_the_grid_writes_nothing(device):
     assert torch.equal(matmul(a, b, config=config(order=f"split-merge:{2**25 + 1}")), matmul(a, b, config=config()))
 
 
-@pytest.mark.parametrize("blocks", [(64, 64, 64, 8, 4), (128, 256, 64, 4, 8), (192, 256, 64, 3, 12)], ids=str)
-def test_a_product_waits_for_the_one_that_it_reads(blocks, device):
+@pytest.mark.parametrize(
+    ("m", "n", "blocks"),
+    [
+        (5000, 768, (64, 64, 64, 8, 4)), (5000, 768, (128, 256, 64, 4, 8)), (5000, 768, (192, 256, 64, 3, 12)),
+        (60, 5120, (64, 64, 128, 6, 4)), (129, 3072, (128, 64, 64, 8, 4)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_product_waits_for_the_one_that_it_reads(m, n, blocks, device):
     """A grid starts before the previous one has ended; a chain of products through two buffers shows if it waits."""
-    order = torch.randperm(768, device=device)
-    step = torch.zeros(768, 768, device=device, dtype=torch.bfloat16)
-    step[torch.arange(768, device=device), order] = 1
-    start = torch.randint(-128, 129, (5000, 768), device=device).bfloat16()
+    order = torch.randperm(n, device=device)
+    step = torch.zeros(n, n, device=device, dtype=torch.bfloat16)
+    step[torch.arange(n, device=device), order] = 1
+    start = torch.randint(-128, 129, (m, n), device=device).bfloat16()
     once = Problem.of(start, step, start)
-    plan = plan_for(once, config(blocks), device)
+    plan = plan_for(once, config(blocks, "swizzle-merge:2"), device)
     x, y = start.clone(), torch.full_like(start, float("nan"))
 
     def chain():

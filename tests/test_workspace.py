@@ -37,6 +37,24 @@ def test_streams_keep_flags_of_their_own(monkeypatch):
     assert len(streams.take(5000, stream=1)[0]) == 5000
 
 
+def test_a_stream_shares_flags_in_one_capture(monkeypatch):
+    streams = Streams(monkeypatch)
+    streams.take(1)
+    streams.done = True
+
+    def take(count, captured):
+        monkeypatch.setattr(workspace.capture, "of_stream", lambda stream: captured)
+        return streams.take(count, capturing=True)[0]
+
+    first = take(100, (7, 1))
+    assert take(100, (7, 1)) == first
+    assert take(60, (7, 1)) < first
+    others = [take(100, captured) for captured in ((7, 2), (8, 1), None, None)]
+    more = take(200, (7, 1))
+    assert take(100, (7, 1)) < more
+    assert len(set().union(first, more, *others)) == 100 + 200 + 4 * 100
+
+
 def test_captured_launches_share_no_flags(monkeypatch):
     streams = Streams(monkeypatch)
 

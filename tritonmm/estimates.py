@@ -26,6 +26,7 @@ from tritonmm import cost
 from tritonmm.config import Config, consumer_grid
 from tritonmm.gpu import Gpu
 from tritonmm.problem import Problem
+from tritonmm.seats import seats
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,10 @@ SPLITS = (2, 3, 4, 6, 8, 12, 16, 32)
 
 SPLIT_BY = {"hopper": "split_tail", "sliced": "split_k"}
 """The kernels whose tiles are split where that is shorter, and what says so in a config."""
+
+DEALT = {"": 1.0, "singles": 0.945, "pairs": 0.885}
+"""What is left of a tile's time where tiles are dealt to SMs, see `seats`: fits to 55 configs of h200-beside-2.csv in
+autotune/results, beside 231 that are not dealt."""
 
 SPLIT_US = 1.59
 """What a launch with split tiles costs beside its work: a cooperative grid, and the meeting of the parts. This and the
@@ -350,8 +355,9 @@ def joined(times: Sequence[float], p: float) -> float:
 def _beyond_half(busy: int, gpu: Gpu) -> float:
     """1 where just more than half of the SMs are busy, falling to 0 where all are; 0 up to half of them.
 
-    Beyond half, two dependent launches no longer fit beside each other: 59x4352x968 takes 7.9 us in 68 tiles and
-    59x4096x968 6.4 in 64, but 7.8 and 7.7 where launches run in turn (autotune/results/h200-halves.csv).
+    Two grids of half of the SMs fit beside each other. Larger ones get what the grid before them has left, whole GPCs
+    and others not at all, and share what a GPC receives: 59x4352x968 takes 7.9 us in 68 tiles and 59x4096x968 6.4 in
+    64, but 7.8 and 7.7 where launches run in turn (autotune/results/h200-halves.csv). Dealt tiles, see `seats`, do not.
     """
     return 2 * (1 - busy / gpu.sms) if 2 * busy > gpu.sms else 0.0
 
@@ -406,6 +412,7 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
     loads_us = elements_us(config, p, gpu, tiles) if config.kernel == "tile" and p.alignment < 4 else 0.0
 
     def total_us(splits: int) -> float:
+        dealt = seats(config, p, gpu) if splits == 1 else ""
         whole, split = (0, tiles) if splits > 1 and splits_all else (rounds, tail)
         parts = split * splits
         sums = 8 * parts * p.m / tiles_m * block_n if splits > 1 else 0  # written and read, of rows that are there
@@ -414,17 +421,18 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
         )
         compute_us = max(compute_us, loads_us)
         busy = gpu.sms if whole else min(parts, gpu.sms)
-        compute_us += kernel.late * _beyond_half(busy, gpu) * steps * crossed_us / splits
+        crowded = 0.0 if dealt else _beyond_half(busy, gpu)
+        compute_us += kernel.late * crowded * steps * crossed_us / splits
         bandwidth = min(gpu.bandwidth * kernel.stream * (busy / gpu.sms) ** FEWER, busy * LONE_BANDWIDTH)
         if min(tiles_m, tiles_n) == 1:
-            bandwidth /= 1 + kernel.late_stream * _beyond_half(busy, gpu)
+            bandwidth /= 1 + kernel.late_stream * crowded
         memory_us = FIRST_US + read_bytes / bandwidth * 1e6
         at_once = splits > 1 and not whole and parts <= programs
         asked = (a_bytes + b_bytes) * (kernel.merged if at_once else 1)
         l2_us = FIRST_US + (asked + sums) / kernel.l2_bandwidth * 1e6
         together_us = joined((compute_us, memory_us, l2_us), kernel.overlap)
         drain_us = kernel.drain_us * block_m * block_n / 1e4 * busy / gpu.sms
-        us = launch_us + together_us * caution + drain_us
+        us = launch_us + together_us * caution * DEALT[dealt] + drain_us
         if splits > 1:
             us += SPLIT_US + PART_US * splits + sums / PARTIAL_BANDWIDTH * 1e6
         return us

@@ -16,6 +16,7 @@ from tritonmm.launch.relayout import RESIDENT, RelayoutPlan
 from tritonmm.launch.skinny import SkinnyPlan
 from tritonmm.launch.tile import INTERPRETED, TilePlan
 from tritonmm.problem import Problem
+from tritonmm.seats import seats
 
 CACHED_PLANS = 1024
 """Plans kept: 1 KiB each, and a table of int32 on the device for an order without a closed form. What they launch is
@@ -50,10 +51,13 @@ def bind(problem: Problem, config: Config, gpu: Gpu, device: torch.device) -> Pl
         order, table = ("table", (), "m"), torch.from_numpy(config.order.linear(*tiles)).to(device)
     split, splits = config.split_tiles(problem, gpu)
     items = programs + split * (splits - 1)
+    dealt = seats(config, problem, gpu)
     grid = min(items, gpu.sms // config.ctas) if config.persistent else items
     if config.kernel == "weights":
         grid = weights.programs(config, problem, gpu, programs)
-    return family(problem, config, device, launched, programs, split, splits, grid, order, table)
+    elif dealt:
+        grid = gpu.sms
+    return family(problem, config, device, launched, programs, split, splits, grid, order, table, dealt)
 
 
 def _family(kernel: str) -> type[Plan]:

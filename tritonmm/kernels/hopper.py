@@ -28,6 +28,9 @@ wait for the end of the other grid before they touch memory. Launch after launch
 (1024^3 bf16 takes 5.8 us, H200, 2026-11-21). Cooperative grids, those with split tiles, are resident as
 a whole or not at all, so they start when the other one has ended, but sooner after it: by 1 us in a graph.
 
+Dealt tiles. A grid that starts early runs on what SMs it finds. Where that matters, for few tiles with one
+consumer, a program takes the tile of its SM instead of that of its number: `seats.py`.
+
 Strips. A consumer's columns are one block or two, each a power of two wide with a wgmma and an
 accumulator of its own: 256, 128 + 128, 128 + 64. The larger tiles move fewer bytes for each product
 (192 x 256 reads 22% less through L2 than 128 x 256), and more shapes of tiles leave fewer SMs idle in
@@ -58,6 +61,7 @@ from tritonmm.kernels.gluon_api import let_next_grid_start, tma_load, tma_store,
 from tritonmm.kernels.order import tile_at
 from tritonmm.kernels.promoted import multiply_promoted
 from tritonmm.kernels.ring import next_use, operand, release, zeros
+from tritonmm.kernels.seats import first_seat, next_seat, own_seat, usher
 from tritonmm.kernels.split import share
 
 
@@ -114,10 +118,29 @@ def load_block(desc, batch, line, k, bar, buf, K_FIRST: gl.constexpr, POLICY: gl
 
 
 @gluon.jit
-def load(a_desc, b_descs, edge_desc, ring, schedule, m, TILING: gl.constexpr):
+def load(a_desc, b_descs, edge_desc, ring, schedule, m, seating, TILING: gl.constexpr):
     """The loader: brings the operands of every step of every item into the ring."""
-    a_bufs, b_bufs, empty, full, scale_bufs = ring
     items = schedule[0]
+    stage = 0
+    phase = 1
+    wait_for_previous_grid()
+    if TILING.seats != "":
+        own, told = seating
+        item = first_seat(own, items, told, 1)
+        while item < items:
+            stage, phase = load_item(item, stage, phase, a_desc, b_descs, edge_desc, ring, schedule, m, TILING)
+            item = next_seat(item, items, told, 1)
+    else:
+        for item in range(gl.program_id(0), items, gl.num_programs(0)):
+            stage, phase = load_item(item, stage, phase, a_desc, b_descs, edge_desc, ring, schedule, m, TILING)
+    if TILING.ctas > 1:
+        cluster.drain(ring[2], stage, phase, TILING.num_stages)
+
+
+@gluon.jit
+def load_item(item, stage, phase, a_desc, b_descs, edge_desc, ring, schedule, m, TILING: gl.constexpr):
+    """Brings the operands of every step of an item into the ring, from a position on; returns the one after them."""
+    a_bufs, b_bufs, empty, full, scale_bufs = ring
     CONSUMERS_M: gl.constexpr = TILING.consumers_m
     CONSUMERS_N: gl.constexpr = TILING.consumers_n
     A_POLICY: gl.constexpr = TILING.a_policy
@@ -125,46 +148,41 @@ def load(a_desc, b_descs, edge_desc, ring, schedule, m, TILING: gl.constexpr):
     A_K_FIRST: gl.constexpr = TILING.a_transposed
     B_K_FIRST: gl.constexpr = not TILING.b_transposed
     STRIPS: gl.constexpr = TILING.strips
-    stage = 0
-    phase = 1
-    wait_for_previous_grid()
-    for item in range(gl.program_id(0), items, gl.num_programs(0)):
-        tile, first, end, stride, slot = work_at(item, schedule, TILING)
-        batch, row, col = origin(tile, schedule, TILING)
-        row = edges.first_of_tile(row, m, TILING)
-        for step in range(first, end, stride):
-            k = step * TILING.block_k
-            mbarrier.wait(empty.index(stage), phase)
-            bar = full.index(stage)
-            if TILING.edge:
-                edges.expect(bar, m - row, TILING)
-            else:
-                mbarrier.expect(bar, TILING.stage_bytes)
-            if TILING.cluster == "n":
-                bufs = a_bufs.index(stage * CONSUMERS_M)
-                cluster.load_half(bufs, bar, batch, row, k, "a", A_K_FIRST, TILING.block_m, TILING.a_hint)
-            else:
-                for i in gl.static_range(CONSUMERS_M):
-                    buf = a_bufs.index(stage * CONSUMERS_M + i)
-                    at = row + i * TILING.rows
-                    if TILING.boxes:
-                        edges.load(a_desc, edge_desc, batch, at, m - at, k, bar, buf, TILING)
-                    else:
-                        line = edges.first_row(at, m, TILING)
-                        load_block(a_desc, batch, line, k, bar, buf, A_K_FIRST, A_POLICY, not TILING.edge or at < m)
-            if TILING.cluster == "m":
-                bufs = b_bufs[0].index(stage * CONSUMERS_N)
-                cluster.load_half(bufs, bar, batch, col, k, "b", B_K_FIRST, TILING.block_n, TILING.b_hint)
-            else:
-                for i in gl.static_range(CONSUMERS_N):
-                    at = col + i * TILING.cols
-                    for j in gl.static_range(len(STRIPS)):
-                        buf = b_bufs[j].index(stage * CONSUMERS_N + i)
-                        load_block(b_descs[j], batch, at, k, bar, buf, B_K_FIRST, B_POLICY)
-                        at += STRIPS[j]
-            stage, phase = next_use(stage, phase, TILING.num_stages)
-    if TILING.ctas > 1:
-        cluster.drain(empty, stage, phase, TILING.num_stages)
+    tile, first, end, stride, slot = work_at(item, schedule, TILING)
+    batch, row, col = origin(tile, schedule, TILING)
+    row = edges.first_of_tile(row, m, TILING)
+    for step in range(first, end, stride):
+        k = step * TILING.block_k
+        mbarrier.wait(empty.index(stage), phase)
+        bar = full.index(stage)
+        if TILING.edge:
+            edges.expect(bar, m - row, TILING)
+        else:
+            mbarrier.expect(bar, TILING.stage_bytes)
+        if TILING.cluster == "n":
+            bufs = a_bufs.index(stage * CONSUMERS_M)
+            cluster.load_half(bufs, bar, batch, row, k, "a", A_K_FIRST, TILING.block_m, TILING.a_hint)
+        else:
+            for i in gl.static_range(CONSUMERS_M):
+                buf = a_bufs.index(stage * CONSUMERS_M + i)
+                at = row + i * TILING.rows
+                if TILING.boxes:
+                    edges.load(a_desc, edge_desc, batch, at, m - at, k, bar, buf, TILING)
+                else:
+                    line = edges.first_row(at, m, TILING)
+                    load_block(a_desc, batch, line, k, bar, buf, A_K_FIRST, A_POLICY, not TILING.edge or at < m)
+        if TILING.cluster == "m":
+            bufs = b_bufs[0].index(stage * CONSUMERS_N)
+            cluster.load_half(bufs, bar, batch, col, k, "b", B_K_FIRST, TILING.block_n, TILING.b_hint)
+        else:
+            for i in gl.static_range(CONSUMERS_N):
+                at = col + i * TILING.cols
+                for j in gl.static_range(len(STRIPS)):
+                    buf = b_bufs[j].index(stage * CONSUMERS_N + i)
+                    load_block(b_descs[j], batch, at, k, bar, buf, B_K_FIRST, B_POLICY)
+                    at += STRIPS[j]
+        stage, phase = next_use(stage, phase, TILING.num_stages)
+    return stage, phase
 
 
 @gluon.jit
@@ -252,42 +270,58 @@ def write_strip(x, batch, row, col, output, addends, WHO: gl.constexpr, TILING: 
 
 
 @gluon.jit
-def consume(output, addends, ring, schedule, scratch, WHO: gl.constexpr, TILING: gl.constexpr):
+def consume(output, addends, ring, schedule, scratch, seating, WHO: gl.constexpr, TILING: gl.constexpr):
     """Consumer WHO: multiplies and writes its part of every item's tile."""
-    out_desc, out, stride_ob, stride_om, stride_on, m, n, out_bufs = output
     items = schedule[0]
-    splits = schedule[2]
     stage = 0
     phase = 0
     wait_for_previous_grid()
-    for item in range(gl.program_id(0), items, gl.num_programs(0)):
-        tile, first, end, stride, slot = work_at(item, schedule, TILING)
-        count = (end - first + stride - 1) // stride
-        batch, row, col = origin(tile, schedule, TILING)
-        row = edges.first_of_tile(row, m, TILING)
-        mine = output
-        if TILING.even:  # the rows below are another tile's
-            mine = (out_desc, out, stride_ob, stride_om, stride_on, row + TILING.all_rows, n, out_bufs)
-        row += WHO // TILING.consumers_n * TILING.rows
-        col += WHO % TILING.consumers_n * TILING.cols
-        if TILING.passes_over:
-            stage, phase, count = edges.pass_over(ring, stage, phase, count, m - row, TILING)
-        row = edges.first_row(row, m, TILING)
-        if TILING.promotes:
-            accs, stage, phase = multiply_promoted(
-                ring, stage, phase, first, stride, count, row, col, m, n, addends[7], WHO, TILING
-            )
-        else:
-            accs, stage, phase = multiply(ring, stage, phase, count, WHO, TILING)
-        if TILING.split:
-            if slot >= 0:
-                share(accs, batch, row, col, slot, first, splits, scratch, mine, addends, WHO, TILING)
-            else:
-                write(accs, batch, row, col, mine, addends, WHO, TILING)
-        else:
-            write(accs, batch, row, col, mine, addends, WHO, TILING)
+    if TILING.seats != "":
+        own, told = seating
+        item = first_seat(own, items, told, 4)
+        while item < items:
+            stage, phase = consume_item(item, stage, phase, output, addends, ring, schedule, scratch, WHO, TILING)
+            item = next_seat(item, items, told, 4)
+    else:
+        for item in range(gl.program_id(0), items, gl.num_programs(0)):
+            stage, phase = consume_item(item, stage, phase, output, addends, ring, schedule, scratch, WHO, TILING)
     if TILING.tma_store:
         tma.store_wait(0)
+
+
+@gluon.jit
+def consume_item(
+    item, stage, phase, output, addends, ring, schedule, scratch, WHO: gl.constexpr, TILING: gl.constexpr
+):  # fmt: skip
+    """Multiplies and writes consumer WHO's part of an item; returns the position in the ring after it."""
+    out_desc, out, stride_ob, stride_om, stride_on, m, n, out_bufs = output
+    splits = schedule[2]
+    tile, first, end, stride, slot = work_at(item, schedule, TILING)
+    count = (end - first + stride - 1) // stride
+    batch, row, col = origin(tile, schedule, TILING)
+    row = edges.first_of_tile(row, m, TILING)
+    mine = output
+    if TILING.even:  # the rows below are another tile's
+        mine = (out_desc, out, stride_ob, stride_om, stride_on, row + TILING.all_rows, n, out_bufs)
+    row += WHO // TILING.consumers_n * TILING.rows
+    col += WHO % TILING.consumers_n * TILING.cols
+    if TILING.passes_over:
+        stage, phase, count = edges.pass_over(ring, stage, phase, count, m - row, TILING)
+    row = edges.first_row(row, m, TILING)
+    if TILING.promotes:
+        accs, stage, phase = multiply_promoted(
+            ring, stage, phase, first, stride, count, row, col, m, n, addends[7], WHO, TILING
+        )
+    else:
+        accs, stage, phase = multiply(ring, stage, phase, count, WHO, TILING)
+    if TILING.split:
+        if slot >= 0:
+            share(accs, batch, row, col, slot, first, splits, scratch, mine, addends, WHO, TILING)
+        else:
+            write(accs, batch, row, col, mine, addends, WHO, TILING)
+    else:
+        write(accs, batch, row, col, mine, addends, WHO, TILING)
+    return stage, phase
 
 
 @gluon.jit
@@ -317,8 +351,8 @@ def gemm(
     `launched` is the order's number of indices for tiles_m x tiles_n, `steps` the K steps of a tile. Of
     the `items` of all batches the first `whole` are whole tiles and each later tile is `splits` items,
     with a `workspace` for the sums of all parts of all split tiles, and a flag, zero before the first
-    launch, for each split tile and consumer. scale_a and scale_b, fp32, are read at their strides along
-    rows, columns and groups of K, as `TILING.scales` says.
+    launch, for each split tile and consumer, or for each seat and one. scale_a and scale_b, fp32, are read at their
+    strides along rows, columns and groups of K, as `TILING.scales` says.
     """
     STAGES: gl.constexpr = TILING.num_stages
     CONSUMERS: gl.constexpr = TILING.consumers
@@ -343,8 +377,17 @@ def gemm(
     for i in gl.static_range(STAGES):
         mbarrier.init(empty.index(i), count=TILING.releases)
         mbarrier.init(full.index(i), count=1)
+    seating = ()
+    if TILING.seats != "":
+        own = own_seat(TILING)
+        TOLD: gl.constexpr = TILING.scale_shared
+        told_buf = gl.allocate_shared_memory(gl.int32, [32], TOLD)
+        told_bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+        mbarrier.init(told_bar, count=1)
+        seating = (own, (told_buf, told_bar))
     fence_async_shared()
-    let_next_grid_start()
+    if TILING.seats == "":
+        let_next_grid_start()
     if TILING.ctas > 1:
         cluster.publish_barriers()
     ring = (a_bufs, b_bufs, empty, full, scale_bufs)
@@ -358,11 +401,22 @@ def gemm(
     output = (out_desc, out, stride_ob, stride_om, stride_on, m, n, out_bufs)
     scales = (scale_a, stride_sam, stride_sak, scale_b, stride_sbn, stride_sbk)
     addends = (alpha, beta, bias, c, stride_cb, stride_cm, stride_cn, scales)
-    if CONSUMERS == 1:
+    if TILING.seats != "":
+        gl.static_assert(CONSUMERS == 1, "1 consumer")
         gl.warp_specialize(
             [
-                (consume, (output, addends, ring, schedule, scratch, 0, TILING)),
-                (load, (a_desc, b_descs, edge_desc, ring, schedule, m, TILING)),
+                (consume, (output, addends, ring, schedule, scratch, seating, 0, TILING)),
+                (load, (a_desc, b_descs, edge_desc, ring, schedule, m, seating, TILING)),
+                (usher, (flags, own, seating[1])),
+            ],
+            [1, 1],
+            [24, 24],
+        )
+    elif CONSUMERS == 1:
+        gl.warp_specialize(
+            [
+                (consume, (output, addends, ring, schedule, scratch, seating, 0, TILING)),
+                (load, (a_desc, b_descs, edge_desc, ring, schedule, m, seating, TILING)),
             ],
             [1],
             [24],
@@ -370,9 +424,9 @@ def gemm(
     elif CONSUMERS == 2:
         gl.warp_specialize(
             [
-                (consume, (output, addends, ring, schedule, scratch, 0, TILING)),
-                (consume, (output, addends, ring, schedule, scratch, 1, TILING)),
-                (load, (a_desc, b_descs, edge_desc, ring, schedule, m, TILING)),
+                (consume, (output, addends, ring, schedule, scratch, seating, 0, TILING)),
+                (consume, (output, addends, ring, schedule, scratch, seating, 1, TILING)),
+                (load, (a_desc, b_descs, edge_desc, ring, schedule, m, seating, TILING)),
             ],
             [4, 1],
             [REGISTERS, 24],
@@ -381,10 +435,10 @@ def gemm(
         gl.static_assert(CONSUMERS == 3, "1, 2 or 3 consumers")
         gl.warp_specialize(
             [
-                (consume, (output, addends, ring, schedule, scratch, 0, TILING)),
-                (consume, (output, addends, ring, schedule, scratch, 1, TILING)),
-                (consume, (output, addends, ring, schedule, scratch, 2, TILING)),
-                (load, (a_desc, b_descs, edge_desc, ring, schedule, m, TILING)),
+                (consume, (output, addends, ring, schedule, scratch, seating, 0, TILING)),
+                (consume, (output, addends, ring, schedule, scratch, seating, 1, TILING)),
+                (consume, (output, addends, ring, schedule, scratch, seating, 2, TILING)),
+                (load, (a_desc, b_descs, edge_desc, ring, schedule, m, seating, TILING)),
             ],
             [4, 4, 1],
             [REGISTERS, REGISTERS, 24],

@@ -32,6 +32,7 @@ class Tiling:
     all_rows: where a tile has fewer rows than a consumer's block: those of all its boxes together, the last of `rest`;
         or 0.
     even: whether every tile has `all_rows` rows.
+    seats: how tiles are dealt to SMs, "pairs" or "singles", see `seats`; "": programs take those of their numbers.
     shifts: whether a consumer whose last rows are not there begins with rows of others.
     piece_cols: columns of the pieces in which a consumer writes its part of the tile, in both CTAs together.
     out_buffers: shared buffers of one piece that a consumer cycles through.
@@ -80,6 +81,7 @@ class Tiling:
     all_rows: int = 0
     shifts: bool = False
     even: bool = False
+    seats: str = ""
 
     @property
     def pitch(self):

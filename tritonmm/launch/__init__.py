@@ -22,6 +22,7 @@ class Plan:
     grid: what the kernel is launched with;
     order: name, factors and axis of the order as the kernel takes it; table: the order as a table,
     for an order that has no closed form;
+    seats: how the tiles are dealt to the SMs, see `tritonmm.seats`;
     launches: those made before, by what their kernel and arguments depend on.
     """
 
@@ -37,9 +38,10 @@ class Plan:
     grid: int
     order: tuple[str, tuple[int, ...], str]
     table: torch.Tensor | None
+    seats: str
     launches: dict[tuple, direct.Launch] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def workspace(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def workspace(self) -> tuple[torch.Tensor | None, torch.Tensor]:
         """Sums and flags of one launch on the current stream, for a plan whose tiles are all in split_k parts."""
         config = self.config
         return (

@@ -30,6 +30,15 @@ def relaxed() -> Iterator[None]:
         exchange(ctypes.byref(mode))  # the former mode
 
 
+def of_stream(stream: int) -> tuple[int, int] | None:
+    """What tells the capture of that stream, which is capturing, from all others; None where the driver cannot say."""
+    ask = getattr(context.driver(), "cuStreamGetCaptureInfo", None)
+    status, identity = ctypes.c_int(), ctypes.c_uint64()
+    if ask is None or ask(ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(identity)) or not status.value:
+        return None
+    return identity.value, stream
+
+
 @functools.cache
 def _exchange():
     """The driver's function that swaps the calling thread's capture mode, or None without a driver."""

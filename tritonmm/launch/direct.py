@@ -153,9 +153,10 @@ class Launch:
             values[self.scale_a] = scales[0].data_ptr()
         if self.scale_b is not None:
             values[self.scale_b] = scales[1].data_ptr()
-        if self.sums is not None:
+        if self.flags is not None:
             sums, flags = plan.workspace()  # held until the launch is in the stream
-            values[self.sums] = sums.data_ptr()
+            if sums is not None:
+                values[self.sums] = sums.data_ptr()
             values[self.flags] = flags.data_ptr()
         if FLAT:
             values[STREAM] = self.stream_of(self.index)

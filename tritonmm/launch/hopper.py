@@ -45,11 +45,14 @@ class HopperPlan(Plan):
         splits = self.splits if self.split else 1
         mixed = 0 < self.split < self.programs
         at_once = self.programs + self.split * (self.splits - 1) <= self.grid
-        object.__setattr__(self, "tiling", _tiling(self.problem, self.config, self.order, splits, mixed, at_once))
+        tiling = _tiling(self.problem, self.config, self.order, splits, mixed, at_once, self.seats)
+        object.__setattr__(self, "tiling", tiling)
 
-    def workspace(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sums and flags of one launch on the current stream, for a plan that splits tiles."""
+    def workspace(self) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """Sums and flags of one launch on the current stream, for a plan that splits tiles or deals them to SMs."""
         config = self.config
+        if self.seats:
+            return None, workspace.flags(1 + self.grid, self.device)
         return (
             workspace.sums(self.split * self.splits * config.block_m * config.block_n, self.device),
             workspace.flags(self.split * self.tiling.consumers, self.device),
@@ -59,7 +62,7 @@ class HopperPlan(Plan):
         p, config, tiling = self.problem, self.config, self.tiling
         a, b, out = (x.unsqueeze(0) if x.dim() == 2 else x for x in (a, b, out))
         tiles_m, tiles_n = config.tiles(p)
-        sums, flags = self.workspace() if self.split else (None, None)
+        sums, flags = self.workspace() if self.split or self.seats else (None, None)
         sums = sums if sums is None else sums.view(DTYPES[p.sum_dtype])
         b_stored = b.mT if tiling.b_transposed else b
         tf32 = p.dtype == "fp32"
@@ -91,6 +94,7 @@ def _tiling(
     splits: int,
     mixed: bool,
     at_once: bool,
+    seats: str,
 ) -> Tiling:
     name, _, along = order
     consumers_m, consumers_n = consumer_grid(config)
@@ -132,6 +136,7 @@ def _tiling(
         all_rows=even or (problem.m // edge * edge + rest if rest and edge < rows else 0),
         shifts=shifts,
         even=even > 0,
+        seats=seats,
     )
 
 

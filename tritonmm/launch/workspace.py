@@ -2,14 +2,15 @@
 
 The sums are torch's to keep: allocated on the current stream, and inside a capture in the graph's
 own pool. The flags must be zero once and are clean after every launch, but two launches that
-overlap in time must not share them. Launches of one stream do not overlap, so a stream keeps its
-flags, which it clears itself; a captured launch may be replayed anywhere, so each takes flags of its
-own for ever, from a reserve, and where that is spent, or not known to be cleared, clears them in the graph.
+overlap in time must not share them. Launches of one stream do not overlap, or not before they have waited
+for each other, so a stream keeps its flags, which it clears itself. A graph may be replayed anywhere, so
+what a stream captures takes flags for ever, from a reserve, and shares them in that graph; where the reserve
+is spent, or not known to be cleared, each launch clears its own in the graph.
 """
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextvars import ContextVar
 
 import torch
@@ -17,11 +18,11 @@ import torch
 from tritonmm.launch import capture
 
 RESERVE = 1 << 18
-"""Flags kept for captured launches, 1 MiB a device: a hundred splits of 2,600 captured launches."""
+"""Flags kept for captured launches, 1 MiB a device: 132 for each of 1,900 graphs."""
 
 
 class Reserve:
-    """Flags of one device, the current one: captured launches take theirs for ever, while there are enough."""
+    """Flags of one device, the current one: captures take theirs for ever, while there are enough."""
 
     def __init__(self, device: torch.device):
         self.flags = _zeros(RESERVE, device)
@@ -30,8 +31,10 @@ class Reserve:
         self.lock = threading.Lock()
         self.settled = False
         self.taken = 0
+        self.captures: dict[Hashable, torch.Tensor] = {}
 
-    def take(self, count: int) -> torch.Tensor | None:
+    def take(self, count: int, captured: Hashable = None) -> torch.Tensor | None:
+        """`count` flags, the same for the same capture by a stream; of their own where it is None, not known."""
         count = -(-count // 4) * 4  # the next one's address is a multiple of 16 too: kernels are compiled for that
         with self.lock:
             # A replay may come on a stream that is not behind the one that clears the flags, and this one cannot
@@ -39,10 +42,17 @@ class Reserve:
             if not self.settled:
                 with capture.relaxed():
                     self.settled = self.cleared.query()
-            if not self.settled or self.taken + count > RESERVE:
+            if not self.settled:
                 return None
-            self.taken += count
-            return self.flags[self.taken - count : self.taken]
+            found = self.captures.get(captured)
+            if found is None or len(found) < count:
+                if self.taken + count > RESERVE:
+                    return None
+                self.taken += count
+                found = self.flags[self.taken - count : self.taken]
+                if captured is not None:
+                    self.captures[captured] = found
+            return found
 
 
 class _Flags:
@@ -55,11 +65,11 @@ class _Flags:
         self.reserve: Reserve | None = None
 
     def take(self, count: int) -> torch.Tensor:
+        stream = torch._C._cuda_getCurrentRawStream(self.device.index)
         if torch.cuda.is_current_stream_capturing():
             reserve = _BORROWED.get() or self.reserve
-            found = reserve.take(count) if reserve else None
+            found = reserve.take(count, capture.of_stream(stream)) if reserve else None
             return _zeros(count, self.device) if found is None else found
-        stream = torch._C._cuda_getCurrentRawStream(self.device.index)
         flags = self.streams.get(stream)
         if flags is None or len(flags) < count:
             with capture.relaxed():

@@ -1,0 +1,147 @@
+"""Tiles that are dealt to SMs: when, that each program gets one, whatever SM it runs on, and that they are right."""
+
+import pytest
+import torch
+from promises import assert_exact_and_repeatable, assert_right
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
+
+from tritonmm import gpu as gpus
+from tritonmm import orders
+from tritonmm.autotune import space
+from tritonmm.config import Config
+from tritonmm.kernels.seats import given_seat, own_seat, usher
+from tritonmm.kernels.tiling import Tiling
+from tritonmm.plan import bind, plan_for
+from tritonmm.problem import Epilogue, Problem
+from tritonmm.seats import seats
+
+H200 = gpus.spec("h200")
+
+gpu = pytest.mark.gpu
+hopper = pytest.mark.skipif(
+    not torch.cuda.is_available() or gpus.default().capability != 90, reason="the hopper kernel needs sm_90"
+)
+
+
+def config(block_m=64, block_n=64, order="swizzle-merge:2", **others):
+    others = {"block_k": 64, "num_stages": 8, "num_warps": 4} | others
+    return Config("hopper", block_m, block_n, order=orders.parse(order), persistent=True, **others)
+
+
+DEALT = [
+    # (m, n, k), config, how: tiles of 64 rows that all share A, all share B, or one of two rows
+    ((64, 4352, 1064), config(), "singles"), ((60, 7800, 1032), config(block_k=128, num_stages=6), "singles"),
+    ((5120, 64, 1088), config(order="swizzle-merge:1"), "singles"), ((100, 7168, 1032), config(128), "singles"),
+    ((64, 5200, 1032), config(block_n=96), "singles"), ((129, 4096, 1032), config(128), "pairs"),
+    ((128, 5120, 1032), config(block_n=96), "pairs"),
+    ((4096, 200, 1032), config(block_n=128, order="row-major"), "pairs"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "chosen", "how"), DEALT, ids=str)
+def test_tiles_of_one_round_that_share_an_operand_are_dealt(shape, chosen, how, monkeypatch):
+    monkeypatch.setattr("tritonmm.plan.INTERPRETED", False)  # else there are no plans of this kernel
+    problem = space.problem(*shape, layout="nt")
+    assert seats(chosen, problem, H200) == how
+    plan = bind(problem, chosen, H200, torch.device("meta"))
+    assert (plan.grid, plan.tiling.seats) == (132, how)
+
+
+def test_others_are_not():
+    problem = space.problem(64, 5120, 4096, layout="nt")
+    assert seats(config(), problem, H200)
+    for other in (
+        config(split_tail=2), config(split_k=2), config(128, 128, num_warps=8, num_stages=6),
+        config(128, 128, cluster="n"), Config("persistent", 128, 64, 64, 4, 4, persistent=True),
+    ):  # fmt: skip
+        assert not seats(other, problem, H200)
+    for m, n in ((64, 2048), (64, 8192), (64, 10000), (129, 1024), (129, 4500), (192, 2304)):
+        assert not seats(config(), space.problem(m, n, 4096, layout="nt"), H200)
+    assert not seats(config(), Problem.dense(64, 5120, 4096, batch=2), H200)
+    assert not seats(config(), Problem.dense(64, 5120, 1000), H200)
+    assert not seats(config(), Problem.dense(64, 5120, 4096, epilogue=Epilogue(c=True)), H200)
+    pairs = space.problem(129, 4096, 4096, layout="nt")
+    assert seats(config(128), pairs, H200)
+    for order in ("row-major", "swizzle-merge:1", "swizzle-merge:8@n"):
+        assert not seats(config(128, order=order), pairs, H200)
+
+
+@gluon.jit
+def write_seat(out, told):
+    gl.store(out + gl.program_id(0), given_seat(told, 4))
+
+
+@gluon.jit
+def seat_kernel(out, flags, TILING: gl.constexpr):
+    SHARED: gl.constexpr = TILING.scale_shared
+    buf = gl.allocate_shared_memory(gl.int32, [32], SHARED)
+    bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(bar, count=1)
+    fence_async_shared()
+    own = own_seat(TILING)
+    gl.warp_specialize([(write_seat, (out, (buf, bar))), (usher, (flags, own, (buf, bar)))], [1], [24])
+
+
+@gpu
+@hopper
+@pytest.mark.parametrize("how", ["singles", "pairs"])
+@pytest.mark.parametrize("programs", [1, 67, 132, 500])
+def test_each_seat_is_taken_once(programs, how, device):
+    """Most of these programs share SMs with others, and most launches begin before the one before them has ended."""
+    tiling = Tiling(64, 64, 64, 8, dtype=gl.bfloat16, out_dtype=gl.bfloat16, seats=how)
+    out = torch.full((200, programs), -1, dtype=torch.int32, device=device)
+    flags = torch.zeros(1 + programs, dtype=torch.int32, device=device)
+    flags[::3] = -(2**31)  # as split tiles may leave them
+    found = flags.clone()
+    for row in out:
+        seat_kernel[(programs,)](row, flags, tiling, num_warps=4, launch_pdl=True)
+    assert torch.equal(out.sort().values, torch.arange(programs, dtype=torch.int32, device=device).expand_as(out))
+    assert torch.equal(flags, found)
+
+
+@gpu
+@hopper
+@pytest.mark.parametrize(("shape", "chosen", "how"), DEALT, ids=str)
+def test_dealt_tiles_are_right(shape, chosen, how, device):
+    assert plan_for(space.problem(*shape, layout="nt"), chosen, device).seats == how
+    assert_right(space.problem(*shape, layout="nt"), chosen, device)
+    assert_exact_and_repeatable(*shape, chosen, device)
+
+
+@gluon.jit
+def hold_kernel(out, microseconds, SHARED: gl.constexpr):
+    buf = gl.allocate_shared_memory(gl.int32, [256, 128], SHARED)  # half of an SM's
+    start = gl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], gl.int64, is_pure=False, pack=1)
+    now = start
+    while now - start < microseconds * 1000:
+        now = gl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], gl.int64, is_pure=False, pack=1)
+    LANES: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    buf.index(0).store(gl.full([128], 0, gl.int32, LANES) + (now - start).to(gl.int32))
+    gl.store(out + gl.program_id(0), gl.max(buf.index(0).load(LANES), 0))
+
+
+@gpu
+@hopper
+@pytest.mark.parametrize(("shape", "chosen", "how"), DEALT[:1] + DEALT[5:6], ids=str)
+def test_tiles_are_right_on_sms_that_another_grid_has_left(shape, chosen, how, device):
+    problem = space.problem(*shape, layout="nt")
+    a, b, out = space.operands(problem, device)
+    a.copy_(torch.randint(-4, 5, a.shape, device=device))
+    b.copy_(torch.randint(-4, 5, b.shape, device=device))
+    expected = (a.double() @ b.double()).to(out.dtype)
+    plan = plan_for(problem, chosen, device)
+    plan(a, b, out)
+    held, other = torch.zeros(100, dtype=torch.int32, device=device), torch.cuda.Stream()
+    shared = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    for programs in (1, 40, 100):
+        for _ in range(5):
+            out.fill_(float("nan"))
+            torch.cuda.synchronize()
+            with torch.cuda.stream(other):
+                hold_kernel[(programs,)](held, 300, shared, num_warps=4)
+            for _ in range(20):
+                plan(a, b, out)
+            torch.cuda.synchronize()
+            assert torch.equal(out, expected)
