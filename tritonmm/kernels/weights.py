@@ -142,8 +142,14 @@ class Streaming:
         return min(self.block_c, 2048 // self.rows // self.resident)
 
     @property
+    def gathered_cols(self):
+        """Columns that are added up at a time: all, if there are registers for 32 elements a thread of four parts."""
+        small = self.rows * self.block_c <= 4096 and self.consumers == 2 and self.resident == 1
+        return self.block_c if small and not self.add_c else self.piece_cols
+
+    @property
     def stored(self):
-        """Layout of such a piece, [rows, piece_cols]: the output's lines lie along rows."""
+        """Layout of such columns, [rows, cols]: the output's lines lie along rows."""
         lanes = min(32, self.rows // 4)
         return gl.BlockedLayout([4, 1], [lanes, 32 // lanes], [1, 4], [0, 1])
 
@@ -284,13 +290,13 @@ def multiply(ring, stage, phase, first, last, row, n, scales, WHO: gl.constexpr,
 
 @gluon.jit
 def finish_piece(x, row, col, output, addends, S: gl.constexpr):
-    """Finishes sums, [rows, piece_cols], and writes them to the output from its column `row` and its row `col` on."""
+    """Finishes sums, [rows, cols], and writes them to the output from its column `row` and its row `col` on."""
     out, stride_om, stride_on, m, n = output
     alpha, beta, bias, c, stride_cm, stride_cn, scale_b, stride_sn = addends
     LAYOUT: gl.constexpr = S.stored
     OUT_DTYPE: gl.constexpr = S.out_dtype
     rows = row + gl.arange(0, S.rows, gl.SliceLayout(1, LAYOUT))
-    cols = col + gl.arange(0, S.piece_cols, gl.SliceLayout(0, LAYOUT))
+    cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
     inside = (rows < n)[:, None] & (cols < m)[None, :]
     if S.scales == "row":
         x = x * gl.load(scale_b + rows.to(gl.int64) * stride_sn, mask=rows < n, other=0.0)[:, None]
@@ -354,19 +360,19 @@ def write_parts(first, last, row, col, workspace, output, addends, WHO: gl.const
     The loads go past L1, which may hold what another tile left at these addresses.
     """
     LAYOUT: gl.constexpr = S.stored
-    PIECES: gl.constexpr = S.block_c // S.piece_cols
-    PIECE: gl.constexpr = [S.rows, S.piece_cols]
+    COLS: gl.constexpr = S.gathered_cols
+    SHAPE: gl.constexpr = [S.rows, COLS]
     rows = gl.arange(0, S.rows, gl.SliceLayout(1, LAYOUT))
-    for i in gl.static_range(PIECES):
-        cols = i * S.piece_cols + gl.arange(0, S.piece_cols, gl.SliceLayout(0, LAYOUT))
+    for i in gl.static_range(S.block_c // COLS):
+        cols = i * COLS + gl.arange(0, COLS, gl.SliceLayout(0, LAYOUT))
         at = cols[None, :] * S.rows + rows[:, None]
         inside = (col + cols < output[3])[None, :]
-        total = gl.zeros(PIECE, gl.float32, LAYOUT)
+        total = gl.zeros(SHAPE, gl.float32, LAYOUT)
         for base in range(first, last + 1, 4):  # four parts' loads are in flight together
             for j in gl.static_range(4):
                 theirs = sums_of(base + j, first, workspace, WHO, S)
                 total += gl.load(theirs + at, mask=inside & (base + j <= last), other=0.0, cache_modifier=".cg")
-        finish_piece(total, row, col + i * S.piece_cols, output, addends, S)
+        finish_piece(total, row, col + i * COLS, output, addends, S)
 
 
 @gluon.jit
