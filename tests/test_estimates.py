@@ -164,13 +164,25 @@ def without(monkeypatch, rule, m, n, k, blocks=(64, 64, 128)):
         return given / whole()
 
 
-@pytest.mark.parametrize(("rule", "shape"), [("late", (59, 968)), ("late_stream", (64, 4096))], ids=str)
+@pytest.mark.parametrize(("rule", "shape"), [("late", (59, 968)), ("late_stream", (64, 1000))], ids=str)
 def test_just_more_tiles_than_half_of_the_sms_take_longer(monkeypatch, rule, shape):
-    """Most of all the first ones beyond half: 64x4096x4096 takes 11.5 us in 64 tiles and 64x4352x4096 15.6 in 68."""
+    """Most of all the first ones beyond half: 59x4096x968 takes 6.4 us in 64 tiles and 59x4352x968 7.9 in 68."""
     m, k = shape
     slower = [without(monkeypatch, rule, m, tiles * 64, k) for tiles in (64, 68, 100, 132, 140)]
     assert slower[0] == slower[3] == slower[4] == 1
     assert slower[1] > slower[2] > 1.005
+
+
+def test_but_not_those_that_are_dealt(monkeypatch):
+    assert without(monkeypatch, "late_stream", 64, 68 * 64, 4096) == 1
+
+    def whole(tiles):
+        configs = timed(Problem.dense(64, tiles * 64, 4096, layout="nt"), H200, "hopper")
+        return next(us for c, us in configs.items() if (*c.cta_tile, c.block_k, c.split_tail) == (64, 64, 128, 1))
+
+    dealt = whole(72)
+    monkeypatch.setattr(estimates, "seats", lambda config, problem, gpu: "")
+    assert dealt < 0.95 * whole(72)
 
 
 def test_lines_that_do_not_cross_and_operands_that_are_shared_take_no_longer(monkeypatch):

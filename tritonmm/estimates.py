@@ -91,9 +91,10 @@ SPLITS = (2, 3, 4, 6, 8, 12, 16, 32)
 SPLIT_BY = {"hopper": "split_tail", "sliced": "split_k"}
 """The kernels whose tiles are split where that is shorter, and what says so in a config."""
 
-DEALT = {"": 1.0, "singles": 0.945, "pairs": 0.885}
-"""What is left of a tile's time where tiles are dealt to SMs, see `seats`: fits to 55 configs of h200-beside-2.csv in
-autotune/results, beside 231 that are not dealt."""
+DEALT = {"": 1.0, "singles": 0.945, "pairs": 0.92}
+"""What is left of a tile's time where more tiles than half of the SMs are dealt, see `seats`. Beside 231 configs that
+are not dealt, 28 and 27 that are fit 0.945 and 0.885 (h200-beside-2.csv in autotune/results); but those in pairs have
+96 to 256 rows, where others take less than estimated, too. Up to half of the SMs it is as if they were not dealt."""
 
 SPLIT_US = 1.59
 """What a launch with split tiles costs beside its work: a cooperative grid, and the meeting of the parts. This and the
@@ -432,7 +433,8 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
         l2_us = FIRST_US + (asked + sums) / kernel.l2_bandwidth * 1e6
         together_us = joined((compute_us, memory_us, l2_us), kernel.overlap)
         drain_us = kernel.drain_us * block_m * block_n / 1e4 * busy / gpu.sms
-        us = launch_us + together_us * caution * DEALT[dealt] + drain_us
+        left = DEALT[dealt] if 2 * busy > gpu.sms else 1.0
+        us = launch_us + together_us * caution * left + drain_us
         if splits > 1:
             us += SPLIT_US + PART_US * splits + sums / PARTIAL_BANDWIDTH * 1e6
         return us

@@ -3,8 +3,9 @@
 A grid that starts early gets the SMs that the one before it has left free, and the order in which they become free
 decides which program runs where. So of 68 to 131 programs many share a GPC while others stay idle, and what a GPC
 receives from L2 is limited: of the 80 programs of 64x5120x4096 those in four full GPCs took 13 to 15 us for their
-loop, and 14 in the four others 10. And neighbours, which ask for the same rows at the same time, do not sit together:
-what the two SMs of a TPC ask for at the same time comes once.
+loop, and 14 in the four others 10; launched in turn, all took 11 to 12 (autotune/results/h200-programs.csv). And
+neighbours, which ask for the same rows at the same time, do not sit together: what the two SMs of a TPC ask for at the
+same time comes once.
 
 Here a grid is as many programs as there are SMs, whatever the tiles, and a program's tile is its SM's: its seat. SMs
 are numbered TPC by TPC, and TPCs across the GPCs, so seats in that order are "pairs", neighbours in a TPC, and even
@@ -19,7 +20,8 @@ the usher found. (Hence not where C is added: it may be the output.) The usher t
 as they were found.
 
 Measured on an H200 (bf16, NT, burst, one process, 2026-11-22, autotune/results/h200-seats.csv): 64x5120x4096 takes
-13.3 us so and 16.3 without, 100x7168x8192 33.7 and 35.3, 256x4096x4096 in pairs 16.2 and 17.4. It costs 0.2 us.
+13.2 us so and 16.0 without, 100x7168x8192 33.7 and 35.2, 256x4096x4096 in pairs 16.3 and 17.2. It costs 0.2 us, and
+the next grid starts 1 us later than it could, after the ushers, which is lost where a grid takes less than 5 us.
 """
 
 from triton.experimental import gluon
