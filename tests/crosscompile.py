@@ -32,6 +32,7 @@ from tritonmm.launch import transpose as transposes
 from tritonmm.launch.relayout import RESIDENT
 from tritonmm.plan import bind
 from tritonmm.problem import DTYPES, Problem
+from tritonmm.seats import seats
 
 LOGS: dict[str, str] = {}
 """What ptxas said of each kernel; a kernel that is compiled twice comes from Triton's cache, with no log."""
@@ -169,7 +170,8 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
                 return f"{'no' if there else 'unwanted'} {instruction}"
     if config.kernel == "hopper":
         waits = compiled.assembly.count("griddepcontrol.wait")
-        if waits != config.num_warps // 4 + 1:
+        ushers = int(bool(seats(config, problem, gpu)))
+        if waits != config.num_warps // 4 + 1 + ushers:
             return f"{waits} of its partitions wait for the previous grid"
     if config.kernel in ("hopper", "persistent"):
         if compiled.shared_bytes > shared_bytes(config, problem):

@@ -61,6 +61,7 @@ def test_others_are_not():
         assert not seats(config(), space.problem(m, n, 4096, layout="nt"), H200)
     assert not seats(config(), Problem.dense(64, 5120, 4096, batch=2), H200)
     assert not seats(config(), Problem.dense(64, 5120, 1000), H200)
+    assert not seats(config(128, block_k=128, num_stages=4), Problem.dense(64, 5120, 4096), H200)
     assert not seats(config(), Problem.dense(64, 5120, 4096, epilogue=Epilogue(c=True)), H200)
     pairs = space.problem(129, 4096, 4096, layout="nt")
     assert seats(config(128), pairs, H200)

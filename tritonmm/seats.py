@@ -31,6 +31,8 @@ def seats(config: Config, problem: Problem, gpu: Gpu) -> str:
         return ""
     if problem.epilogue.c or problem.promotes:  # C may be the output, and a tile may be written twice
         return ""
+    if config.block_m > 64 and config.block_k * problem.element_bytes > 128:
+        return ""  # the loader has no registers for a seat beside rows in boxes of two panels
     tiles = config.tiles(problem)
     share = config.order.launched(*tiles) / gpu.sms
     if not FEWEST < share <= 1 or problem.k * problem.element_bytes < SHALLOWEST:
