@@ -202,6 +202,8 @@ def test_flags_of_several_streams_and_graphs(shape, split, device):
     m, n, k = shape
     a, b = torch.randn(m, k, device=device).bfloat16(), torch.randn(k, n, device=device).bfloat16()
     expected = matmul(a, b, config=split)
+    plan = plan_for(Problem.of(a, b, expected), split, device)
+    assert plan.split > 0 or plan.seats
     streams = [torch.cuda.Stream() for _ in range(3)]
     outs = [torch.empty_like(expected) for _ in range(6)]
     graphs = []
@@ -245,6 +247,7 @@ def test_a_product_waits_for_the_one_that_it_reads(m, n, blocks, device):
     start = torch.randint(-128, 129, (m, n), device=device).bfloat16()
     once = Problem.of(start, step, start)
     plan = plan_for(once, config(blocks, "swizzle-merge:2"), device)
+    assert bool(plan.seats) == (m < 5000)
     x, y = start.clone(), torch.full_like(start, float("nan"))
 
     def chain():

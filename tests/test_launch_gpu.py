@@ -214,6 +214,26 @@ def test_captured_launches_take_cleared_flags_from_the_reserve(device, monkeypat
     assert not workspace._DEVICES[device].reserve.flags.count_nonzero()
 
 
+@hopper
+def test_a_stream_shares_flags_in_one_graph(device, monkeypatch):
+    monkeypatch.setattr(workspace, "_DEVICES", {})
+    workspace.flags(100, device)
+    torch.cuda.synchronize()
+    found, other, work = [], torch.cuda.Stream(), torch.zeros(2, device=device)
+    for _ in range(2):
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            mine, again = workspace.flags(100, device), workspace.flags(100, device)
+            work[0].add_(1)
+            other.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(other):
+                theirs = workspace.flags(100, device)
+                work[1].add_(1)
+            torch.cuda.current_stream().wait_stream(other)
+        assert mine.data_ptr() == again.data_ptr()
+        found += [mine.data_ptr(), theirs.data_ptr()]
+    assert len(set(found)) == 4
+
+
 @every_config
 def test_hooks_see_every_launch(config, device):
     problem = Problem(200, 264, 520)

@@ -200,6 +200,16 @@ def test_out_that_is_an_operand_is_torchs(ours, device):
     assert_product(torch.addmm(c, a, b, out=c), a, b, before)
 
 
+def test_an_out_that_is_the_bias_is_torchs(device):
+    """A tile may be written twice, and would read what it wrote; a route is that of other calls with such shapes."""
+    a, b, out = torch.randn(1, 6, device=device), torch.randn(6, 8, device=device), torch.randn(1, 8, device=device)
+    bias = torch.randn(1, 8, device=device)
+    for added, meets in (("bias", True), ("c", False)):
+        route = leaves.Route(None, added, tuple(4 * x.numel() for x in (a, b, bias, out)))
+        assert not leaves._meets(route, a, b, bias, out)
+        assert leaves._meets(route, a, b, out, out) == meets
+
+
 def test_out_of_a_wrong_shape_is_resized_with_torchs_warning(ours, device):
     a, b = torch.randn(5, 7, device=device), torch.randn(7, 3, device=device)
     out = torch.empty(2, 2, device=device)

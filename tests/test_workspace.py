@@ -55,7 +55,8 @@ def test_a_stream_shares_flags_in_one_capture(monkeypatch):
     assert len(set().union(first, more, *others)) == 100 + 200 + 4 * 100
 
 
-def test_captured_launches_share_no_flags(monkeypatch):
+def test_captured_launches_share_no_flags_if_nobody_knows_their_capture(monkeypatch):
+    monkeypatch.setattr(workspace.capture, "of_stream", lambda stream: None)
     streams = Streams(monkeypatch)
 
     def in_reserve(x):

@@ -219,7 +219,7 @@ def _meets(route: Route, a, b, c, out) -> bool:
     first = b.data_ptr()
     if first < end and start < first + span_b:
         return True
-    if not span_c or out is c:
+    if not span_c or (out is c and route.added == "c"):
         return False
     first = c.data_ptr()
     if route.added == "c" and first == start and c.shape == out.shape and c.stride() == out.stride():

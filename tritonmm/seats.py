@@ -8,8 +8,9 @@ from tritonmm.orders import Order
 from tritonmm.problem import Problem
 
 FEWEST = 1 / 3
-"""The share of the SMs that more tiles must have. As many fit beside those of two other grids, and find their SMs free.
-Up to half of them it is sometimes 2% slower and sometimes 11% faster (autotune/results/h200-seats.csv)."""
+"""The share of the SMs that more tiles must have. Between it and half of them dealt tiles take 2% longer or up to 9.5%
+less, with K of 4096; with fewer, up to 4% longer for most numbers of tiles and 11% less for 36 and 38
+(autotune/results/h200-seats.csv)."""
 
 SPREAD = 0.93
 """The share of the SMs up to which tiles that all share an operand are dealt over all TPCs and GPCs. With more there is

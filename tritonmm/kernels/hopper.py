@@ -5,6 +5,7 @@ One program an SM, or pair of SMs, walks work items. Its warps are specialised o
     loader       one warp; fills a ring of `num_stages` shared buffers by TMA
     consumers    1 to 3 warpgroups; each multiplies its own rows (or columns) of the tile and
                  writes them out, while the loader already fills the ring for the next item
+    usher        one warp, where tiles are dealt to SMs: `seats.py`
 
 `ring.py` says why the ring neither overwrites what is read nor waits for ever.
 
@@ -23,7 +24,7 @@ everything here is then written for both at once, the layouts deal rows or colum
 `cluster.py` says how the ring works across them. Split tiles and clusters exclude each other.
 
 Starting early. The grid is launched while the one before it in the stream still runs (programmatic
-dependent launch): its programs set their barriers up as SMs become free, and then loader and consumers
+dependent launch): its programs set their barriers up as SMs become free, and then all partitions
 wait for the end of the other grid before they touch memory. Launch after launch this saves 0.8 us each
 (1024^3 bf16 takes 5.8 us, H200, 2026-11-21). Cooperative grids, those with split tiles, are resident as
 a whole or not at all, so they start when the other one has ended, but sooner after it: by 1 us in a graph.

@@ -11,10 +11,10 @@ complete use u + S before the loader has seen every consumer release use u, henc
 passed its wait for use u; `empty[s]` cannot complete use u + S before the loader itself has filled it.
 
 Why there is no deadlock: loader and consumers derive the same items and K steps from the same
-arguments, so the uses are totally ordered. Filling use u needs only releases of use u - S;
-releasing use u needs only the fills of u and u + 1, since a stage is released one step late, while
-the wgmma of the next one runs, and the last one of an item right after its loop. So S >= 2
-suffices. The epilogue waits for nothing but its own TMA stores.
+arguments, and from the same seat where tiles are dealt, so the uses are totally ordered. Filling use
+u needs only releases of use u - S; releasing use u needs only the fills of u and u + 1, since a
+stage is released one step late, while the wgmma of the next one runs, and the last one of an item
+right after its loop. So S >= 2 suffices. The epilogue waits for nothing but its own TMA stores.
 
 Of clusters this is written for both CTAs at once; `cluster.py` says how the ring works across them.
 """

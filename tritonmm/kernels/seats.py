@@ -28,7 +28,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from tritonmm.kernels.gluon_api import let_next_grid_start, wait_for_previous_grid
+from tritonmm.kernels.gluon_api import barrier, let_next_grid_start, wait_for_previous_grid
 
 
 @gluon.jit
@@ -42,6 +42,7 @@ def own_seat(TILING: gl.constexpr):
     if TILING.seats == "singles":
         half = (seats + 1) // 2
         seat = seat // 2 + seat % 2 * half
+    barrier()  # the maximum was in memory that Triton 3.6 gives to the partitions' arguments next
     return seat
 
 

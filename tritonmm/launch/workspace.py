@@ -1,4 +1,4 @@
-"""Memory in which the parts of a split tile meet: fp32 sums, and flags that are left as they were found.
+"""Memory in which programs meet: fp32 sums of split tiles, and flags that are left as they were found.
 
 The sums are torch's to keep: allocated on the current stream, and inside a capture in the graph's
 own pool. The flags must be zero once and are clean after every launch, but two launches that
@@ -18,7 +18,7 @@ import torch
 from tritonmm.launch import capture
 
 RESERVE = 1 << 18
-"""Flags kept for captured launches, 1 MiB a device: 132 for each of 1,900 graphs."""
+"""Flags kept for captured launches, 1 MiB a device: for 1,900 graphs the 136 that dealt tiles need."""
 
 
 class Reserve:
