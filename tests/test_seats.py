@@ -76,7 +76,7 @@ def write_seat(out, told):
 
 @gluon.jit
 def seat_kernel(out, flags, TILING: gl.constexpr):
-    SHARED: gl.constexpr = TILING.scale_shared
+    SHARED: gl.constexpr = TILING.flat_shared
     buf = gl.allocate_shared_memory(gl.int32, [32], SHARED)
     bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     mbarrier.init(bar, count=1)

@@ -25,7 +25,8 @@ def seats(config: Config, problem: Problem, gpu: Gpu) -> str:
     """How the tiles are dealt: "singles", "pairs", or "" where programs take those of their numbers, as they come.
 
     Only where there is one tile for each SM at most, of one consumer: with more the products take longer than what is
-    gained. In three rows or more dealt tiles are slower than those that come anywhere, by up to 20%; why is not known.
+    gained (autotune/results/h200-placed.csv). In three rows or more dealt tiles are slower than those that come
+    anywhere, by up to 20%; why is not known.
     """
     whole = config.split_k == config.split_tail == 1 and not config.cluster
     if config.kernel != "hopper" or config.num_warps > 4 or not whole or problem.batch > 1:

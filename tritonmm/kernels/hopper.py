@@ -371,7 +371,7 @@ def gemm(
     scale_bufs = ()
     if TILING.grouped:
         SCALE_SHAPE: gl.constexpr = [CONSUMERS * TILING.groups_ahead * 2, TILING.scale_lanes]
-        SCALE_SHARED: gl.constexpr = TILING.scale_shared
+        SCALE_SHARED: gl.constexpr = TILING.flat_shared
         scale_bufs = gl.allocate_shared_memory(gl.float32, SCALE_SHAPE, SCALE_SHARED)
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, TILING.ctas], BARRIERS)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, TILING.ctas], BARRIERS)
@@ -381,7 +381,7 @@ def gemm(
     seating = ()
     if TILING.seats != "":
         own = own_seat(TILING)
-        TOLD: gl.constexpr = TILING.scale_shared
+        TOLD: gl.constexpr = TILING.flat_shared
         told_buf = gl.allocate_shared_memory(gl.int32, [32], TOLD)
         told_bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
         mbarrier.init(told_bar, count=1)

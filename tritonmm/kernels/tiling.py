@@ -299,7 +299,8 @@ class Tiling:
         return gl.BlockedLayout([1], [32], [4], [0])
 
     @property
-    def scale_shared(self):
+    def flat_shared(self):
+        """Of scales, and of what an usher tells."""
         return gl.SwizzledSharedLayout(1, 1, 1, [0])
 
     @property
