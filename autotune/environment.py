@@ -84,7 +84,7 @@ def _commit(checkout: Path) -> str:
 
 def _code(library: Path, measuring: Path) -> str:
     """A digest of the kernels, of how they are launched, measured and checked, and of the models."""
-    names = ("kernels/*.py", "launch/*.py", "plan.py", "seats.py", "l2.py", "cost.py")
+    names = ("kernels/*.py", "launch/*.py", "plan.py", "seats.py", "sliced.py", "weights.py", "l2.py", "cost.py")
     files = [file for name in names for file in sorted(library.glob(name))]
     files += [measuring / name for name in ("measure.py", "verify.py", "sources.py")]
     digest = hashlib.sha256()

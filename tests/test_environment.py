@@ -51,7 +51,7 @@ def checkout(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("edited", ["kernels/tile.py", "launch/direct.py", "cost.py", "../autotune/measure.py"])
+@pytest.mark.parametrize("edited", ["kernels/tile.py", "launch/direct.py", "weights.py", "../autotune/measure.py"])
 def test_an_edited_kernel_is_other_code(tmp_path, edited):
     library = tmp_path / "tritonmm"
     package = environment.Path(environment.tritonmm.__file__).parent

@@ -17,11 +17,13 @@ import torch
 import triton
 from recording import DEVICE, recording
 from threads import at_once
+from triton.experimental.gluon._runtime import GluonASTSource
 from triton.knobs import HookChain
 
 from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.config import HAS_CLUSTERS, Config
+from tritonmm.kernels import static
 from tritonmm.launch import capture, direct, workspace
 from tritonmm.launch.bounded import Bounded
 from tritonmm.plan import INTERPRETED, bind
@@ -119,6 +121,24 @@ def test_launches_in_a_process_that_compiles():
     ran = subprocess.run(command, capture_output=True, text=True, env=env)
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
     assert "1 skipped" in ran.stdout.splitlines()[-1]  # this one
+
+
+@compiled
+@pytest.mark.parametrize("case", ["hopper", "weights, 64 rows", "sliced"])
+def test_tritons_cache_on_disk_tells_versions_apart(case, recorder, monkeypatch):
+    """What properties of the static argument return is in neither its fields nor the kernel's source."""
+    plan = plan_of(*CASES[case])
+    arguments, _ = plan.arguments(*operands(plan.problem)[0])
+    (argument,) = (x for x in arguments if isinstance(x, static.Static))
+    (name,) = (n for n, x in zip(plan.kernel.arg_names, arguments, strict=False) if x is argument)
+
+    def filed_under():
+        return GluonASTSource(plan.kernel, {name: "constexpr"}, {name: argument}).hash()
+
+    before = filed_under()
+    assert filed_under() == before
+    monkeypatch.setattr(static, "digest", lambda: "of other files")
+    assert filed_under() != before
 
 
 @compiled

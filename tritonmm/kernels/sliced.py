@@ -35,13 +35,14 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from tritonmm.kernels.follow import follow_previous_grid
 from tritonmm.kernels.gluon_api import barrier, copy_async
 from tritonmm.kernels.order import tile_at
+from tritonmm.kernels.static import Static
 from tritonmm.kernels.tile import multiple_of
 
 POWERS = tuple(1 << bit for bit in range(10))
 
 
 @dataclass(frozen=True)
-class Slicing:
+class Slicing(Static):
     """Everything static about one kernel: a single compile-time argument.
 
     warps: how the warps divide the rows and the columns of the tile; layout: the letters of A and B, see

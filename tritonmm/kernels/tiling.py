@@ -15,10 +15,11 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from tritonmm.kernels.gluon_api import policy
+from tritonmm.kernels.static import Static
 
 
 @dataclass(frozen=True)
-class Tiling:
+class Tiling(Static):
     """Everything static about one kernel: a single compile-time argument.
 
     consumers_m, consumers_n: consumer warpgroups along the rows and the columns of the tile.

@@ -42,11 +42,12 @@ from tritonmm.kernels.gluon_api import barrier, let_next_grid_start, tma_load, w
 from tritonmm.kernels.order import tile_at
 from tritonmm.kernels.promoted import computed
 from tritonmm.kernels.ring import next_use, operand, release
+from tritonmm.kernels.static import Static
 from tritonmm.kernels.tile import multiple_of
 
 
 @dataclass(frozen=True)
-class Streaming:
+class Streaming(Static):
     """Everything static about one kernel: a single compile-time argument.
 
     block_r, block_c: rows of the weights and of the activations in a tile; resident: programs that an SM is to hold;
