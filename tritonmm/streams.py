@@ -7,7 +7,7 @@ from tritonmm.gpu import Gpu
 from tritonmm.orders import RowMajor
 from tritonmm.problem import Problem
 from tritonmm.skinny import GATHER_US  # no product that was timed here is without tiles whose parts meet
-from tritonmm.weights import programs, resident
+from tritonmm.weights import gathered_cols, programs, resident, slice_k
 
 MOST_ROWS = 64
 """Of the activations, where the kernel was timed; more are multiplied where it is asked for by name."""
@@ -15,42 +15,50 @@ MOST_ROWS = 64
 BLOCKS = {
     # Rows of the activations: (rows of the weights, block_k, num_stages, num_warps). Those of 32 were timed with 24.
     16: ((128, 128, 4, 8), (128, 256, 2, 8), (128, 256, 4, 8)),
-    32: ((128, 128, 7, 8), (128, 128, 4, 8), (192, 128, 5, 12), (256, 128, 5, 8)),
-    64: ((128, 128, 6, 8), (192, 128, 5, 12), (256, 128, 4, 8)),
+    32: ((128, 128, 7, 8), (128, 128, 4, 8), (128, 256, 4, 8), (192, 128, 5, 12), (256, 128, 5, 8)),
+    64: ((128, 128, 6, 8), (128, 256, 3, 8), (192, 128, 5, 12), (256, 128, 4, 8)),
 }
 
-FIXED_US = 3.15
+FIXED_US = 2.5
 """A launch that follows another, the start of its programs and their end."""
 
-STREAM = 0.885
+STREAM = 0.87
 """Of the bandwidth of device memory, what all programs together reach where nothing else takes time."""
 
-STEP_US = 0.128
-"""From step to step of a program: barriers, and the first slice's way to the tensor cores. Two programs of an SM hide
-that of each other."""
+STEP_US = 0.18
+"""From step to step of a program: barriers."""
+
+SLICE_US = 0.055
+"""From slice to slice of a step: the way from shared memory to the tensor cores."""
+
+BESIDE = 0.5
+"""Of both, what two programs of an SM do not hide of each other."""
 
 LATENCY_US = 1.2
 """From a stage that is free to its next data."""
 
-CONVERT_US = 1.7e-5
+CONVERT_US = 1.03e-5
 """An SM's time for a weight that it reads and converts."""
 
-MULTIPLY_US = 1.79e-7
+MULTIPLY_US = 6.4e-8
 """An SM's time for a weight and a row of activations that it multiplies."""
 
-SCALE_US = 1.19e-5
+SCALE_US = 1.67e-5
 """An SM's time for a sum of a step that it multiplies by its group's scale."""
 
-PIECE_US = 0.38
+PIECE_US = 0.45
 """A program's way from one tile or part of a tile to the next, while its tensor cores have nothing to do."""
 
-OVERLAP = 3.1
+FILL = 1.2
+"""What goes by before programs begin with their first steps, in times of the delivery of all of those from memory."""
+
+OVERLAP = 5.0
 """The p of the p-norm that adds reading and computing: 1 would be one after the other."""
 
-PART_US = 0.005
-"""From the request of a part's sums to their arrival, of four at a time."""
+PASS_US = 0.84
+"""What it takes longer that the parts' columns are added up in several passes, each."""
 
-GATHER_BANDWIDTH = 101e9
+GATHER_BANDWIDTH = 83e9
 """Bytes/s at which the one program that arrives last reads the sums of all parts."""
 
 
@@ -78,9 +86,9 @@ def shares(config: Config, problem: Problem, gpu: Gpu) -> list[Config]:
 def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     """A launch, what reading and computing take beside each other, and the gathering of parts.
 
-    Constants are fits to an H200 (burst, 2026-11-22), 260 times of bf16 by int8 and fp8e4m3 with 16 to 64 rows in
-    autotune/results/h200-weights-3.csv: off by 6% (root mean square); what they choose there takes 0.3% longer
-    than the best of each product (geometric mean), at most 3%.
+    Constants are fits to an H200 (burst, 2026-11-23), 290 times of bf16 by int8 and fp8e4m3 with 16 to 64 rows in
+    autotune/results/h200-weights-5.csv: those within 35% of a product's best are off by 6% (root mean square);
+    what they choose there takes 1.2% longer than the best (geometric mean), at most 5.6%.
     """
     p = problem
     tiles_m, tiles_n = config.tiles(p)
@@ -92,12 +100,17 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     scales_us = config.block_n * config.block_m * SCALE_US if p.grouped else 0.0
     pieces = -(-tiles // count) + (tiles % count > 0 and count % tiles > 0)  # of a program that cuts two tiles
     busy_us = weights_us + scales_us
-    step_us = max(STEP_US + busy_us, held * busy_us, LATENCY_US / (config.num_stages - 1))
-    compute_us = -(-tiles * steps // count) * step_us + pieces * PIECE_US
+    way_us = STEP_US + config.block_k // slice_k(config, p) * SLICE_US
+    step_us = max(way_us + busy_us, held * (busy_us + BESIDE * way_us), LATENCY_US / (config.num_stages - 1))
+    stage = config.block_k * (config.block_n + min(p.m, config.block_m) * p.element_bytes)
+    first_us = FILL * stage * count / gpu.bandwidth * 1e6
+    compute_us = first_us + -(-tiles * steps // count) * step_us + pieces * PIECE_US
     again = p.operand_bytes("b") * max(0, tiles_m - 1)  # a program is long done with a panel when it needs it again
     read_us = (p.compulsory_bytes + again) / (STREAM * gpu.bandwidth) * 1e6
     us = FIXED_US + (read_us**OVERLAP + compute_us**OVERLAP) ** (1 / OVERLAP)
     if tiles % count:
         parts = -(-count // tiles) + (count % tiles > 0)
-        us += GATHER_US + parts * (PART_US + config.block_n * config.block_m * 4 / GATHER_BANDWIDTH * 1e6)
+        passes = config.block_m // gathered_cols(config, p)
+        sums = parts * config.block_n * config.block_m
+        us += GATHER_US + PASS_US * (passes - 1) + 4 * sums / GATHER_BANDWIDTH * 1e6
     return us

@@ -5,7 +5,8 @@ A card that streams 4.3 TB/s brings each SM of an H200 19 weights a cycle, and a
 in that time. What compilers make of int8 -> bf16 and of fp8 -> bf16 takes more than that leaves for the rest.
 
 Integers are converted by their place in a number: a byte in the mantissa of one whose last bit counts 1 is that number
-plus the byte.
+plus the byte. A bf16 has no such place for 8 bits but among its smallest numbers, from where no power of two leads back
+in one step: those come in units, see `unit`, which kernels multiply their scales by.
 """
 
 import triton
@@ -13,10 +14,16 @@ import triton.language as tl
 from triton.language.target_info import cuda_capability_geq
 
 
+@triton.constexpr_function
+def unit(w_dtype, dtype):
+    """What `dequantized` weights are multiples of: a power of two, so that nothing is rounded by it."""
+    return 64.0 if w_dtype == tl.int8 and dtype == tl.bfloat16 and cuda_capability_geq(8) else 1.0
+
+
 @triton.jit
 def dequantized(weights, DTYPE: tl.constexpr, FOUR: tl.constexpr):
-    """weights, int8 or fp8, in DTYPE, bf16 or fp16, which hold each of their values; NaN stays NaN."""
-    if weights.dtype == tl.int8 and cuda_capability_geq(9):
+    """weights, int8 or fp8, in DTYPE, bf16 or fp16, and in units of `unit`: exactly; NaN stays NaN."""
+    if weights.dtype == tl.int8 and cuda_capability_geq(8):
         weights = _int8_as_bf16(weights, FOUR) if DTYPE == tl.bfloat16 else _int8_as_fp16(weights)
     elif weights.dtype != tl.int8 and DTYPE == tl.bfloat16:
         weights = weights.to(tl.float32).to(tl.bfloat16)  # directly, each would be converted by itself
@@ -57,22 +64,21 @@ def _int8_as_fp32(weights):
 
 @triton.jit
 def _int8_as_bf16(weights, FOUR: tl.constexpr):
-    """Four bytes of a register at a time, or two. A mantissa of 7 bits holds a byte without its sign, which is a number
-    of its own to subtract: 128 + the seven lower bits, minus 128 or, if the sign is set, 256.
+    """In units of 64: four bytes of a register at a time, or two. As the bits of a bf16, a byte counts its last bit
+    2**-133, subnormal or not, so one multiplication and addition brings 128 + the weight to where bf16 ends.
     """
     if FOUR:
         weights = tl.inline_asm_elementwise(
             """
             {
-            .reg .b32 byte, low, sign;
-            prmt.b32 byte, $2, 0x43434343, 0x4140;
-            and.b32 low, byte, 0xff7fff7f;
-            and.b32 sign, byte, 0xff80ff80;
-            sub.rn.bf16x2 $0, low, sign;
-            prmt.b32 byte, $2, 0x43434343, 0x4342;
-            and.b32 low, byte, 0xff7fff7f;
-            and.b32 sign, byte, 0xff80ff80;
-            sub.rn.bf16x2 $1, low, sign;
+            .reg .b32 flipped, byte, most, back;
+            mov.b32 most, 0x7f007f00;
+            mov.b32 back, 0xc000c000;
+            xor.b32 flipped, $2, 0x80808080;
+            prmt.b32 byte, flipped, 0, 0x4140;
+            fma.rn.bf16x2 $0, byte, most, back;
+            prmt.b32 byte, flipped, 0, 0x4342;
+            fma.rn.bf16x2 $1, byte, most, back;
             }
             """,
             "=r,=r,r", [weights], tl.bfloat16, is_pure=True, pack=4,
@@ -81,11 +87,12 @@ def _int8_as_bf16(weights, FOUR: tl.constexpr):
         weights = tl.inline_asm_elementwise(
             """
             {
-            .reg .b32 byte, low, sign;
-            prmt.b32 byte, $1, 0x43434343, 0x4140;
-            and.b32 low, byte, 0xff7fff7f;
-            and.b32 sign, byte, 0xff80ff80;
-            sub.rn.bf16x2 $0, low, sign;
+            .reg .b32 byte, most, back;
+            mov.b32 most, 0x7f007f00;
+            mov.b32 back, 0xc000c000;
+            prmt.b32 byte, $1, 0, 0x4140;
+            xor.b32 byte, byte, 0x00800080;
+            fma.rn.bf16x2 $0, byte, most, back;
             }
             """,
             "=r,r", [weights], tl.bfloat16, is_pure=True, pack=2,

@@ -17,7 +17,7 @@ same from run to run.
 import triton
 import triton.language as tl
 
-from tritonmm.kernels.dequantize import as_fp32, dequantized, interleaved
+from tritonmm.kernels.dequantize import as_fp32, dequantized, interleaved, unit
 from tritonmm.kernels.follow import follow_previous_grid
 from tritonmm.kernels.order import tile_at
 from tritonmm.kernels.tile import block_offsets, multiple_of, rounded
@@ -44,6 +44,8 @@ def dotted(
     w_mask = (rows < rows_left)[:, None]
     x_mask = (cols < cols_left)[None, :]
     block_k = tl.full((), BLOCK_K, tl.int64)
+    CONVERTED: tl.constexpr = not INTERPRETED and w.dtype.element_ty.primitive_bitwidth == 8
+    UNIT: tl.constexpr = unit(w.dtype.element_ty, x.dtype.element_ty) if CONVERTED else 1.0
     acc = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     for step in range(steps):
         if EVEN_K:
@@ -55,19 +57,19 @@ def dotted(
             activations = tl.load(x + x_offsets, mask=k_mask[:, None] & x_mask, other=0.0)
         if INTERPRETED:  # numpy has no bf16
             weights, activations = weights.to(tl.float32), activations.to(tl.float32)
-        elif weights.dtype.primitive_bitwidth == 8:
+        elif CONVERTED:
             weights = dequantized(weights, activations.dtype, INTERLEAVED)
         if INTERLEAVED:
             weights, activations = interleaved(weights), interleaved(activations.T).T
         if GROUP > 0:
             group = ((first + step) // (GROUP // BLOCK_K)).to(tl.int64)
             scales = tl.load(scale + group * stride_sk + rows * stride_sr, mask=rows < rows_left, other=0.0)
-            acc += tl.dot(weights, activations, input_precision=PRECISION) * scales[:, None]
+            acc += tl.dot(weights, activations, input_precision=PRECISION) * (scales * UNIT)[:, None]
         else:
             acc = tl.dot(weights, activations, acc, input_precision=PRECISION)
         w += block_k * stride_wk
         x += block_k * stride_xk
-    return acc
+    return acc if GROUP > 0 else acc * UNIT
 
 
 @triton.jit

@@ -17,11 +17,12 @@ grid need not be resident as a whole.
 
 Determinism: the parts are added in the order of K, whoever adds them, so results are bitwise the same from run to run.
 
-Measured on an H200 (burst, Triton 3.6.0, 2026-11-22, autotune/results/h200-weights-3.csv; int8 and fp8e4m3 weights of
+Measured on an H200 (burst, Triton 3.6.0, 2026-11-23, autotune/results/h200-weights-5.csv; int8 and fp8e4m3 weights of
 28672 x 4096, 8192 x 28672 and 4096 x 4096, geometric means of the best configs): with 16, 24, 33 and 64 rows of
-activations and scales of rows, it is 1.65, 1.57, 1.41 and 1.30 times as fast as torch's product of bf16 weights, with
-scales of groups 1.52, 1.47, 1.30 and 1.22; the skinny kernel is 1.58 and 1.32 times as fast with 16 rows. 64 rows by
-4096 x 4096 remain slower than bf16 weights, or as fast: 12 to 13 us.
+activations and scales of rows, it is 1.70, 1.64, 1.55 and 1.43 times as fast as torch's product of bf16 weights, with
+scales of groups 1.56, 1.50, 1.40 and 1.28; the skinny kernel is 1.57 and 1.32 times as fast with 16 rows. 64 rows by
+4096 x 4096 are as fast as bf16 weights, 11 to 13 us. Of 41 us that 64 rows by 28672 x 4096 take, 37 remain if steps are
+loaded and released at once (h200-weights-slices.csv); at the 4.3 TB/s of a copy the weights alone take 27.
 """
 
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from tritonmm.kernels import edges
-from tritonmm.kernels.dequantize import dequantized
+from tritonmm.kernels.dequantize import dequantized, unit
 from tritonmm.kernels.epilogue import split_columns
 from tritonmm.kernels.gluon_api import barrier, let_next_grid_start, tma_load, wait_for_previous_grid
 from tritonmm.kernels.order import tile_at
@@ -50,15 +51,21 @@ from tritonmm.kernels.tile import multiple_of
 class Streaming(Static):
     """Everything static about one kernel: a single compile-time argument.
 
-    block_r, block_c: rows of the weights and of the activations in a tile; resident: programs that an SM is to hold;
-    scales: "row", one for each row of weights, "1x1", one for each block_k of its elements, or ""; divisor: a power of
-    two that divides the output's lines; edge, rest, all_rows: of fewer activations than block_c, rows of the boxes in
-    which they come, of the last one, and of all of them, as `edges.py` loads them; or 0.
+    block_r, block_c: rows of the weights and of the activations in a tile; slice_k: elements of K that are converted
+    while others are multiplied, all of a step but the first; piece_cols, gathered_cols: columns of a consumer's sums
+    that are finished and written at a time, and that are added up at a time where parts of a tile meet; resident:
+    programs that an SM is to hold; scales: "row", one for each row of weights, "1x1", one for each block_k of its
+    elements, or ""; divisor: a power of two that divides the output's lines; edge, rest, all_rows: of fewer
+    activations than block_c, rows of the boxes in which they come, of the last one, and of all of them, as `edges.py`
+    loads them; or 0.
     """
 
     block_r: int
     block_c: int
     block_k: int
+    slice_k: int
+    piece_cols: int
+    gathered_cols: int
     num_stages: int
     consumers: int
     resident: int
@@ -84,11 +91,6 @@ class Streaming(Static):
     def rows(self):
         """Rows of weights of a consumer."""
         return self.block_r // self.consumers
-
-    @property
-    def slice_k(self):
-        """Elements of K that are converted at a time, while others are multiplied: all of a step but the first."""
-        return 32
 
     @property
     def slices(self):
@@ -137,16 +139,9 @@ class Streaming(Static):
         return (self.block_r + 2 * (self.all_rows or self.block_c)) * self.block_k
 
     @property
-    def piece_cols(self):
-        """Columns of a consumer's sums that are finished and written at a time: 16 elements a thread, 8 of two programs
-        that share an SM's registers."""
-        return min(self.block_c, 2048 // self.rows // self.resident)
-
-    @property
-    def gathered_cols(self):
-        """Columns that are added up at a time: all, if there are registers for 32 elements a thread of four parts."""
-        small = self.rows * self.block_c <= 4096 and self.consumers == 2 and self.resident == 1
-        return self.block_c if small and not self.add_c else self.piece_cols
+    def ahead(self):
+        """Whether scales of rows are asked for before the loop over K, which hides their way, for registers in it."""
+        return self.scales == "row" and self.consumers == 2
 
     @property
     def stored(self):
@@ -240,11 +235,12 @@ def converted(w, J: gl.constexpr, S: gl.constexpr):
 
 @gluon.jit
 def factors_at(step, row, n, scales, S: gl.constexpr):
-    """The scales that the rows of a consumer have for a step."""
+    """The scales that the rows of a consumer have for a step, for weights in their units."""
+    UNIT: gl.constexpr = unit(S.w_dtype, S.dtype)
     scale_b, stride_sn, stride_sk = scales
     SUMS: gl.constexpr = S.sums
     rows = gl.minimum(row + gl.arange(0, S.rows, gl.SliceLayout(1, SUMS)), n - 1)  # what lies beyond is not written
-    return gl.load(scale_b + rows.to(gl.int64) * stride_sn + step.to(gl.int64) * stride_sk)
+    return gl.load(scale_b + rows.to(gl.int64) * stride_sn + step.to(gl.int64) * stride_sk) * UNIT
 
 
 @gluon.jit
@@ -290,17 +286,32 @@ def multiply(ring, stage, phase, first, last, row, n, scales, WHO: gl.constexpr,
 
 
 @gluon.jit
+def row_factors(row, n, scales, SCALED: gl.constexpr, S: gl.constexpr):
+    """What the sums of the consumer's rows of weights are multiplied by, with or without their scales."""
+    scale_b, stride_sn, stride_sk = scales
+    LAYOUT: gl.constexpr = gl.SliceLayout(1, S.stored)
+    UNIT: gl.constexpr = unit(S.w_dtype, S.dtype)
+    factors = gl.full([S.rows], UNIT, gl.float32, LAYOUT)
+    if SCALED:
+        rows = row + gl.arange(0, S.rows, LAYOUT)
+        factors *= gl.load(scale_b + rows.to(gl.int64) * stride_sn, mask=rows < n, other=0.0)
+    return factors
+
+
+@gluon.jit
 def finish_piece(x, row, col, output, addends, S: gl.constexpr):
     """Finishes sums, [rows, cols], and writes them to the output from its column `row` and its row `col` on."""
     out, stride_om, stride_on, m, n = output
-    alpha, beta, bias, c, stride_cm, stride_cn, scale_b, stride_sn = addends
+    alpha, beta, bias, c, stride_cm, stride_cn, factors, scales = addends
     LAYOUT: gl.constexpr = S.stored
     OUT_DTYPE: gl.constexpr = S.out_dtype
     rows = row + gl.arange(0, S.rows, gl.SliceLayout(1, LAYOUT))
     cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
     inside = (rows < n)[:, None] & (cols < m)[None, :]
-    if S.scales == "row":
-        x = x * gl.load(scale_b + rows.to(gl.int64) * stride_sn, mask=rows < n, other=0.0)[:, None]
+    if S.scales == "row" and not S.ahead:
+        factors = row_factors(row, n, scales, True, S)
+    if S.scales != "1x1":
+        x = x * factors[:, None]
     if S.scaled:
         x = x * alpha
     if S.bias:
@@ -377,9 +388,10 @@ def write_parts(first, last, row, col, workspace, output, addends, WHO: gl.const
 
 
 @gluon.jit
-def consume(output, addends, ring, schedule, scratch, scales, WHO: gl.constexpr, S: gl.constexpr):
+def consume(output, terms, ring, schedule, scratch, scales, WHO: gl.constexpr, S: gl.constexpr):
     """Consumer WHO: multiplies its rows of every tile in the share, and writes them, or leaves them as a part."""
     n = output[4]
+    alpha, beta, bias, c, stride_cm, stride_cn = terms
     begin = begin_of(gl.program_id(0), schedule)
     end = begin_of(gl.program_id(0) + 1, schedule)
     steps = schedule[3]
@@ -390,6 +402,8 @@ def consume(output, addends, ring, schedule, scratch, scales, WHO: gl.constexpr,
         first, last = work_at(tile, begin, end, schedule)
         row, col = origin(tile, schedule, S)
         row += WHO * S.rows
+        factors = row_factors(row, n, scales, S.ahead, S)
+        addends = (alpha, beta, bias, c, stride_cm, stride_cn, factors, scales)
         acc, stage, phase = multiply(ring, stage, phase, first, last, row, n, scales, WHO, S)
         if last - first == steps:
             write(acc, row, col, output, addends, S)
@@ -439,12 +453,12 @@ def weights_kernel(
     scratch = (workspace, flags)
     scales = (scale_b, stride_sn, stride_sk)
     output = (out, stride_om, stride_on, m, n)
-    addends = (alpha, beta, bias, c, stride_cm, stride_cn, scale_b, stride_sn)
+    terms = (alpha, beta, bias, c, stride_cm, stride_cn)
     if CONSUMERS == 2:
         gl.warp_specialize(
             [
-                (consume, (output, addends, ring, schedule, scratch, scales, 0, S)),
-                (consume, (output, addends, ring, schedule, scratch, scales, 1, S)),
+                (consume, (output, terms, ring, schedule, scratch, scales, 0, S)),
+                (consume, (output, terms, ring, schedule, scratch, scales, 1, S)),
                 (load, (a_desc, b_desc, edge_desc, ring, schedule, S)),
             ],
             [4, 1],
@@ -454,9 +468,9 @@ def weights_kernel(
         gl.static_assert(CONSUMERS == 3, "2 or 3 consumers")
         gl.warp_specialize(
             [
-                (consume, (output, addends, ring, schedule, scratch, scales, 0, S)),
-                (consume, (output, addends, ring, schedule, scratch, scales, 1, S)),
-                (consume, (output, addends, ring, schedule, scratch, scales, 2, S)),
+                (consume, (output, terms, ring, schedule, scratch, scales, 0, S)),
+                (consume, (output, terms, ring, schedule, scratch, scales, 1, S)),
+                (consume, (output, terms, ring, schedule, scratch, scales, 2, S)),
                 (load, (a_desc, b_desc, edge_desc, ring, schedule, S)),
             ],
             [4, 4, 1],

@@ -11,7 +11,7 @@ from tritonmm.kernels.weights import Streaming, weights_kernel
 from tritonmm.launch import Plan, addend_strides, described, line_divisor, scale_arguments, workspace
 from tritonmm.launch.hopper import GLUON_DTYPES, rest_rows
 from tritonmm.problem import Problem
-from tritonmm.weights import resident
+from tritonmm.weights import gathered_cols, piece_cols, resident, slice_k
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,9 @@ def _streaming(problem: Problem, config: Config, order: tuple[str, tuple[int, ..
         config.block_n,
         config.block_m,
         config.block_k,
+        slice_k(config, p),
+        piece_cols(config, p),
+        gathered_cols(config, p),
         config.num_stages,
         config.num_warps // 4,
         resident(config, p),
