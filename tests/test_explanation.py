@@ -42,6 +42,13 @@ def test_why_names_what_the_other_kernels_lack():
     assert "waves on 132 SMs" in why
 
 
+def test_why_says_how_tiles_are_dealt():
+    for m, n, says in ((64, 4352, "in singles"), (128, 4096, "in pairs"), (4096, 4096, "")):
+        why = Explanation.of(Problem.dense(m, n, 4096, layout="nt"), H200).why
+        assert ("dealt to SMs" in why) == bool(says)
+        assert says in why
+
+
 def test_of_tensors_nothing_is_computed(device):
     a = torch.empty(4, 96, 64, device=device, dtype=torch.bfloat16)
     found = tritonmm.explain(a, torch.empty(32, 64, device=device, dtype=torch.bfloat16).t())

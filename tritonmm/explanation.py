@@ -14,6 +14,7 @@ from tritonmm.override import prefers
 from tritonmm.problem import Problem
 from tritonmm.products import gpu_of, problem_of
 from tritonmm.rules import check_operands
+from tritonmm.seats import seats
 from tritonmm.select import Choice, best, estimated
 
 
@@ -87,6 +88,8 @@ def _why(problem: Problem, gpu: Gpu, choice: Choice) -> str:
     said = [f"{choice.origin}: {tiles} tiles, {waves} on {gpu.sms} SMs"]
     if config.split_tail > 1:
         said.append(f"the last {config.split_tiles(problem, gpu)[0]} tiles split along K by {config.split_tail}")
+    if dealt := seats(config, problem, gpu):
+        said.append(f"dealt to SMs in {dealt}, wherever the programs begin")
     for kernel in KERNELS:
         if kernel != config.kernel:
             try:
