@@ -139,7 +139,7 @@ def _candidates(problem: Problem, gpu: Gpu):
             lanes = 32 if gpu.is_nvidia else 64
             element_bytes = p.element_bytes if swapped else p.b_element_bytes
             shapes: tuple[tuple[int, int, int], ...] = (8, 3, 4), (4, 3, 4), (8, 4, 2), (4, 3, 8), (8, 2, 4), (4, 4, 4)
-            if element_bytes == 1:  # others take up to 18% longer: autotune/results/h200-weights.csv, -weights-5.csv
+            if element_bytes == 1:  # others take 1 to 24% longer: autotune/results/h200-weights.csv
                 shapes = ((4, 4, 2),)
             for wide, stages, warps in shapes:
                 yield config(1, wide, lanes * warps * 16 // element_bytes, stages, warps), (4, 8)

@@ -56,7 +56,7 @@ OVERLAP = 5.0
 """The p of the p-norm that adds reading and computing: 1 would be one after the other."""
 
 PASS_US = 0.84
-"""What it takes longer that the parts' columns are added up in several passes, each."""
+"""Each pass behind the first in which columns of the parts are added up."""
 
 GATHER_BANDWIDTH = 83e9
 """Bytes/s at which the one program that arrives last reads the sums of all parts."""

@@ -286,13 +286,13 @@ def multiply(ring, stage, phase, first, last, row, n, scales, WHO: gl.constexpr,
 
 
 @gluon.jit
-def row_factors(row, n, scales, SCALED: gl.constexpr, S: gl.constexpr):
+def row_factors(row, n, scales, WITH_SCALES: gl.constexpr, S: gl.constexpr):
     """What the sums of the consumer's rows of weights are multiplied by, with or without their scales."""
     scale_b, stride_sn, stride_sk = scales
     LAYOUT: gl.constexpr = gl.SliceLayout(1, S.stored)
     UNIT: gl.constexpr = unit(S.w_dtype, S.dtype)
     factors = gl.full([S.rows], UNIT, gl.float32, LAYOUT)
-    if SCALED:
+    if WITH_SCALES:
         rows = row + gl.arange(0, S.rows, LAYOUT)
         factors *= gl.load(scale_b + rows.to(gl.int64) * stride_sn, mask=rows < n, other=0.0)
     return factors
