@@ -436,16 +436,13 @@ def output_buffers(config: Config, problem: Problem) -> tuple[int, int]:
     return choice
 
 
-GROUP_SCALES_BYTES = 4096
-"""Of a consumer: of 4 groups of K, 128 scales of A and of B each, see `kernels/promoted.py`."""
-
-
 def _hopper_shared(config: Config, problem: Problem, piece_cols: int, buffers: int) -> int:
     consumers_n = consumer_grid(config)[1]
     block_m = config.cta_tile[0]
     ring = config.num_stages * step_bytes(config, problem)
     out = block_m * consumers_n * piece_cols * problem.out_element_bytes * buffers
-    scales = GROUP_SCALES_BYTES * config.num_warps // 4 if problem.grouped else 0
+    scaled = block_m + max(32, config.block_n // (1 if problem.scales in ("128x1", "1x1") else 128))  # rows and columns
+    scales = config.num_stages * scaled * 4 if problem.grouped else 0
     return ring + out + scales + 1024  # barriers and alignment
 
 

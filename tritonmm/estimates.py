@@ -250,12 +250,11 @@ _BYTE = (
     Tile("tile", (32, 32, 32), 2, 4, 0.04, 0.5),
 )
 _GROUPED_SHARES = {
-    (64, 64): 0.25, (64, 128): 0.42, (128, 64): 0.40, (192, 64): 0.28, (64, 256): 0.525, (128, 128): 0.55,
-    (128, 256): 0.69, (192, 128): 0.50, (256, 128): 0.68,
+    (64, 32): 0.24, (64, 64): 0.36, (64, 128): 0.55, (128, 64): 0.53, (192, 64): 0.55, (64, 256): 0.74,
+    (128, 128): 0.73, (128, 256): 0.81, (192, 128): 0.80, (256, 128): 0.79,
 }  # fmt: skip
-"""Of the hopper kernel's tiles where groups of K have scales: fits to what they took for five products of 1000 to 8192
-rows, most within 6% (autotune/results/h200-grouped.csv). Those of 192 rows, which took up to 27% longer than the mean
-of their times says, are lower. 64 x 64 is of an older study, h200-promoted.csv."""
+"""Of the hopper kernel's tiles where groups of K have scales: fits to what they took for eight products of 300 to 8192
+rows with Triton 3.6 and 3.9, most within 10% (autotune/results/h200-grouped-triton-3.6.0.csv and -3.9.0.csv)."""
 
 _GROUPED = tuple(
     replace(t, share=_GROUPED_SHARES.get(t.blocks[:2], t.share)) if t.kernel == "hopper" else t for t in _BYTE

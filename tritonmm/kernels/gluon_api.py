@@ -24,6 +24,12 @@ barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 
 
 @gluon.jit
+def keep_order():
+    """Keeps the compilers from moving loads of shared memory across this line. It costs a warp no more than a slot."""
+    gl.inline_asm_elementwise("bar.warp.sync -1; // $0", "=r,~{memory}", [], gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
 def load_acquire(pointer):
     """The int32 at `pointer`, read so that what its writer released is visible afterwards."""
     return gl.inline_asm_elementwise(

@@ -60,7 +60,7 @@ from tritonmm.kernels import cluster, edges
 from tritonmm.kernels.epilogue import finish, split_columns, store_masked
 from tritonmm.kernels.gluon_api import let_next_grid_start, tma_load, tma_store, wait_for_previous_grid
 from tritonmm.kernels.order import tile_at
-from tritonmm.kernels.promoted import multiply_promoted
+from tritonmm.kernels.promoted import fetch_scales, multiply_promoted
 from tritonmm.kernels.ring import next_use, operand, release, zeros
 from tritonmm.kernels.seats import first_seat, next_seat, own_seat, usher
 from tritonmm.kernels.split import share
@@ -119,7 +119,7 @@ def load_block(desc, batch, line, k, bar, buf, K_FIRST: gl.constexpr, POLICY: gl
 
 
 @gluon.jit
-def load(a_desc, b_descs, edge_desc, ring, schedule, m, seating, TILING: gl.constexpr):
+def load(a_desc, b_descs, edge_desc, ring, schedule, m, n, scales, seating, TILING: gl.constexpr):
     """The loader: brings the operands of every step of every item into the ring."""
     items = schedule[0]
     stage = 0
@@ -129,17 +129,21 @@ def load(a_desc, b_descs, edge_desc, ring, schedule, m, seating, TILING: gl.cons
         own, told = seating
         item = first_seat(own, items, told, 1)
         while item < items:
-            stage, phase = load_item(item, stage, phase, a_desc, b_descs, edge_desc, ring, schedule, m, TILING)
+            stage, phase = load_item(
+                item, stage, phase, a_desc, b_descs, edge_desc, ring, schedule, m, n, scales, TILING
+            )
             item = next_seat(item, items, told, 1)
     else:
         for item in range(gl.program_id(0), items, gl.num_programs(0)):
-            stage, phase = load_item(item, stage, phase, a_desc, b_descs, edge_desc, ring, schedule, m, TILING)
+            stage, phase = load_item(
+                item, stage, phase, a_desc, b_descs, edge_desc, ring, schedule, m, n, scales, TILING
+            )
     if TILING.ctas > 1:
         cluster.drain(ring[2], stage, phase, TILING.num_stages)
 
 
 @gluon.jit
-def load_item(item, stage, phase, a_desc, b_descs, edge_desc, ring, schedule, m, TILING: gl.constexpr):
+def load_item(item, stage, phase, a_desc, b_descs, edge_desc, ring, schedule, m, n, scales, TILING: gl.constexpr):
     """Brings the operands of every step of an item into the ring, from a position on; returns the one after them."""
     a_bufs, b_bufs, empty, full, scale_bufs = ring
     CONSUMERS_M: gl.constexpr = TILING.consumers_m
@@ -182,6 +186,8 @@ def load_item(item, stage, phase, a_desc, b_descs, edge_desc, ring, schedule, m,
                     buf = b_bufs[j].index(stage * CONSUMERS_N + i)
                     load_block(b_descs[j], batch, at, k, bar, buf, B_K_FIRST, B_POLICY)
                     at += STRIPS[j]
+        if TILING.grouped:
+            fetch_scales(stage, step, row, col, m, n, scales, ring, TILING)
         stage, phase = next_use(stage, phase, TILING.num_stages)
     return stage, phase
 
@@ -310,9 +316,7 @@ def consume_item(
         stage, phase, count = edges.pass_over(ring, stage, phase, count, m - row, TILING)
     row = edges.first_row(row, m, TILING)
     if TILING.promotes:
-        accs, stage, phase = multiply_promoted(
-            ring, stage, phase, first, stride, count, row, col, m, n, addends[7], WHO, TILING
-        )
+        accs, stage, phase = multiply_promoted(ring, stage, phase, count, WHO, TILING)
     else:
         accs, stage, phase = multiply(ring, stage, phase, count, WHO, TILING)
     if TILING.split:
@@ -358,6 +362,7 @@ def gemm(
     STAGES: gl.constexpr = TILING.num_stages
     CONSUMERS: gl.constexpr = TILING.consumers
     REGISTERS: gl.constexpr = TILING.consumer_registers
+    LOADER: gl.constexpr = TILING.loader_registers
     A_SHARED: gl.constexpr = TILING.a_shared
     OUT_SHARED: gl.constexpr = TILING.out_shared
     BARRIERS: gl.constexpr = TILING.barrier_layout
@@ -370,14 +375,15 @@ def gemm(
     )
     scale_bufs = ()
     if TILING.grouped:
-        SCALE_SHAPE: gl.constexpr = [CONSUMERS * TILING.groups_ahead * 2, TILING.scale_lanes]
-        SCALE_SHARED: gl.constexpr = TILING.flat_shared
-        scale_bufs = gl.allocate_shared_memory(gl.float32, SCALE_SHAPE, SCALE_SHARED)
+        FLAT: gl.constexpr = TILING.flat_shared
+        of_a = gl.allocate_shared_memory(gl.float32, [STAGES * TILING.consumers_m, TILING.rows], FLAT)
+        of_b = gl.allocate_shared_memory(gl.float32, [STAGES, TILING.col_scales], FLAT)
+        scale_bufs = (of_a, of_b)
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, TILING.ctas], BARRIERS)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, TILING.ctas], BARRIERS)
     for i in gl.static_range(STAGES):
         mbarrier.init(empty.index(i), count=TILING.releases)
-        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(full.index(i), count=TILING.fills)
     seating = ()
     if TILING.seats != "":
         own = own_seat(TILING)
@@ -407,7 +413,7 @@ def gemm(
         gl.warp_specialize(
             [
                 (consume, (output, addends, ring, schedule, scratch, seating, 0, TILING)),
-                (load, (a_desc, b_descs, edge_desc, ring, schedule, m, seating, TILING)),
+                (load, (a_desc, b_descs, edge_desc, ring, schedule, m, n, scales, seating, TILING)),
                 (usher, (flags, own, seating[1])),
             ],
             [1, 1],
@@ -417,20 +423,20 @@ def gemm(
         gl.warp_specialize(
             [
                 (consume, (output, addends, ring, schedule, scratch, seating, 0, TILING)),
-                (load, (a_desc, b_descs, edge_desc, ring, schedule, m, seating, TILING)),
+                (load, (a_desc, b_descs, edge_desc, ring, schedule, m, n, scales, seating, TILING)),
             ],
             [1],
-            [24],
+            [LOADER],
         )
     elif CONSUMERS == 2:
         gl.warp_specialize(
             [
                 (consume, (output, addends, ring, schedule, scratch, seating, 0, TILING)),
                 (consume, (output, addends, ring, schedule, scratch, seating, 1, TILING)),
-                (load, (a_desc, b_descs, edge_desc, ring, schedule, m, seating, TILING)),
+                (load, (a_desc, b_descs, edge_desc, ring, schedule, m, n, scales, seating, TILING)),
             ],
             [4, 1],
-            [REGISTERS, 24],
+            [REGISTERS, LOADER],
         )
     else:
         gl.static_assert(CONSUMERS == 3, "1, 2 or 3 consumers")
@@ -439,10 +445,10 @@ def gemm(
                 (consume, (output, addends, ring, schedule, scratch, seating, 0, TILING)),
                 (consume, (output, addends, ring, schedule, scratch, seating, 1, TILING)),
                 (consume, (output, addends, ring, schedule, scratch, seating, 2, TILING)),
-                (load, (a_desc, b_descs, edge_desc, ring, schedule, m, seating, TILING)),
+                (load, (a_desc, b_descs, edge_desc, ring, schedule, m, n, scales, seating, TILING)),
             ],
             [4, 4, 1],
-            [REGISTERS, REGISTERS, 24],
+            [REGISTERS, REGISTERS, LOADER],
         )
     if TILING.ctas > 1:
         cluster.leave_together()

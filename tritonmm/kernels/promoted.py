@@ -11,8 +11,15 @@ rows. A tile of 128 x 256 or 256 x 128 is then two consumers of two parts each, 
 for each product than one of 128 x 128. A consumer waits for a part before it adds it: meanwhile the tensor cores
 multiply another consumer's.
 
-Scales of groups come by cp.async through shared memory, several steps ahead: under the load of the operands a step is
-shorter than what a load takes.
+Scales of groups come with the operands: the loader copies them by cp.async into the stage's own buffers. When the
+consumers copied them, even while wgmma ran, 8192^3 took 926 us where it takes 818 (Triton 3.9.0), for the barriers that
+this needs. Their loads stand behind the issue of wgmma, in whose shadow they are late for nothing.
+
+What an FFMA costs (H200, 8192^3, us, autotune/results/h200-promotion.csv). wgmma keeps its sums in registers and the
+promotion of one consumer's shares their ports, and the issue slots, with the others' wgmma. With scales that are not
+loaded at all, FFMAs take 919; 873 if each reuses the factor of the one before, and 803 if every other one yields its
+slot as well, which ptxas lets FADDs do since long, but FFMAs only since 12.9, that of Triton 3.9. FADDs take 773, and
+844 if they do not yield.
 """
 
 from triton.experimental import gluon
@@ -20,7 +27,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from tritonmm.kernels.gluon_api import barrier, copy_async
+from tritonmm.kernels import edges
+from tritonmm.kernels.gluon_api import copy_async, keep_order
 from tritonmm.kernels.ring import next_use, operand, release
 
 
@@ -41,8 +49,7 @@ def product(a, b, before, ROW: gl.constexpr, COL: gl.constexpr, TILING: gl.const
     """
     a_part = a.slice(ROW * TILING.part_rows, TILING.part_rows, dim=0)
     b_part = b.slice(COL * TILING.part_cols, TILING.part_cols, dim=1)
-    sums = warpgroup_mma(a_part, b_part, before, is_async=True, use_acc=False)
-    return warpgroup_mma_wait(0, (sums,))
+    return warpgroup_mma(a_part, b_part, before, is_async=True, use_acc=False)
 
 
 @gluon.jit
@@ -64,92 +71,74 @@ def joined(parts, TILING: gl.constexpr):
 
 
 @gluon.jit
-def fetch_scales(bufs, use, group, row, col, m, n, scales, WHO: gl.constexpr, TILING: gl.constexpr):
-    """Starts to copy a group's scales: of A in the consumer's rows, and of B where columns of a part have one.
+def fetch_scales(stage, group, row, col, m, n, scales, ring, TILING: gl.constexpr):
+    """The loader starts to copy a group's scales, of A's rows and of B, into a stage of the ring.
 
-    use: which one of the consumer's copies it is, which says where to.
+    `full` counts each of its threads once the thread's copies are there.
     """
+    full, scale_bufs = ring[3], ring[4]
+    CONSUMERS_M: gl.constexpr = TILING.consumers_m
+    ROWS: gl.constexpr = TILING.rows
     scale_a, stride_sam, stride_sak, scale_b, stride_sbn, stride_sbk = scales
-    slot = (WHO * TILING.groups_ahead + use % TILING.groups_ahead) * 2
-    i = gl.arange(0, TILING.scale_lanes, TILING.scale_layout)
-    rows = gl.minimum(row + i % TILING.rows, m - 1) // TILING.scaled_rows  # what lies beyond is not written
-    copy_async(bufs.index(slot), scale_a + rows * stride_sam + group * stride_sak)
-    if TILING.scaled_cols > 1:
-        cols = gl.minimum(col + i // TILING.part_rows * TILING.part_cols, n - 1) // TILING.scaled_cols
-        copy_async(bufs.index(slot + 1), scale_b + cols * stride_sbn + group * stride_sbk)
-    async_copy.commit_group()
+    i = gl.arange(0, ROWS, TILING.scale_layout)
+    for who in gl.static_range(CONSUMERS_M):
+        rows = edges.first_row(row + who * ROWS, m, TILING) + i
+        rows = gl.minimum(rows, m - 1) // TILING.scaled_rows  # what lies beyond is not written
+        copy_async(scale_bufs[0].index(stage * CONSUMERS_M + who), scale_a + group * stride_sak + rows * stride_sam)
+    j = gl.arange(0, TILING.col_scales, TILING.scale_layout)
+    cols = gl.minimum(col + j * TILING.scale_pitch, n - 1) // TILING.scaled_cols
+    copy_async(scale_bufs[1].index(stage), scale_b + group * stride_sbk + cols * stride_sbn)
+    async_copy.mbarrier_arrive(full.index(stage), increment_count=False)
 
 
 @gluon.jit
-def part_scales(bufs, use, ROW: gl.constexpr, COL: gl.constexpr, WHO: gl.constexpr, TILING: gl.constexpr):
-    """What the rows of the part at row ROW and column COL of the parts are multiplied by, once the copies are there."""
-    LAYOUT: gl.constexpr = gl.SliceLayout(1, TILING.part_layout)
-    slot = (WHO * TILING.groups_ahead + use % TILING.groups_ahead) * 2
-    found = bufs.index(slot).slice(ROW * TILING.part_rows, TILING.part_rows).load(LAYOUT)
-    if TILING.scaled_cols > 1:
-        found *= bufs.index(slot + 1).slice(COL * TILING.part_rows, TILING.part_rows).load(LAYOUT)
-    return found
+def part_scales(bufs, stage, ROW: gl.constexpr, COL: gl.constexpr, WHO: gl.constexpr, TILING: gl.constexpr):
+    """A stage's scales of a part's rows, [part_rows, 1], and of its columns, [1, part_cols], or of all of them, [1, 1].
+
+    They are asked for behind wgmma, which is to be issued first: shared memory answers late while it reads operands.
+    """
+    LAYOUT: gl.constexpr = TILING.part_layout
+    ROWS: gl.constexpr = TILING.part_rows
+    COLS: gl.constexpr = TILING.part_cols // TILING.scale_pitch
+    PART: gl.constexpr = WHO % TILING.consumers_n * TILING.parts_n + COL
+    keep_order()
+    of_rows = bufs[0].index(stage * TILING.consumers_m + WHO // TILING.consumers_n).slice(ROW * ROWS, ROWS)
+    of_cols = bufs[1].index(stage).slice(PART * COLS, COLS)
+    rows, cols = of_rows.load(gl.SliceLayout(1, LAYOUT)), of_cols.load(gl.SliceLayout(0, LAYOUT))
+    return rows[:, None], cols[None, :]
 
 
 @gluon.jit
-def column_scales(group, col, n, scales, TILING: gl.constexpr):
-    """A group's scales of B in the columns of a part, where they differ; they are contiguous."""
-    cols = col + gl.arange(0, TILING.part_cols, gl.SliceLayout(0, TILING.part_layout))
-    return gl.load(scales[3] + group * scales[5] + cols, mask=cols < n, other=0.0)
-
-
-@gluon.jit
-def multiply_promoted(
-    ring, stage, phase, first, stride, count, row, col, m, n, scales, WHO: gl.constexpr, TILING: gl.constexpr
-):  # fmt: skip
-    """The sums of the consumer's strip over the `count` steps from `first` on, every `stride`-th, and the ring position
-    after them."""
+def multiply_promoted(ring, stage, phase, count, WHO: gl.constexpr, TILING: gl.constexpr):
+    """The sums of the consumer's strip over the next `count` uses of the ring, and the position after them."""
     a_bufs, b_bufs, empty, full, scale_bufs = ring
     STAGES: gl.constexpr = TILING.num_stages
     CONSUMERS_M: gl.constexpr = TILING.consumers_m
     CONSUMERS_N: gl.constexpr = TILING.consumers_n
     PARTS_M: gl.constexpr = TILING.parts_m
     PARTS_N: gl.constexpr = TILING.parts_n
-    AHEAD: gl.constexpr = TILING.groups_ahead - 1
     part = zero_part(TILING)
     totals = ()
     for _ in gl.static_range(PARTS_M * PARTS_N):
         totals += (zero_part(TILING),)
-    last = gl.maximum(count - 1, 0)  # an overflow tile has no steps
-    if TILING.grouped:
-        barrier()  # all have read the scales of the item before
-        for i in gl.static_range(AHEAD):
-            use = gl.minimum(last, i)
-            fetch_scales(scale_bufs, use, first + use * stride, row, col, m, n, scales, WHO, TILING)
-    for step in range(count):
-        if TILING.grouped:
-            async_copy.wait_group(AHEAD - 1)
-            barrier()
-            factors = ()
-            for i in gl.static_range(len(totals)):
-                factors += (part_scales(scale_bufs, step, i % PARTS_M, i // PARTS_M, WHO, TILING),)
-            # Into the buffers of the step before, which all have read before the barrier.
-            use = gl.minimum(step + AHEAD, last)
-            fetch_scales(scale_bufs, use, first + use * stride, row, col, m, n, scales, WHO, TILING)
+    for _ in range(count):
         mbarrier.wait(full.index(stage), phase)
         a = operand(a_bufs.index(stage * CONSUMERS_M + WHO // CONSUMERS_N), TILING.a_transposed)
         b = operand(b_bufs[0].index(stage * CONSUMERS_N + WHO % CONSUMERS_N), TILING.b_transposed)
         sums = ()
         for i in gl.static_range(len(totals)):
             part = product(a, b, part, i % PARTS_M, i // PARTS_M, TILING)
+            if TILING.grouped:
+                rows, cols = part_scales(scale_bufs, stage, i % PARTS_M, i // PARTS_M, WHO, TILING)
+            part = warpgroup_mma_wait(0, (part,))
             if not TILING.grouped:
                 total = totals[i] + part
             elif TILING.scaled_cols > 1:
-                total = totals[i] + part * factors[i][:, None]
+                total = totals[i] + part * (rows * cols)
             else:
-                of_columns = column_scales(
-                    first + step * stride, col + i // PARTS_M * TILING.part_cols, n, scales, TILING
-                )
-                total = totals[i] + part * of_columns[None, :] * factors[i][:, None]
+                total = totals[i] + part * cols * rows
             sums += (computed(total),)
         totals = sums
         stage, phase = next_use(stage, phase, STAGES)
         release(empty, stage, True, TILING)
-    if TILING.grouped:
-        async_copy.wait_group(0)
     return (joined(totals, TILING),), stage, phase

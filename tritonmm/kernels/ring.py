@@ -1,6 +1,7 @@
 """The ring of shared buffers between the Hopper kernel's loader and its consumers.
 
-`full[s]` counts one arrival, the loader's expect, plus the bytes that TMA brings;
+`full[s]` counts one arrival, the loader's expect, plus the bytes that TMA brings; where groups of K have
+scales, also one of each of the loader's threads, whose copies of scales are there then;
 `empty[s]` counts one arrival of each consumer. Use u of the ring is stage u % S, and its phase bit
 is (u // S) & 1. The loader fills use u after phase u // S - 1 of `empty` (the first S uses wait for
 the phase before the first, which a fresh barrier reports as complete); a consumer reads use u

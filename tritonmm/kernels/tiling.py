@@ -184,6 +184,11 @@ class Tiling(Static):
         return self.consumers * 4 * self.ctas if self.cluster else self.consumers
 
     @property
+    def fills(self):
+        """Arrivals that fill a stage, beside TMA's bytes: the loader's expect, and each thread's copies of scales."""
+        return 33 if self.grouped else 1
+
+    @property
     def panel(self):
         """Elements of K in the 128 bytes that TMA swizzles."""
         return 1024 // self.dtype.primitive_bitwidth
@@ -245,9 +250,14 @@ class Tiling(Static):
         return {1: 128, 2: 168, 3: 128}[self.consumers]
 
     @property
+    def loader_registers(self):
+        """Registers of a loader's thread: it has addresses of scales, or few."""
+        return 40 if self.grouped else 24
+
+    @property
     def consumer_registers(self):
-        """Registers of a consumer's thread once the loader has given up all but 24 of its own."""
-        return {1: 232, 2: 240, 3: 160}[self.consumers]
+        """Registers of a consumer's thread once the loader has given up all but its own, a multiple of 8."""
+        return (self.registers * (self.consumers + 1) - self.loader_registers) // self.consumers // 8 * 8
 
     @property
     def acc_layouts(self):
@@ -286,18 +296,9 @@ class Tiling(Static):
         return "x" in self.scales
 
     @property
-    def groups_ahead(self):
-        """Groups of K whose scales are in shared memory at a time."""
-        return 4
-
-    @property
-    def scale_lanes(self):
-        """Elements of a buffer of scales: one a thread."""
-        return 128
-
-    @property
     def scale_layout(self):
-        return gl.BlockedLayout([1], [32], [4], [0])
+        """Of scales that the loader copies."""
+        return gl.BlockedLayout([1], [32], [1], [0])
 
     @property
     def flat_shared(self):
@@ -312,6 +313,16 @@ class Tiling(Static):
     @property
     def scaled_cols(self):
         return 128 if self.scales == "1x128" else 1
+
+    @property
+    def scale_pitch(self):
+        """Columns of a tile from one that brings its scale to the next: parts of 128 or fewer have one, or each has."""
+        return self.part_cols if self.scaled_cols > 1 else 1
+
+    @property
+    def col_scales(self):
+        """Columns whose scales are copied: a multiple of the loader's lanes."""
+        return max(32, self.block_n // self.scale_pitch)
 
     @property
     def row_layout(self):

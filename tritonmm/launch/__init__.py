@@ -150,8 +150,6 @@ class Plan:
                 found = "missing" if x is None else f"{x.dtype} {list(x.shape)}"
                 wanted = "none" if shape is None else f"torch.float32 {list(shape)}"
                 raise ValueError(f"{name} is {found}; a plan of {p} takes {wanted}")
-        if self.config.kernel == "hopper" and p.grouped and p.scales != "1x128" and scales[1].stride(1) != 1:
-            raise ValueError(f"scale_b has strides {scales[1].stride()}; those of a group must be contiguous")
 
 
 def _looks(x: torch.Tensor | None) -> tuple | None:
