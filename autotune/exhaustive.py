@@ -56,6 +56,13 @@ def _take(devices: Queue) -> None:
     torch.cuda.set_device(devices.get())
 
 
+def _fastest(trials: list[Trial]) -> str:
+    """A line about one problem's trials."""
+    times = {trial.config: trial.time_us for trial in trials if trial.status == "ok"}
+    config = min(times, key=times.__getitem__, default=None)
+    return f"{trials[0].problem}  " + (f"{times[config]:.2f} us  {config}" if config else "none was right")
+
+
 @click.command()
 @click.option("--suite", "asked", default="random60", show_default=True, help="A shipped suite, or a file.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Replays of each config.")
@@ -76,18 +83,20 @@ def main(asked: str, rounds: int, path: Path) -> None:
     pairs = [(problem, config) for problem, found in configs.items() for config in found]
     click.echo(f"{len(pairs)} configs of {len(problems)} products on {count} GPUs; compiling")
     precompile_all(pairs, gpu)
-    click.echo("timing")
-    trials: list[Trial] = []
-    ended = ""
-    try:
-        for of_problem in measured(configs, rounds, gpu, count):
-            trials += of_problem
-    except RuntimeError as error:
-        ended = f"{error}; {path} has the {len(trials)} trials before that"
     about = Environment.here(torch.cuda.get_device_name(0)).about()
     about |= {"suite": Path(asked).name, "gpus": str(count), "source": "gpu"}
     about["regime"] = f"burst, {rounds} rounds of a problem's configs in random order, {IDLE * 1e3:g} ms of rest"
-    results_file.write(path, about, list(COLUMNS), [trial.row() for trial in trials])
+    trials: list[Trial] = []
+    results_file.write(path, about, list(COLUMNS), [])
+    ended = ""
+    try:
+        for done, of_problem in enumerate(measured(configs, rounds, gpu, count), 1):
+            trials += of_problem
+            # Each time the whole file: a run that is killed leaves what it has.
+            results_file.write(path, about, list(COLUMNS), [trial.row() for trial in trials])
+            click.echo(f"{done}/{len(configs)}  {_fastest(of_problem)}")
+    except RuntimeError as error:
+        ended = f"{error}; {path} has the {len(trials)} trials before that"
     for trial in trials:
         if trial.status != "ok":
             click.echo(f"{trial.problem}  {trial.config}: {trial.status} {trial.message}")

@@ -77,6 +77,7 @@ def test_the_file_has_each_trial_and_is_read_by_regret(fails, tmp_path, monkeypa
                 for i, config in enumerate(found)
             ]
             yield [wrong, *right[1:]]
+            assert list(regret.read(path)[0]) == [p], "what is killed later has left this"
         if fails:
             raise RuntimeError("64x64x64 nt bf16: a process died")
 
@@ -93,6 +94,7 @@ def test_the_file_has_each_trial_and_is_read_by_regret(fails, tmp_path, monkeypa
     everything = list(timed(problem, h200))
     assert asked == [len(everything), (5, 2)], "a product that a suite has twice is timed once"
     assert f"{problem}  {everything[0]}: wrong" in result.output
+    assert f"1/1  {problem}  2.00 us  {everything[1]}" in result.output
     found, about = regret.read(path)
     assert found == {problem: {config: 1.0 + i for i, config in enumerate(everything) if i}}
     assert (about["gpu"], about["gpus"], about["suite"]) == ("NVIDIA H200", "2", "x.json")
