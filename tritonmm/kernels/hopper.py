@@ -417,7 +417,7 @@ def gemm(
                 (usher, (flags, own, seating[1])),
             ],
             [1, 1],
-            [24, 24],
+            [LOADER, 24],
         )
     elif CONSUMERS == 1:
         gl.warp_specialize(

@@ -12,8 +12,9 @@ for each product than one of 128 x 128. A consumer waits for a part before it ad
 multiply another consumer's.
 
 Scales of groups come with the operands: the loader copies them by cp.async into the stage's own buffers. When the
-consumers copied them, even while wgmma ran, 8192^3 took 926 us where it takes 818 (Triton 3.9.0), for the barriers that
-this needs. Their loads stand behind the issue of wgmma, in whose shadow they are late for nothing.
+consumers copied them, with a wait and barriers of their own in each step, 8192^3 took 926 us even where they did so
+while wgmma ran, and with the loader 818 (Triton 3.9.0, two runs). Consumers' loads of them stand behind the issue of
+wgmma, in whose shadow they are late for nothing.
 
 What an FFMA costs (H200, 8192^3, us, autotune/results/h200-promotion.csv). wgmma keeps its sums in registers, and the
 promotion of one consumer's shares their ports, and the issue slots, with the others' wgmma. With scales that are not
