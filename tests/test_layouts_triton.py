@@ -1,6 +1,7 @@
 """The bridge to Gluon: what crosses it is the same map, by Triton's own linear layouts where it has them."""
 
 import itertools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from triton._C import libtriton
 from triton.experimental.gluon import language as gl
 
 import tritonmm
+from tritonmm.kernels import gluon_api
 from tritonmm.layouts import (
     Layout,
     Swizzle,
@@ -187,6 +189,55 @@ def test_mma_atoms_are_tritons(atom, builder):
     b = gl.DotOperandLayout(1, mma, word)
     columns_first = composition(Layout((8, atom.k), (atom.k, 1)), atom.b)  # Triton's B is k x n
     assert_holds(columns_first, b, (atom.k, 8), builder)
+
+
+@pytest.mark.skipif(gluon_api.inline_asm is None, reason="this Triton multiplies fp64 in blocks of 16 x 8 x 16 itself")
+@pytest.mark.parametrize("warps", [(1, 1), (4, 2), (2, 4), (8, 1)])
+@pytest.mark.parametrize("tile", [(128, 64), (128, 128)])
+def test_blocks_of_fp64_are_those_that_gluon_holds(tile, warps, builder):
+    """Each register of an instruction holds its element of a block, by PTX's fragments, and each block has its sums."""
+    rows, cols = tile
+    mma = gl.NVMMADistributedLayout([2, 0], list(warps), [16, 8])
+    held = {}
+    for name, layout, shape in (
+        ("a", gl.DotOperandLayout(0, mma, 1), (rows, 16)),
+        ("b", gl.DotOperandLayout(1, mma, 1), (16, cols)),
+        ("c", mma, tile),
+    ):
+        linear = builder.to_linear_layout(layout._to_ir(builder), list(shape))
+        lanes = places([*linear.lane_bases, *linear.warp_bases], 32 * warps[0] * warps[1])
+        registers = places(linear.reg_bases, 1 << len(linear.reg_bases))
+        held[name] = lanes[:, None] ^ registers[None, :]
+    count = {name: where.shape[1] for name, where in held.items()}
+    assert count["c"] == gluon_api._mma_f64_constraints.fn(tile, mma).count("=d")
+    assert sum(count.values()) == gluon_api._mma_f64_constraints.fn(tile, mma).replace("=d", "").count("d") + count["c"]
+    names = {name: tuple(f"{name}{i}" for i in range(size)) for name, size in count.items()}
+    text = gluon_api._mma_f64.fn((names["c"],), (names["a"], names["b"], names["c"]))
+    lane = np.arange(held["c"].shape[0]) % 32
+    group, member = lane // 4, lane % 4
+    written = set()
+    for line in text.splitlines():
+        d, a, b, c = ([(r[0], int(r[1:])) for r in part.split(", ")] for part in re.findall(r"\{(.*?)\}", line))
+        assert c == d
+        assert (len(a), len(b), len(c)) == (8, 4, 4)
+        first = {}
+        for operand, fragment in (
+            (a, lambda i: (group + 8 * (i % 2), member + 4 * (i // 2))),
+            (b, lambda i: (member + 4 * i, group)),
+            (c, lambda i: (group + 8 * (i // 2), 2 * member + i % 2)),
+        ):
+            name = operand[0][0]
+            found = np.stack([held[name][:, i] for _, i in operand], 1)
+            origin = found - np.stack([np.stack(fragment(i), -1) for i in range(len(operand))], 1)
+            assert (origin == origin[:, :1]).all()  # of a thread; and of a warp:
+            by_warp = origin[:, 0].reshape(-1, 32, 2)
+            assert (by_warp == by_warp[:, :1]).all()
+            first[name] = by_warp[:, 0]
+        np.testing.assert_array_equal(first["c"], np.stack([first["a"][:, 0], first["b"][:, 1]], -1))
+        assert not first["a"][:, 1].any()
+        assert not first["b"][:, 0].any()
+        written |= {tuple(x) for x in first["c"].tolist()}
+    assert len(written) == rows // 16 * (cols // 8)
 
 
 @pytest.mark.parametrize("n", [8, 64, 256])

@@ -6,9 +6,8 @@ from typing import Any
 from tritonmm.gpu import Gpu
 from tritonmm.problem import Problem, divisor
 
-HAS_FP64 = importlib.metadata.version("triton").startswith("3.6.")
-"""Whether fp64 is right under this Triton. 3.9 multiplies it in blocks of 8 x 8 x 4 instead of 16 x 8 x 16, and tests
-of this kernel fail on an H200, as many as it has of fp64 (2026-11-21); the releases between were not run."""
+HAS_FP64 = importlib.metadata.version("triton").startswith(("3.6.", "3.9."))
+"""Whether this Triton's blocks of fp64 are known: those of its dot with 3.6, ours with 3.9; see `gluon_api.mma_f64`."""
 
 Tile = Any
 """A `Config`, whose module asks this one."""
@@ -25,7 +24,7 @@ def reason(config: Tile, problem: Problem, gpu: Gpu) -> str:
     if p.dtype not in ("fp32", "fp64") or (p.b_dtype, p.out_dtype, p.precision) != (p.dtype, p.dtype, "ieee"):
         return f"dtype is {p.dtype} {p.precision}; the sliced kernel multiplies fp32 ieee and fp64"
     if p.dtype == "fp64" and not HAS_FP64:
-        return "dtype is fp64; the sliced kernel is right with Triton 3.6 only"
+        return "dtype is fp64; the sliced kernel multiplies it with Triton 3.6 and 3.9"
     if config.persistent or config.split_tail != 1:
         return "the sliced kernel has programs of one tile: it neither walks tiles nor splits a tail"
     if config.split_k > 1 and config.num_stages < 3:

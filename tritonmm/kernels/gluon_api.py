@@ -10,7 +10,7 @@ import inspect
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
-from triton.experimental.gluon.language.nvidia.ampere import async_copy
+from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 _load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
@@ -53,6 +53,39 @@ def let_next_grid_start():
 
 inline_asm = getattr(gl, "inline_asm", None)
 """A block of PTX a thread, which may take shared buffers and barriers by address."""
+
+if inline_asm is None:
+    mma_f64 = mma_v2
+else:
+
+    @gluon.constexpr_function
+    def _mma_f64(outputs, inputs):
+        """The PTX of one thread: its blocks of 16 x 8 x 16, whose sums and operands lie row after row of blocks."""
+        sums, (a, b, _) = outputs[0], inputs
+        across = len(b) // 4
+        lines = []
+        for i in range(len(sums) // 4):
+            row, col = divmod(i, across)
+            block = sums[4 * i : 4 * i + 4]
+            blocks = (block, a[8 * row : 8 * row + 8], b[4 * col : 4 * col + 4], block)
+            operands = ", ".join("{" + ", ".join(registers) + "}" for registers in blocks)
+            lines.append(f"mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {operands};")
+        return "\n".join(lines)
+
+    @gluon.constexpr_function
+    def _mma_f64_constraints(shape, layout):
+        rows, cols = (
+            size // (unit * warps) for size, unit, warps in zip(shape, (16, 8), layout.warps_per_cta, strict=True)
+        )
+        sums = 4 * rows * cols
+        return ",".join(["=d"] * sums + ["d"] * (8 * rows + 4 * cols) + [str(i) for i in range(sums)])
+
+    @gluon.jit
+    def mma_f64(x, y, acc):
+        """acc + x @ y in blocks of 16 x 8 x 16. 3.9's own product has blocks of 8 x 8 x 4 only."""
+        CONSTRAINTS: gl.constexpr = _mma_f64_constraints(acc.shape, acc.type.layout)
+        return inline_asm(_mma_f64, CONSTRAINTS, [x, y, acc], acc.type, is_pure=True)
+
 
 cluster_barrier = getattr(getattr(hopper, "cluster", None), "barrier", None)
 """Waits for all threads of the cluster."""

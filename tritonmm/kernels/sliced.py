@@ -30,10 +30,10 @@ from dataclasses import dataclass
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from tritonmm.kernels.follow import follow_previous_grid
-from tritonmm.kernels.gluon_api import barrier, copy_async
+from tritonmm.kernels.gluon_api import barrier, copy_async, mma_f64
 from tritonmm.kernels.order import tile_at
 from tritonmm.kernels.static import Static
 from tritonmm.kernels.tile import multiple_of
@@ -215,7 +215,7 @@ def read_slice(a_ring, b_ring, step, J: gl.constexpr, S: gl.constexpr):
 @gluon.jit
 def multiply(x, y, acc, S: gl.constexpr):
     if S.on_tensor_cores:
-        acc = mma_v2(x, y, acc)
+        acc = mma_f64(x, y, acc)
     else:
         ROWS: gl.constexpr = gl.SliceLayout(1, S.sums)
         COLS: gl.constexpr = gl.SliceLayout(0, S.sums)
