@@ -225,9 +225,9 @@ WEIGHTS = Config("weights", 64, 256, 128, 4, 8, persistent=True, order=orders.Ro
         (WEIGHTS, {"scales": "1x1", "group": 64}, "h200", "64 elements of K share a scale"),
         (WEIGHTS, {"b_alignment": 8}, "h200", "b is aligned to 8 bytes"),
         (WEIGHTS, {"k": 0}, "h200", "k is 0"),
-        (replace(WEIGHTS, persistent=False), {}, "h200", "walks its tiles"),
         (replace(WEIGHTS, split_tail=2), {}, "h200", "split_tail is 2"),
-        (replace(WEIGHTS, split_k=3), {}, "h200", "there are 2 steps"),
+        (replace(WEIGHTS, split_k=2), {}, "h200", "persistent programs have equal shares"),
+        (replace(WEIGHTS, split_k=3, persistent=False), {}, "h200", "there are 2 steps"),
         (replace(WEIGHTS, num_stages=1), {}, "h200", "num_stages is 1"),
         (replace(WEIGHTS, num_stages=9), {}, "h200", "shared memory"),
         (replace(WEIGHTS, num_warps=12), {}, "h200", "block_n and num_warps are 256 and 12"),
@@ -241,7 +241,8 @@ WEIGHTS = Config("weights", 64, 256, 128, 4, 8, persistent=True, order=orders.Ro
 def test_what_the_weights_kernel_cannot_do_says_why(config, fields, gpu, says):
     problem = Problem(**{"m": 64, "n": 64, "k": 256, "b_dtype": "int8", "layout": "nt"} | fields)
     assert says in config.fits(problem, gpus.spec(gpu)).reason
-    assert WEIGHTS.fits(Problem(64, 64, 256, b_dtype="int8", layout="nt"), H200)
+    for config in (WEIGHTS, replace(WEIGHTS, split_k=2, persistent=False)):
+        assert config.fits(Problem(64, 64, 256, b_dtype="int8", layout="nt"), H200)
 
 
 @pytest.mark.parametrize("scales", ["", "row", "1x1"])

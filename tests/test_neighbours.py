@@ -65,7 +65,7 @@ def test_a_weights_neighbour_has_shares_of_its_own(user, monkeypatch):
     monkeypatch.setattr(select, "AGREES", 100)
     weights = {"layout": "nt", "b_dtype": "int8", "scales": "row"}
     tuned_for, asked = Problem.dense(64, 8192, 4096, **weights), Problem.dense(64, 4096, 4096, **weights)
-    config = Config("weights", 64, 256, 128, 4, 8, 4, persistent=True, order=orders.RowMajor())
+    config = Config("weights", 64, 256, 128, 4, 8, 4, order=orders.RowMajor())
     put(user, valid(row(tuned_for, config)))
     assert best(asked).config == replace(config, split_k=8)  # 16 tiles instead of 32, and 132 SMs
 

@@ -29,8 +29,9 @@ pytestmark = [
 TILES = pytest.mark.parametrize("blocks", sorted(WEIGHTS), ids=str)
 
 
-def config(blocks, order="row-major", split_k=1):
-    return Config("weights", *blocks, split_k, persistent=True, order=orders.parse(order))
+def config(blocks, order="row-major", split_k=0):
+    """Persistent, or with so many programs a tile."""
+    return Config("weights", *blocks, split_k or 1, persistent=not split_k, order=orders.parse(order))
 
 
 def dense(m, n, k, b_dtype="int8", scales="row", **fields):
@@ -57,7 +58,7 @@ def test_every_dtype(blocks, dtype, b_dtype, device):
             assert_right_if_it_fits(problem, config(blocks), device)
 
 
-@pytest.mark.parametrize("split_k", [1, 2, 3, 8])
+@pytest.mark.parametrize("split_k", [0, 1, 2, 3, 8])
 @TILES
 def test_shares_that_cut_tiles_anywhere(blocks, split_k, device):
     for m, n, k in ((50, 4096, 4096), (16, 3000, 2064), (64, 28672, 2048)):
@@ -66,9 +67,11 @@ def test_shares_that_cut_tiles_anywhere(blocks, split_k, device):
 
 
 def test_whole_tiles_ask_for_no_memory_to_meet_in(device):
-    problem, one = dense(16, 2 * 256 * gpus.of_device(device.index).sms, 512), config((16, 256, 128, 5, 8))
-    assert plan_for(problem, one, device).workspace()[0].numel() == 0
-    assert_right(problem, one, device)
+    blocks, sms = (16, 256, 128, 5, 8), gpus.of_device(device.index).sms
+    for n, whole in ((2 * 256 * sms, config(blocks)), (300 * sms, config(blocks, split_k=1))):
+        problem = dense(16, n, 512)
+        assert plan_for(problem, whole, device).workspace()[0].numel() == 0
+        assert_right(problem, whole, device)
 
 
 @pytest.mark.parametrize(

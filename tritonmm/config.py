@@ -34,9 +34,9 @@ class Config:
         operand of the taller of block_m and block_n, B where they are equal; the other block holds the few rows or
         columns, and 1 means that they are multiplied on CUDA cores. The weights kernel streams B.
     num_stages: steps along K in flight; num_warps: warps of a program.
-    split_k: programs that share each tile's K; so many a tile of the weights kernel, which share all tiles equally.
+    split_k: programs that share each tile's K.
     split_tail: programs that share the K of each tile of the last, partial wave.
-    persistent: one program an SM walks the tiles, instead of one program a tile.
+    persistent: one program an SM walks the tiles, instead of one a tile; the weights kernel's share all steps equally.
     order: the sequence in which tiles are visited.
     relayout: the operands, "a", "b" or "ab", that are first copied into aligned rows, for TMA to address them; "" none.
     cluster: "m" or "n": a program is two CTAs, on two SMs, that divide the tile along that axis and share the other
@@ -386,7 +386,7 @@ def streams_a(config: Config) -> bool:
 
 
 def _tma_reason(config: Config, problem: Problem) -> str:
-    """What all kernels ask that walk the tiles and load by TMA."""
+    """What all kernels ask that load by TMA."""
     if "s" in problem.layout:
         return f"layout is {problem.layout}; TMA needs a contiguous dimension in each operand"
     for name, alignment in (("a", problem.a_alignment), ("b", problem.b_alignment)):
@@ -394,7 +394,8 @@ def _tma_reason(config: Config, problem: Problem) -> str:
             return f"{name} is aligned to {alignment} bytes; TMA needs addresses and strides of multiples of 16"
     if not problem.k:
         return "k is 0; TMA describes no empty operand"
-    return "" if config.persistent else f"persistent is False; the {config.kernel} kernel walks its tiles"
+    walks = config.persistent or config.kernel == "weights"
+    return "" if walks else f"persistent is False; the {config.kernel} kernel walks its tiles"
 
 
 def consumer_grid(config: Config) -> tuple[int, int]:

@@ -6,7 +6,6 @@ from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.orders import RowMajor
 from tritonmm.problem import Problem
-from tritonmm.skinny import GATHER_US  # no product that was timed here is without tiles whose parts meet
 from tritonmm.weights import gathered_cols, programs, resident, slice_k
 
 MOST_ROWS = 64
@@ -19,46 +18,49 @@ BLOCKS = {
     64: ((128, 128, 6, 8), (128, 256, 3, 8), (192, 128, 5, 12), (256, 128, 4, 8)),
 }
 
-FIXED_US = 2.5
+FIXED_US = 1.3
 """A launch that follows another, the start of its programs and their end."""
 
-STREAM = 0.87
+STREAM = 0.91
 """Of the bandwidth of device memory, what all programs together reach where nothing else takes time."""
 
-STEP_US = 0.18
-"""From step to step of a program: barriers."""
+STEP_US = 0.08
+"""From step to step of a program, for each of its consumers: barriers."""
 
-SLICE_US = 0.055
+SLICE_US = 0.062
 """From slice to slice of a step: the way from shared memory to the tensor cores."""
 
-BESIDE = 0.5
+BESIDE = 0.47
 """Of both, what two programs of an SM do not hide of each other."""
 
-LATENCY_US = 1.2
+LATENCY_US = 1.14
 """From a stage that is free to its next data."""
 
-CONVERT_US = 1.03e-5
+CONVERT_US = 1.12e-5
 """An SM's time for a weight that it reads and converts."""
 
-MULTIPLY_US = 6.4e-8
+MULTIPLY_US = 8.1e-8
 """An SM's time for a weight and a row of activations that it multiplies."""
 
-SCALE_US = 1.67e-5
+SCALE_US = 1.07e-5
 """An SM's time for a sum of a step that it multiplies by its group's scale."""
 
-PIECE_US = 0.45
+PIECE_US = 1.04
 """A program's way from one tile or part of a tile to the next, while its tensor cores have nothing to do."""
 
-FILL = 1.2
+FILL = 1.23
 """What goes by before programs begin with their first steps, in times of the delivery of all of those from memory."""
 
-OVERLAP = 5.0
+OVERLAP = 4.6
 """The p of the p-norm that adds reading and computing: 1 would be one after the other."""
 
-PASS_US = 0.84
+GATHER_US = 2.2
+"""The meeting of a tile's parts: they are stored and counted, and the last one reads them."""
+
+PASS_US = 0.38
 """Each pass behind the first in which columns of the parts are added up."""
 
-GATHER_BANDWIDTH = 83e9
+GATHER_BANDWIDTH = 92e9
 """Bytes/s at which the one program that arrives last reads the sums of all parts."""
 
 
@@ -67,44 +69,49 @@ def timed(problem: Problem, gpu: Gpu) -> list[tuple[float, Config]]:
     size = 1 << (max(16, min(problem.m, MOST_ROWS)) - 1).bit_length()
     found = []
     for rows, block_k, stages, warps in BLOCKS[size]:
-        config = Config("weights", size, rows, block_k, stages, warps, persistent=True, order=RowMajor())
+        config = Config("weights", size, rows, block_k, stages, warps, order=RowMajor())
         found += [(estimate_us(shared, problem, gpu), shared) for shared in shares(config, problem, gpu)]
     return sorted(found, key=lambda pair: pair[0])
 
 
 def shares(config: Config, problem: Problem, gpu: Gpu) -> list[Config]:
-    """The config with as many programs as the SMs hold, and with such numbers, up to as many, that none cuts two tiles.
+    """The config with persistent programs, and with such numbers for each tile as the SMs hold, or one.
 
-    split_k of `config` is of no account.
+    split_k and persistent of `config` are of no account.
     """
     tiles_m, tiles_n = config.tiles(problem)
-    full = (gpu.sms * held // max(tiles_m * tiles_n, 1) for held in range(resident(config, problem) + 1))
+    full = (gpu.sms * held // max(tiles_m * tiles_n, 1) for held in range(1, resident(config, problem) + 1))
     most = max(1, -(-problem.k // config.block_k))
-    return [replace(config, split_k=split) for split in sorted({min(max(1, split), most) for split in full})]
+    splits = sorted({min(max(1, split), most) for split in full})
+    persistent = replace(config, split_k=1, persistent=True)
+    return [persistent, *(replace(persistent, split_k=split, persistent=False) for split in splits)]
 
 
 def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     """A launch, what reading and computing take beside each other, and the gathering of parts.
 
-    Constants are fits to an H200 (burst, 2026-11-23), 290 times of bf16 by int8 and fp8e4m3 with 16 to 64 rows in
-    autotune/results/h200-weights-5.csv: those within 35% of a product's best are off by 6% (root mean square);
-    what they choose there takes 1.2% longer than the best (geometric mean), at most 5.6%.
+    Constants are fits to an H200 (burst, 2026-11-23), 771 times of bf16 by int8 and fp8e4m3 with 16 to 64 rows in
+    autotune/results/h200-weights-5.csv and h200-weights-6.csv, Triton 3.6.0 and 3.9.0: those within 35% of a product's
+    best are off by 6% (root mean square); what they choose there takes 0.8% longer than the best (geometric mean), at
+    most 7.4%. More programs than the SMs hold were not timed.
     """
     p = problem
     tiles_m, tiles_n = config.tiles(p)
     tiles = tiles_m * tiles_n
     steps = -(-p.k // config.block_k)
     count = max(1, programs(config, p, gpu, tiles))
-    held = min(resident(config, p), -(-count // gpu.sms))  # an SM's programs share its units, and hide latencies
+    slots = gpu.sms * resident(config, p)
+    rounds, running = -(-count // slots), min(count, slots)
+    held = -(-running // gpu.sms)  # an SM's programs share its units, and hide latencies
     weights_us = config.block_n * config.block_k * (CONVERT_US + MULTIPLY_US * config.block_m)
     scales_us = config.block_n * config.block_m * SCALE_US if p.grouped else 0.0
     pieces = -(-tiles // count) + (tiles % count > 0 and count % tiles > 0)  # of a program that cuts two tiles
     busy_us = weights_us + scales_us
-    way_us = STEP_US + config.block_k // slice_k(config, p) * SLICE_US
+    way_us = config.num_warps // 4 * STEP_US + config.block_k // slice_k(config, p) * SLICE_US
     step_us = max(way_us + busy_us, held * (busy_us + BESIDE * way_us), LATENCY_US / (config.num_stages - 1))
     stage = config.block_k * (config.block_n + min(p.m, config.block_m) * p.element_bytes)
-    first_us = FILL * stage * count / gpu.bandwidth * 1e6
-    compute_us = first_us + -(-tiles * steps // count) * step_us + pieces * PIECE_US
+    first_us = FILL * stage * running / gpu.bandwidth * 1e6
+    compute_us = rounds * (first_us + -(-tiles * steps // count) * step_us + pieces * PIECE_US)
     again = p.operand_bytes("b") * max(0, tiles_m - 1)  # a program is long done with a panel when it needs it again
     read_us = (p.compulsory_bytes + again) / (STREAM * gpu.bandwidth) * 1e6
     us = FIXED_US + (read_us**OVERLAP + compute_us**OVERLAP) ** (1 / OVERLAP)

@@ -30,6 +30,8 @@ def reason(config: Tile, problem: Problem, gpu: Gpu) -> str:
     if config.split_tail != 1:
         return f"split_tail is {config.split_tail}; the weights kernel has equal shares of all tiles"
     steps = -(-p.k // config.block_k)
+    if config.persistent and config.split_k > 1:
+        return f"split_k is {config.split_k}; persistent programs have equal shares of all tiles"
     if config.split_k > max(steps, 1):
         return f"split_k is {config.split_k}; there are {steps} steps of K"
     if config.num_stages < 2:
@@ -84,8 +86,7 @@ def _rows(config: Tile) -> int:
 
 
 def programs(config: Tile, problem: Problem, gpu: Gpu, tiles: int) -> int:
-    """Programs that share the steps of so many tiles: as many as the SMs hold, or split_k for each tile."""
-    steps = -(-problem.k // config.block_k)
-    if config.split_k > 1:
+    """Programs that share the steps of so many tiles: split_k for each, or persistent ones, as many as the SMs hold."""
+    if not config.persistent:
         return tiles * config.split_k
-    return min(tiles * steps, gpu.sms * resident(config, problem))
+    return min(tiles * -(-problem.k // config.block_k), gpu.sms * resident(config, problem))

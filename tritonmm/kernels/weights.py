@@ -10,19 +10,19 @@ activations X [m, k] the other. The warps of a program are specialised:
 so that loads, conversion and products overlap: a slice of K is converted while the one before it is multiplied.
 `ring.py` says why the ring neither overwrites what is read nor waits for ever.
 
-Shares. All steps of all tiles lie in one line, tile after tile, and each program takes an equal share of it: all stream
-to the end, however many tiles there are. A tile that lies in several shares is summed in parts: each leaves its fp32
-sums in memory and counts itself, and the one that counts last adds them up and writes the tile. Nobody waits, so the
-grid need not be resident as a whole.
+Shares. All steps of all tiles lie in one line, tile after tile, and each program takes an equal share of it. With as
+many programs as the SMs hold all stream to the end, however many tiles there are; with one for each tile, shares are
+whole tiles. A tile that lies in several shares is summed in parts: each leaves its fp32 sums in memory and counts
+itself, and the one that counts last adds them up and writes the tile. Nobody waits, so the grid need not be resident as
+a whole.
 
 Determinism: the parts are added in the order of K, whoever adds them, so results are bitwise the same from run to run.
 
-Measured on an H200 (burst, Triton 3.6.0, 2026-11-23, autotune/results/h200-weights-5.csv; int8 and fp8e4m3 weights of
-28672 x 4096, 8192 x 28672 and 4096 x 4096, geometric means of the best configs): with 16, 24, 33 and 64 rows of
-activations and scales of rows, it is 1.70, 1.64, 1.55 and 1.43 times as fast as torch's product of bf16 weights, with
-scales of groups 1.56, 1.50, 1.40 and 1.28; the skinny kernel is 1.57 and 1.32 times as fast with 16 rows. 64 rows by
-4096 x 4096 are as fast as bf16 weights, 11 to 13 us. Of 41 us that 64 rows by 28672 x 4096 take, 37 remain if steps are
-loaded and released at once (h200-weights-slices.csv); at the 4.3 TB/s of a copy the weights alone take 27.
+Measured on an H200 (burst, Triton 3.6.0, 2026-11-23, autotune/results/h200-weights-6.csv; int8 weights of 28672 x 4096,
+8192 x 28672 and 4096 x 4096, geometric means of what is chosen): with 16, 33 and 64 rows of activations and scales of
+rows, it is 1.72, 1.59 and 1.51 times as fast as torch's product of bf16 weights, with scales of groups 1.58, 1.43 and
+1.31. 64 rows by 4096 x 4096 are as fast as bf16 weights, 11 to 12.5 us. 64 rows by 28672 x 4096 take 36 us in 112 whole
+tiles, 45 in 132 equal shares of them, whose parts meet at the end; at the 4.3 TB/s of a copy the weights alone take 27.
 """
 
 from dataclasses import dataclass
