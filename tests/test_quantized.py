@@ -235,3 +235,53 @@ def test_overriding_the_private_operators(device, monkeypatch):
         assert len(ours) == 5
     torch._int_mm(*i8)
     assert len(ours) == 5
+
+
+def by_recipe(recipe, lines, k, device):
+    """Scales of `lines` lines of k as torch lays them out for a, and one for each element."""
+    if recipe == "BlockWise128x128":  # k first and contiguous, padded
+        scale = powers(-(-lines // 128), -(-k // 512) * 4, device=device)
+        return scale.t(), scale.repeat_interleave(128, 0).repeat_interleave(128, 1)[:lines, :k]
+    if recipe == "BlockWise1x128":
+        scale = powers(-(-k // 128), lines, device=device).t()
+        return scale, spread(scale, (lines, k), 1, 128)
+    scale = powers(lines if recipe == "RowWise" else 1, 1, device=device)
+    return scale, scale.expand(lines, k)
+
+
+@pytest.mark.parametrize(
+    ("recipe_a", "recipe_b"),
+    [
+        ("TensorWise", "TensorWise"),
+        ("RowWise", "RowWise"),
+        ("BlockWise1x128", "BlockWise1x128"),
+        ("BlockWise1x128", "BlockWise128x128"),
+        ("BlockWise128x128", "BlockWise1x128"),
+    ],
+)
+@pytest.mark.parametrize("k", [128, 400, 512])
+def test_overriding_scaled_mm_with_recipes(recipe_a, recipe_b, k, device, monkeypatch):
+    """torch.nn.functional.scaled_mm under enable(): each recipe's scales mean what they mean to torch."""
+    from tritonmm import quantized_leaves
+    from tritonmm.override import Override
+
+    ours = []
+    compute = quantized_leaves.product
+    monkeypatch.setattr(quantized_leaves, "product", lambda *args, **rest: ours.append(rest) or compute(*args, **rest))
+    types = torch.nn.functional.ScalingType.__members__
+    m, n = 144, 160
+    a, b = integers(m, k, dtype=E4M3, device=device), integers(n, k, dtype=E4M3, device=device).t()
+    (scale_a, each_a), (scale_b, each_b) = (by_recipe(*x, k, device) for x in ((recipe_a, m), (recipe_b, n)))
+    given = a, b, scale_a, types[recipe_a], scale_b.t() if recipe_b == "RowWise" else scale_b, types[recipe_b]
+    bias = integers(n, dtype=torch.bfloat16, device=device)
+    exact = (a.double() * each_a) @ (b.double() * each_b.t()) + bias
+    if device.type == "cuda" or "Block" not in recipe_a:
+        torchs = torch.nn.functional.scaled_mm(*given, bias=bias)
+        torch.testing.assert_close(torchs, exact.bfloat16(), rtol=2**-7, atol=2**-3)
+    with Override(device.type.upper()).use("always"):
+        assert torch.equal(torch.nn.functional.scaled_mm(*given, bias=bias), exact.bfloat16())
+        assert len(ours) == 1
+        for wrong in ((*given[:3], types["BlockWise1x32"], *given[4:]), (a, b.t(), *given[2:])):
+            with pytest.raises((RuntimeError, ValueError)):
+                torch.nn.functional.scaled_mm(*wrong, bias=bias)
+        assert len(ours) == 1

@@ -6,8 +6,9 @@ as before. torch.compile's graphs call the same operators. torch's own kernels a
 tritonmm does not multiply (complex and integers, operands that disagree, subclasses, empty products), and fp64, for
 which they are at least as fast: so their results stay what they are, and their errors too.
 
-_int_mm and _scaled_mm are replaced too, the latter for scales of tensors, rows and 128-blocks. Not replaced:
-_addmm_activation, whose epilogue tritonmm's kernels do not have; mm.dtype with its kin; products of groups.
+_int_mm and _scaled_mm are replaced too, the latter for scales of tensors, rows and 128-blocks, and _scaled_mm_v2, which
+is torch.nn.functional.scaled_mm, for their recipes. Not replaced: _addmm_activation, whose epilogue tritonmm's kernels
+do not have; mm.dtype with its kin; products of groups.
 """
 
 import contextlib

@@ -1,8 +1,10 @@
-"""aten's products of operands of one byte, _int_mm and _scaled_mm, and kernels for them that fall back on torch's.
+"""aten's products of operands of one byte, and kernels for them that fall back on torch's.
 
-What torch refuses is left to it, and so keeps its errors: other sizes and strides, e5m2 by e5m2, mx formats.
+They are _int_mm, _scaled_mm, and _scaled_mm_v2, to which torch.nn.functional.scaled_mm comes down. What torch refuses
+is left to it, and so keeps its errors: other sizes and strides, e5m2 by e5m2, mx formats.
 """
 
+import math
 from collections.abc import Callable, Iterator
 
 import torch
@@ -61,18 +63,18 @@ def kernels(dispatch_key: str, wanted: Wanted) -> Iterator[tuple[str, Callable]]
         yield "_int_mm", int_mm
         yield "_int_mm.out", int_mm_out
 
+    def scaled(a, b, scale_a, scale_b, bias, scale_result, out_dtype, fast, out=None):
+        if scale_result is not None:
+            return None
+        about = tuple(x if x is None else (x.dtype, x.shape, x.stride()) for x in (scale_a, scale_b, bias))
+
+        def find():
+            return _scaled_how(a, b, scale_a, scale_b, bias, out_dtype, fast)
+
+        return attempt(a, b, find, (*about, out_dtype, fast), bias, scale_a, scale_b, out)
+
     if torch._C._dispatch_has_kernel_for_dispatch_key("aten::_scaled_mm", dispatch_key):
         torchs_scaled, torchs_scaled_out = (original(name, dispatch_key) for name in ("_scaled_mm", "_scaled_mm.out"))
-
-        def scaled(a, b, scale_a, scale_b, bias, scale_result, out_dtype, fast, out=None):
-            if scale_result is not None:
-                return None
-            about = tuple(x if x is None else (x.dtype, x.shape, x.stride()) for x in (scale_a, scale_b, bias))
-
-            def find():
-                return _scaled_how(a, b, scale_a, scale_b, bias, out_dtype, fast)
-
-            return attempt(a, b, find, (*about, out_dtype, fast), bias, scale_a, scale_b, out)
 
         def scaled_mm(
             a, b, scale_a, scale_b, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False
@@ -90,6 +92,61 @@ def kernels(dispatch_key: str, wanted: Wanted) -> Iterator[tuple[str, Callable]]
 
         yield "_scaled_mm", scaled_mm
         yield "_scaled_mm.out", scaled_mm_out
+
+    if torch._C._dispatch_has_kernel_for_dispatch_key("aten::_scaled_mm_v2", dispatch_key):
+        torchs_v2, torchs_v2_out = (original(name, dispatch_key) for name in ("_scaled_mm_v2", "_scaled_mm_v2.out"))
+
+        def by_recipes(
+            a, b, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, bias, out_dtype,
+            contraction_dim=(), use_fast_accum=False, out=None,
+        ):  # fmt: skip
+            if any(swizzle_a) or any(swizzle_b) or contraction_dim:
+                return None
+            scales = _scales_by_recipes(a, b, scale_a, recipe_a, scale_b, recipe_b)
+            return scales and scaled(a, b, *scales, bias, None, out_dtype, use_fast_accum, out)
+
+        def scaled_mm_v2(*args, **rest):
+            found = by_recipes(*args, **rest)
+            return torchs_v2(*args, **rest) if found is None else found
+
+        def scaled_mm_v2_out(*args, **rest):
+            found = by_recipes(*args, **rest)
+            return torchs_v2_out(*args, **rest) if found is None else found
+
+        yield "_scaled_mm_v2", scaled_mm_v2
+        yield "_scaled_mm_v2.out", scaled_mm_v2_out
+
+
+_OF_TENSOR, _OF_ROWS, _OF_GROUPS, _OF_BLOCKS = 0, 1, 4, 5
+"""Recipes, as torch.nn.functional.ScalingType numbers them: a tensor's, rows', of 1 x 128 and of 128 x 128 elements."""
+
+
+def _scales_by_recipes(a, b, scales_a, recipes_a, scales_b, recipes_b) -> tuple[Tensor, Tensor] | None:
+    """The scales of the two operands as _scaled_mm takes them, or None where they are not what the recipes say."""
+    if not _are_matrices(a, b) or [len(x) for x in (scales_a, recipes_a, scales_b, recipes_b)] != [1, 1, 1, 1]:
+        return None
+    (scale_a,), (scale_b,), recipes = scales_a, scales_b, (*recipes_a, *recipes_b)
+    (m, k), n = a.shape, b.shape[1]
+    if recipes == (_OF_TENSOR, _OF_TENSOR):
+        return (scale_a, scale_b) if scale_a.numel() == scale_b.numel() == 1 else None
+    if recipes == (_OF_ROWS, _OF_ROWS):
+        return (scale_a, scale_b) if scale_a.shape == (m, 1) and scale_b.shape == (1, n) else None
+    if recipes not in ((_OF_GROUPS, _OF_GROUPS), (_OF_GROUPS, _OF_BLOCKS), (_OF_BLOCKS, _OF_GROUPS)):
+        return None
+    of_a, of_b = _of_lines(scale_a, recipes[0], m, k), _of_lines(scale_b, recipes[1], n, k)
+    return None if of_a is None or of_b is None else (of_a, of_b.t())
+
+
+def _of_lines(scale: Tensor, recipe: int, lines: int, k: int) -> Tensor | None:
+    """Scales of 128 elements of k as (lines or blocks of 128 lines, ceil(k / 128)), be it of a's rows or b's columns.
+
+    Of blocks, torch has k first and contiguous, padded to a multiple of 4.
+    """
+    groups = math.ceil(k / 128)
+    if recipe == _OF_GROUPS:
+        return scale if scale.shape == (lines, groups) else None
+    padded = math.ceil(groups / 4) * 4, math.ceil(lines / 128)
+    return scale[:groups].t() if scale.shape == padded and scale.stride(0) == 1 else None
 
 
 def _int_how(a: Tensor, b: Tensor) -> How | None:
