@@ -18,49 +18,49 @@ BLOCKS = {
     64: ((128, 128, 6, 8), (128, 256, 3, 8), (192, 128, 5, 12), (256, 128, 4, 8)),
 }
 
-FIXED_US = 1.3
+FIXED_US = 0.62
 """A launch that follows another, the start of its programs and their end."""
 
-STREAM = 0.91
+STREAM = 0.96
 """Of the bandwidth of device memory, what all programs together reach where nothing else takes time."""
 
-STEP_US = 0.08
+STEP_US = 0.077
 """From step to step of a program, for each of its consumers: barriers."""
 
-SLICE_US = 0.062
+SLICE_US = 0.067
 """From slice to slice of a step: the way from shared memory to the tensor cores."""
 
 BESIDE = 0.47
 """Of both, what two programs of an SM do not hide of each other."""
 
-LATENCY_US = 1.14
+LATENCY_US = 1.16
 """From a stage that is free to its next data."""
 
-CONVERT_US = 1.12e-5
+CONVERT_US = 1.01e-5
 """An SM's time for a weight that it reads and converts."""
 
-MULTIPLY_US = 8.1e-8
+MULTIPLY_US = 7.5e-8
 """An SM's time for a weight and a row of activations that it multiplies."""
 
-SCALE_US = 1.07e-5
+SCALE_US = 1.03e-5
 """An SM's time for a sum of a step that it multiplies by its group's scale."""
 
-PIECE_US = 1.04
+PIECE_US = 1.5
 """A program's way from one tile or part of a tile to the next, while its tensor cores have nothing to do."""
 
-FILL = 1.23
+FILL = 1.28
 """What goes by before programs begin with their first steps, in times of the delivery of all of those from memory."""
 
-OVERLAP = 4.6
+OVERLAP = 3.4
 """The p of the p-norm that adds reading and computing: 1 would be one after the other."""
 
-GATHER_US = 2.2
+GATHER_US = 1.97
 """The meeting of a tile's parts: they are stored and counted, and the last one reads them."""
 
-PASS_US = 0.38
+PASS_US = 0.5
 """Each pass behind the first in which columns of the parts are added up."""
 
-GATHER_BANDWIDTH = 92e9
+GATHER_BANDWIDTH = 96e9
 """Bytes/s at which the one program that arrives last reads the sums of all parts."""
 
 
@@ -92,7 +92,7 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
 
     Constants are fits to an H200 (burst, 2026-11-23), 771 times of bf16 by int8 and fp8e4m3 with 16 to 64 rows in
     autotune/results/h200-weights-5.csv and h200-weights-6.csv, Triton 3.6.0 and 3.9.0: those within 35% of a product's
-    best are off by 6% (root mean square); what they choose there takes 0.8% longer than the best (geometric mean), at
+    best are off by 5.1% (root mean square); what they choose there takes 0.8% longer than the best (geometric mean), at
     most 7.4%. More programs than the SMs hold were not timed.
     """
     p = problem
@@ -105,7 +105,7 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     held = -(-running // gpu.sms)  # an SM's programs share its units, and hide latencies
     weights_us = config.block_n * config.block_k * (CONVERT_US + MULTIPLY_US * config.block_m)
     scales_us = config.block_n * config.block_m * SCALE_US if p.grouped else 0.0
-    pieces = -(-tiles // count) + (tiles % count > 0 and count % tiles > 0)  # of a program that cuts two tiles
+    pieces = -(-tiles // count) + (tiles % count > 0 and tiles * steps % count > 0)  # of a program that cuts two tiles
     busy_us = weights_us + scales_us
     way_us = config.num_warps // 4 * STEP_US + config.block_k // slice_k(config, p) * SLICE_US
     step_us = max(way_us + busy_us, held * (busy_us + BESIDE * way_us), LATENCY_US / (config.num_stages - 1))
