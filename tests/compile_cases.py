@@ -317,7 +317,7 @@ WEIGHTS = {
 
 
 def weights_cases():
-    """Every tile of the weights kernel, with either kind of scales; the widest also with all that there is."""
+    """Every tile of the weights kernel, with either kind of scales, and each meeting; the widest with all there is."""
     everything = Epilogue(scaled=True, bias=True, c=True)
     h200 = gpus.spec("h200")
     for i, blocks in enumerate(sorted(WEIGHTS)):
@@ -330,11 +330,15 @@ def weights_cases():
              (4096, {"b_dtype": "int8", "dtype": "fp16", "out_dtype": "fp32", "scales": "row"}))[i % 3],
         ):  # fmt: skip
             problem = Problem.dense(blocks[0], n, 4096, layout="nt", **fields)
-            if config.fits(problem, h200):
-                yield h200, problem, config
+            for meeting in (config, replace(config, persistent=False), replace(config, split_k=2, persistent=False)):
+                if meeting.fits(problem, h200):
+                    yield h200, problem, meeting
     for m, blocks in ((5, (16, 128, 256, 4, 8)), (20, (32, 128, 128, 4, 8)), (33, (64, 192, 128, 5, 12))):
         problem = Problem.dense(m, 4096, 4096, layout="nt", **KINDS["bf16-int8-row"])
         yield h200, problem, Config("weights", *blocks, persistent=True, order=orders.RowMajor())
+    for blocks in ((16, 128, 128, 4, 8), (32, 192, 128, 5, 12), (64, 128, 128, 6, 8)):  # two groups in a step of 128
+        problem = Problem.dense(blocks[0], 4096, 4096, layout="nt", b_dtype="int8", scales="1x1")
+        yield h200, replace(problem, group=64), Config("weights", *blocks, persistent=True, order=orders.RowMajor())
     for order in ("split-merge:8", "swizzle-merge:16,8@n", "hilbert"):
         problem = Problem.dense(100, 4096, 4096, layout="nt", **KINDS["bf16-int8"])
         yield h200, problem, Config("weights", 64, 128, 128, 6, 8, persistent=True, order=orders.parse(order))

@@ -111,7 +111,7 @@ def skinny_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus
 
 def meeting_fault(compiled: Compiled, config: Config) -> str:
     """What is wrong with how the parts of split tiles meet, or ""."""
-    if config.split_k > 1 or config.kernel == "weights":
+    if config.split_k > 1 or (config.kernel == "weights" and config.persistent):
         stored, counted, gathered = compiled.assembly.partition("atom.global.gpu.acq_rel.add.u32")
         if not counted or "st.global" in stored[stored.rfind("bar.sync") :] or "ld.global.cg" not in gathered:
             return "parts meet without a barrier, a released count or loads past L1, one after the other"

@@ -1,8 +1,9 @@
-"""The schedule of split tiles, as the device code has it: every part once, and no program waits for ever.
+"""The schedules of split tiles, as the device code has them: every part once, and no program waits for ever.
 
-`work_at` of the Hopper kernel runs here as Python, on integers.
+`work_at` of the Hopper kernel and the shares of the weights kernel run here as Python, on integers.
 """
 
+import itertools
 from collections import Counter
 from types import SimpleNamespace
 
@@ -10,7 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tritonmm.kernels import hopper
+from tritonmm.config import Config
+from tritonmm.kernels import hopper, weights, weights_output
+from tritonmm.problem import Problem
+from tritonmm.weights import share
 
 TILING = SimpleNamespace(split=True, order="row-major")
 
@@ -66,3 +70,35 @@ def test_neighbours_have_the_same_part_of_neighbouring_tiles(monkeypatch, progra
     assert [(part, slot) for _, part, _, _, slot in first] == [
         (part, slot) for part in range(splits) for slot in range(together)
     ]
+
+
+@given(st.integers(1, 200), st.integers(1, 200), st.integers(1, 400))
+def test_shares_of_weights_cover_every_step_once(tiles, steps, programs):
+    programs = min(programs, tiles * steps)
+    shares = list(itertools.pairwise(begins_of(tiles, steps, programs)))
+    assert {end - begin for begin, end in shares} <= {tiles * steps // programs, -(-tiles * steps // programs)}
+    slots = set()
+    for program, (begin, end) in enumerate(shares):
+        for tile in range(begin // steps, -(-end // steps)):
+            if end < (tile + 1) * steps or begin > tile * steps:  # a part
+                is_first = begin <= tile * steps
+                assert (program, is_first) not in slots, "two parts of a program at one place"
+                slots.add((program, is_first))
+
+
+@given(st.integers(1, 200), st.integers(1, 200), st.integers(1, 200))
+def test_programs_of_one_tile_have_shares_of_that_alone(tiles, steps, split):
+    split = min(split, steps)
+    begins = begins_of(tiles, steps, tiles * split)
+    assert begins[::split] == list(range(0, tiles * steps + 1, steps))
+
+
+def begins_of(tiles, steps, programs):
+    """Where the programs' shares begin, and the last one ends."""
+    schedule = (0, 0, steps, *share(Config(block_k=64), Problem(1, 1, 64 * steps), programs, tiles), None, ())
+    begins = [weights.begin_of.fn(program, schedule) for program in range(programs + 1)]
+    assert begins == sorted(set(begins)), "a program has nothing to do"
+    assert (begins[0], begins[-1]) == (0, tiles * steps)
+    for program, (begin, end) in enumerate(itertools.pairwise(begins)):
+        assert {weights_output.program_of.fn(step, schedule) for step in (begin, end - 1)} == {program}
+    return begins

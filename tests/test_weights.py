@@ -48,6 +48,14 @@ def test_every_tile_at_its_edges(blocks, scales, device):
                 assert_right_if_it_fits(dense(m, n, k, scales=scales), config(blocks), device)
 
 
+@pytest.mark.parametrize("k", [16, 64, 144, 256, 4096 - 16])
+@TILES
+def test_two_groups_in_a_step(blocks, k, device):
+    for group in (64, 128):
+        problem = replace(dense(20, 1000, k, scales="1x1"), group=group)
+        assert_right_if_it_fits(problem, config(blocks), device)
+
+
 @pytest.mark.parametrize("b_dtype", ["int8", "fp8e4m3", "fp8e5m2"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 @TILES
@@ -61,7 +69,7 @@ def test_every_dtype(blocks, dtype, b_dtype, device):
 @pytest.mark.parametrize("split_k", [0, 1, 2, 3, 8])
 @TILES
 def test_shares_that_cut_tiles_anywhere(blocks, split_k, device):
-    for m, n, k in ((50, 4096, 4096), (16, 3000, 2064), (64, 28672, 2048)):
+    for m, n, k in ((50, 4096, 4096), (16, 3000, 2064), (64, 28672, 2048), (33, 1000, 8208), (7, 130, 16384)):
         for scales in ("row", "1x1"):
             assert_right_if_it_fits(dense(m, n, k, scales=scales), config(blocks, split_k=split_k), device)
 
@@ -74,6 +82,25 @@ def test_whole_tiles_ask_for_no_memory_to_meet_in(device):
         assert_right(problem, whole, device)
 
 
+def test_meetings_leave_flags_as_others_need_them(device):
+    """Of either kind, one after the other, and beside each other on two streams."""
+    problem = dense(40, 1000, 4096, scales="")
+    a, b, out = space.operands(problem, device)
+    a.copy_(torch.randint(-2, 3, a.shape, device=device))
+    b.copy_(torch.randint(-2, 3, b.shape, device=device))
+    expected = (a.double() @ b.double()).to(out.dtype)
+    plans = [plan_for(problem, config((64, 128, 128, 6, 8), split_k=split), device) for split in (2, 0, 3, 8, 0, 5)]
+    assert {plan.streaming.meeting for plan in plans} == {"share", "gather"}
+    streams = torch.cuda.Stream(), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    found = []
+    for run in range(40):
+        with torch.cuda.stream(streams[run % 2]):
+            found += [plan(a, b, torch.full_like(out, torch.nan)) for plan in plans]
+    torch.cuda.synchronize()
+    assert all(torch.equal(x, expected) for x in found)
+
+
 @pytest.mark.parametrize(
     "spelling", ["column-major", "split-merge:3", "swizzle-merge:3,2@n", "serpentine:2", "hilbert"]
 )
@@ -82,23 +109,29 @@ def test_every_order(blocks, spelling, device):
     assert_right(dense(3 * blocks[0] + 1, 5 * blocks[1] + 8, 656), config(blocks, spelling), device)
 
 
+@pytest.mark.parametrize("split_k", [0, 3])
 @pytest.mark.parametrize("n", [520, 521])
 @TILES
-def test_epilogue_adds_before_it_rounds(blocks, n, device):
-    if not (fit := config(blocks).fits(dense(20, n, 528, scales="", epilogue=EVERYTHING), gpus.default())):
+def test_epilogue_adds_before_it_rounds(blocks, n, split_k, device):
+    if not (
+        fit := config(blocks, split_k=split_k).fits(dense(20, n, 528, scales="", epilogue=EVERYTHING), gpus.default())
+    ):
         pytest.skip(fit.reason)
     a, c, bias = (torch.randint(-4, 5, shape, device=device).bfloat16() for shape in ((20, 528), (20, n), (n,)))
     b = torch.randint(-4, 5, (n, 528), dtype=torch.int8, device=device).t()
-    assert_adds_before_it_rounds(a, b, c, bias, config(blocks), torch.bfloat16)
+    assert_adds_before_it_rounds(a, b, c, bias, config(blocks, split_k=split_k), torch.bfloat16)
 
 
+@pytest.mark.parametrize("split_k", [0, 4])
 @TILES
-def test_small_integers_are_exact_and_runs_are_bitwise_equal(blocks, device):
+def test_small_integers_are_exact_and_runs_are_bitwise_equal(blocks, split_k, device):
     problem = dense(40, 3000, 4096, scales="")
+    if not (fit := config(blocks, split_k=split_k).fits(problem, gpus.of_device(device.index))):
+        pytest.skip(fit.reason)
     a, b, out = space.operands(problem, device)
     a.copy_(torch.randint(-2, 3, a.shape, device=device))
     b.copy_(torch.randint(-2, 3, b.shape, device=device))
-    plan = plan_for(problem, config(blocks), device)
+    plan = plan_for(problem, config(blocks, split_k=split_k), device)
     assert torch.equal(plan(a, b, out).double(), (a.double() @ b.double()).to(out.dtype).double())
     a.normal_()
     assert_repeatable(lambda: plan(a, b, torch.empty_like(out)))

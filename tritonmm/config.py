@@ -97,7 +97,7 @@ class Config:
     def fits(self, problem: Problem, gpu: Gpu) -> Fit:
         """Whether this config can compute `problem` on `gpu`; false with a reason where it cannot."""
         kernel_reason = KERNELS[self.kernel](self, problem.relaid(self.relayout), gpu)
-        return Fit(kernel_reason or _cluster_reason(self, problem) or _order_reason(self, problem))
+        return Fit(kernel_reason or _cluster_reason(self, problem) or _order_reason(self, problem, gpu))
 
     def to_json(self) -> str:
         """One line of JSON. Raises ValueError for a `Table` order, which has no spelling."""
@@ -133,12 +133,14 @@ def _shared_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     return f"{shared} bytes of shared memory exceed the {most} of {gpu.name}" if shared > most else ""
 
 
-def _order_reason(config: Config, problem: Problem) -> str:
+def _order_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     tiles = config.tiles(problem)
     if isinstance(config.order, orders.Table) and config.order.grid != tiles:
         return f"{config.order} does not fit the grid of {tiles[0]} x {tiles[1]} tiles"
-    programs = config.order.launched(*tiles) * problem.batch * config.split_k
-    return "" if programs < 2**31 else f"{programs} programs exceed the grid limit of 2**31 - 1"
+    launched = config.order.launched(*tiles) * problem.batch
+    if (programs := launched * config.split_k) >= 2**31:
+        return f"{programs} programs exceed the grid limit of 2**31 - 1"
+    return weights.share_reason(config, problem, gpu, launched) if config.kernel == "weights" else ""
 
 
 def _cluster_reason(config: Config, problem: Problem) -> str:

@@ -4,72 +4,83 @@ from dataclasses import replace
 
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
-from tritonmm.orders import RowMajor
+from tritonmm.orders import RowMajor, SwizzleMerge
 from tritonmm.problem import Problem
-from tritonmm.weights import gathered_cols, programs, resident, slice_k
+from tritonmm.weights import gathered_cols, groups, meeting, programs, resident, slice_k
 
 MOST_ROWS = 64
 """Of the activations, where the kernel was timed; more are multiplied where it is asked for by name."""
 
 BLOCKS = {
-    # Rows of the activations: (rows of the weights, block_k, num_stages, num_warps). Those of 32 were timed with 24.
+    # Rows of the activations: (rows of the weights, block_k, num_stages, num_warps). Those of 32 were timed with 24,
+    # those of 128 were not.
     16: ((128, 128, 4, 8), (128, 256, 2, 8), (128, 256, 4, 8)),
     32: ((128, 128, 7, 8), (128, 128, 4, 8), (128, 256, 4, 8), (192, 128, 5, 12), (256, 128, 5, 8)),
     64: ((128, 128, 6, 8), (128, 256, 3, 8), (192, 128, 5, 12), (256, 128, 4, 8)),
+    128: ((128, 128, 4, 8), (192, 128, 3, 12)),
 }
 
-FIXED_US = 0.62
+FIXED_US = 1.27
 """A launch that follows another, the start of its programs and their end."""
 
-STREAM = 0.96
+STREAM = 0.95
 """Of the bandwidth of device memory, what all programs together reach where nothing else takes time."""
 
-STEP_US = 0.077
+STEP_US = 0.033
 """From step to step of a program, for each of its consumers: barriers."""
 
-SLICE_US = 0.067
+SLICE_US = 0.08
 """From slice to slice of a step: the way from shared memory to the tensor cores."""
 
-BESIDE = 0.47
+BESIDE = 0.39
 """Of both, what two programs of an SM do not hide of each other."""
 
-LATENCY_US = 1.16
+LATENCY_US = 1.12
 """From a stage that is free to its next data."""
 
-CONVERT_US = 1.01e-5
+CONVERT_US = 8.8e-6
 """An SM's time for a weight that it reads and converts."""
 
-MULTIPLY_US = 7.5e-8
+MULTIPLY_US = 1.13e-7
 """An SM's time for a weight and a row of activations that it multiplies."""
 
-SCALE_US = 1.03e-5
+SCALE_US = 1.36e-5
 """An SM's time for a sum of a step that it multiplies by its group's scale."""
 
-PIECE_US = 1.5
+PIECE_US = 0.9
 """A program's way from one tile or part of a tile to the next, while its tensor cores have nothing to do."""
 
-FILL = 1.28
+FILL = 0.61
 """What goes by before programs begin with their first steps, in times of the delivery of all of those from memory."""
 
-OVERLAP = 3.4
+OVERLAP = 3.3
 """The p of the p-norm that adds reading and computing: 1 would be one after the other."""
 
-GATHER_US = 1.97
+MEET_US = 1.47
+"""A cooperative launch, and the meeting of programs that share a tile and each add up some of it."""
+
+PART_US = 0.38
+"""The same for each of them."""
+
+GATHER_US = 3.9
 """The meeting of a tile's parts: they are stored and counted, and the last one reads them."""
 
-PASS_US = 0.5
+PASS_US = 0.72
 """Each pass behind the first in which columns of the parts are added up."""
 
-GATHER_BANDWIDTH = 96e9
+GATHER_BANDWIDTH = 160e9
 """Bytes/s at which the one program that arrives last reads the sums of all parts."""
 
 
 def timed(problem: Problem, gpu: Gpu) -> list[tuple[float, Config]]:
     """Estimated microseconds of candidates, be they legal or not, and them, in ascending order. Deterministic."""
-    size = 1 << (max(16, min(problem.m, MOST_ROWS)) - 1).bit_length()
+    sizes = (64, 128) if problem.m > 64 else (1 << (max(16, problem.m) - 1).bit_length(),)
     found = []
-    for rows, block_k, stages, warps in BLOCKS[size]:
-        config = Config("weights", size, rows, block_k, stages, warps, order=RowMajor())
+    for size, (rows, block_k, stages, warps) in [(each, blocks) for each in sizes for blocks in BLOCKS[each]]:
+        order = SwizzleMerge(8) if problem.m > size else RowMajor()  # whose programs read a panel of weights together
+        config = Config("weights", size, rows, block_k, stages, warps, order=order)
+        if groups(config, problem) > 1:  # with Triton 3.9 up to 30% slower, see h200-weights-7.csv in autotune/results
+            continue
         found += [(estimate_us(shared, problem, gpu), shared) for shared in shares(config, problem, gpu)]
     return sorted(found, key=lambda pair: pair[0])
 
@@ -90,10 +101,10 @@ def shares(config: Config, problem: Problem, gpu: Gpu) -> list[Config]:
 def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     """A launch, what reading and computing take beside each other, and the gathering of parts.
 
-    Constants are fits to an H200 (burst, 2026-11-23), 771 times of bf16 by int8 and fp8e4m3 with 16 to 64 rows in
-    autotune/results/h200-weights-5.csv and h200-weights-6.csv, Triton 3.6.0 and 3.9.0: those within 35% of a product's
-    best are off by 5.1% (root mean square); what they choose there takes 0.8% longer than the best (geometric mean), at
-    most 7.4%. More programs than the SMs hold were not timed.
+    Constants are fits to an H200 (burst, 2026-11-23), 756 times of bf16 by int8 with 16 to 64 rows in
+    autotune/results/h200-weights-7.csv, Triton 3.6.0 and 3.9.0, all but those of two groups in a step: those within 35%
+    of a product's best are off by 5% (root mean square); what they choose there takes 0.9% longer than the best
+    (geometric mean), at most 8%. More programs than the SMs hold were not timed.
     """
     p = problem
     tiles_m, tiles_n = config.tiles(p)
@@ -104,8 +115,8 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     rounds, running = -(-count // slots), min(count, slots)
     held = -(-running // gpu.sms)  # an SM's programs share its units, and hide latencies
     weights_us = config.block_n * config.block_k * (CONVERT_US + MULTIPLY_US * config.block_m)
-    scales_us = config.block_n * config.block_m * SCALE_US if p.grouped else 0.0
-    pieces = -(-tiles // count) + (tiles % count > 0 and tiles * steps % count > 0)  # of a program that cuts two tiles
+    scales_us = groups(config, p) * config.block_n * config.block_m * SCALE_US
+    pieces = -(-tiles // count) + (tiles % count > 0 and count % tiles > 0)  # of a program that cuts two tiles
     busy_us = weights_us + scales_us
     way_us = config.num_warps // 4 * STEP_US + config.block_k // slice_k(config, p) * SLICE_US
     step_us = max(way_us + busy_us, held * (busy_us + BESIDE * way_us), LATENCY_US / (config.num_stages - 1))
@@ -115,7 +126,10 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     again = p.operand_bytes("b") * max(0, tiles_m - 1)  # a program is long done with a panel when it needs it again
     read_us = (p.compulsory_bytes + again) / (STREAM * gpu.bandwidth) * 1e6
     us = FIXED_US + (read_us**OVERLAP + compute_us**OVERLAP) ** (1 / OVERLAP)
-    if tiles % count:
+    how = meeting(config, count, tiles)
+    if how == "share":
+        us += MEET_US + config.split_k * PART_US
+    elif how == "gather":
         parts = -(-count // tiles) + (count % tiles > 0)
         passes = config.block_m // gathered_cols(config, p)
         sums = parts * config.block_n * config.block_m

@@ -1,5 +1,6 @@
 """What the weights kernel can multiply, and into how many shares its steps are divided."""
 
+import math
 from typing import Any
 
 from tritonmm.gpu import Gpu
@@ -25,8 +26,8 @@ def reason(config: Tile, problem: Problem, gpu: Gpu) -> str:
         return f"batch is {p.batch}; the weights kernel computes one product"
     if p.scales not in ("", "row", "1x1"):
         return f"scales are {p.scales}; the weights kernel takes those of each row of the weights"
-    if p.grouped and p.group != config.block_k:
-        return f"block_k is {config.block_k}; {p.group} elements of K share a scale, and a step has one"
+    if groups(config, p) > 2:
+        return f"block_k is {config.block_k}; {p.group} elements of K share a scale, and a step has at most two"
     if config.split_tail != 1:
         return f"split_tail is {config.split_tail}; the weights kernel has equal shares of all tiles"
     steps = -(-p.k // config.block_k)
@@ -42,11 +43,18 @@ def reason(config: Tile, problem: Problem, gpu: Gpu) -> str:
     if config.block_m not in (16, 32, 64, 128) or config.block_k not in (128, 256):
         return f"block_m and block_k are {config.block_m} and {config.block_k}; 16 to 128, and 128 or 256, are legal"
     block = f"a block of {config.block_m}x{config.block_n} leaves no registers"
-    if config.block_m == 128 and (config.block_n > 128 or p.grouped):
-        return f"{block} for the operands; 64 rows do, or 128x128 where groups of K have no scales"
+    sums = config.block_m * _rows(config) // 128  # registers a thread
+    if sums > 64 or sums * (1 + groups(config, p)) > (128 if config.num_warps == 8 else 64):
+        scaled = f" beside sums of {groups(config, p)} groups of K" if p.grouped else ""
+        return f"{block} for the operands{scaled}; fewer rows or columns do"
     if config.block_n == 192 and config.block_m > 32 and p.epilogue.c:
         return f"{block} to add C; 128 and 256 columns do"
     return ""
+
+
+def groups(config: Tile, problem: Problem) -> int:
+    """Groups of K in a step that have scales of their own; 0 where no group has."""
+    return config.block_k // problem.group if problem.grouped else 0
 
 
 def shared_bytes(config: Tile, problem: Problem) -> int:
@@ -80,6 +88,12 @@ def gathered_cols(config: Tile, problem: Problem) -> int:
     return config.block_m if small and not problem.epilogue.c else piece_cols(config, problem)
 
 
+def share_cols(config: Tile, problem: Problem) -> int:
+    """Columns that each of a tile's programs adds up at a time: its share, in powers of two."""
+    share = -(-config.block_m // config.split_k)
+    return min(piece_cols(config, problem), max(8, 1 << (share - 1).bit_length()))
+
+
 def _rows(config: Tile) -> int:
     """Rows of weights of a consumer."""
     return config.block_n // (config.num_warps // 4)
@@ -90,3 +104,29 @@ def programs(config: Tile, problem: Problem, gpu: Gpu, tiles: int) -> int:
     if not config.persistent:
         return tiles * config.split_k
     return min(tiles * -(-problem.k // config.block_k), gpu.sms * resident(config, problem))
+
+
+def meeting(config: Tile, programs: int, tiles: int) -> str:
+    """How programs that share a tile add it up, `Streaming.meeting`: "share", "gather", or "" where none do."""
+    if config.split_k > 1:
+        return "share"
+    return "gather" if programs and tiles % programs else ""
+
+
+def share(config: Tile, problem: Problem, programs: int, tiles: int) -> tuple[int, int]:
+    """The steps of so many tiles, and the programs that share them, in lowest terms."""
+    steps = tiles * -(-problem.k // config.block_k)
+    common = math.gcd(steps, programs) or 1
+    return steps // common, programs // common
+
+
+def share_reason(config: Tile, problem: Problem, gpu: Gpu, tiles: int) -> str:
+    """Why the kernel cannot share the steps of so many tiles, or ""."""
+    count = programs(config, problem, gpu, tiles)
+    held = gpu.sms * resident(config, problem)
+    if config.split_k > 1 and count > held:
+        return f"split_k is {config.split_k}; {count} programs wait for each other, and {gpu.name} holds {held}"
+    shared_steps, _ = share(config, problem, count, tiles)
+    if shared_steps * count < 2**31:
+        return ""
+    return f"{count} programs times {shared_steps} steps of K exceed 2**31 - 1; larger tiles or fewer programs do not"

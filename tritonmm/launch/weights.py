@@ -11,7 +11,7 @@ from tritonmm.kernels.weights import Streaming, weights_kernel
 from tritonmm.launch import Plan, addend_strides, described, line_divisor, scale_arguments, workspace
 from tritonmm.launch.hopper import GLUON_DTYPES, rest_rows
 from tritonmm.problem import Problem
-from tritonmm.weights import gathered_cols, piece_cols, resident, slice_k
+from tritonmm.weights import gathered_cols, groups, meeting, piece_cols, resident, share, share_cols, slice_k
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +23,15 @@ class WeightsPlan(Plan):
     streaming: Streaming = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
-        object.__setattr__(self, "streaming", _streaming(self.problem, self.config, self.order))
+        how = meeting(self.config, self.grid, self.launched)
+        object.__setattr__(self, "streaming", _streaming(self.problem, self.config, self.order, how))
 
     def workspace(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Sums and flags of one launch on the current stream: none where every share is of whole tiles."""
-        config, cut = self.config, self.launched % self.grid > 0
+        config, parts = self.config, {"gather": 2 * self.grid, "share": self.grid, "": 0}[self.streaming.meeting]
         return (
-            workspace.sums(2 * self.grid * config.block_m * config.block_n if cut else 0, self.device),
-            workspace.flags(self.launched * self.streaming.consumers if cut else 0, self.device),
+            workspace.sums(parts * config.block_m * config.block_n, self.device),
+            workspace.flags(self.launched * self.streaming.consumers if parts else 0, self.device),
         )
 
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
@@ -44,13 +45,17 @@ class WeightsPlan(Plan):
             TensorDescriptor(*described(a), streaming.x_box, streaming.x_shared),
             TensorDescriptor(*described(b.mT), streaming.w_block, streaming.w_shared),
             out, out.stride(1), out.stride(2), float(alpha), float(beta), bias, c, *addend_strides(c, out)[1:],
-            p.m, p.n, self.launched, *config.tiles(p), -(-p.k // config.block_k), self.table, self.order[1],
-            *self.workspace(), edge, scale_b, stride_sn, stride_sk, streaming,
+            p.m, p.n, *config.tiles(p), -(-p.k // config.block_k), *share(config, p, self.grid, self.launched),
+            self.table, self.order[1], *self.workspace(), edge, scale_b, stride_sn, stride_sk, streaming,
         )  # fmt: skip
-        return arguments, {"num_warps": 4, "maxnreg": streaming.registers, "launch_pdl": True}
+        # Programs that wait for each other: a cooperative grid is resident as a whole, or not started.
+        return arguments, {
+            "num_warps": 4, "maxnreg": streaming.registers, "launch_cooperative_grid": streaming.meeting == "share",
+            "launch_pdl": True,
+        }  # fmt: skip
 
 
-def _streaming(problem: Problem, config: Config, order: tuple[str, tuple[int, ...], str]) -> Streaming:
+def _streaming(problem: Problem, config: Config, order: tuple[str, tuple[int, ...], str], how: str) -> Streaming:
     p = problem
     name, _, along = order
     return Streaming(
@@ -59,7 +64,9 @@ def _streaming(problem: Problem, config: Config, order: tuple[str, tuple[int, ..
         config.block_k,
         slice_k(config, p),
         piece_cols(config, p),
+        how,
         gathered_cols(config, p),
+        share_cols(config, p),
         config.num_stages,
         config.num_warps // 4,
         resident(config, p),
@@ -67,6 +74,8 @@ def _streaming(problem: Problem, config: Config, order: tuple[str, tuple[int, ..
         GLUON_DTYPES[p.b_dtype],
         GLUON_DTYPES[p.out_dtype],
         p.scales,
+        groups(config, p),
+        -(-p.k // p.group) if groups(config, p) > 1 else 0,
         p.epilogue.scaled,
         p.epilogue.bias,
         p.epilogue.c,
