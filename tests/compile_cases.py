@@ -314,6 +314,7 @@ WEIGHTS = {
     *((block_m, *rest) for block_m, blocks in streams.BLOCKS.items() for rest in blocks),
     (16, 192, 128, 6, 12), (16, 256, 128, 5, 8), (64, 128, 256, 3, 8), (128, 128, 128, 4, 8),
 }  # fmt: skip
+ROUNDS = ((64, 256, 128, 4, 8), (128, 128, 128, 4, 8), (128, 192, 128, 3, 12), (256, 128, 64, 4, 8))
 
 
 def weights_cases():
@@ -333,7 +334,16 @@ def weights_cases():
             for meeting in (config, replace(config, persistent=False), replace(config, split_k=2, persistent=False)):
                 if meeting.fits(problem, h200):
                     yield h200, problem, meeting
-    for m, blocks in ((5, (16, 128, 256, 4, 8)), (20, (32, 128, 128, 4, 8)), (33, (64, 192, 128, 5, 12))):
+    for blocks in ROUNDS:
+        for kind in ("bf16-int8", "bf16-fp8-row"):
+            problem = Problem.dense(2000, 28672, 4096, layout="nt", **KINDS[kind])
+            config = Config("weights", *blocks, persistent=True, order=orders.SwizzleMerge(8))
+            if config.fits(problem, h200):
+                yield h200, problem, config
+    for m, blocks in (
+        (5, (16, 128, 256, 4, 8)), (20, (32, 128, 128, 4, 8)), (33, (64, 192, 128, 5, 12)), (90, (128, 128, 128, 4, 8)),
+        (70, (128, 192, 128, 3, 12)), (129, (256, 128, 64, 4, 8)), (190, (256, 128, 128, 2, 8)),
+    ):  # fmt: skip
         problem = Problem.dense(m, 4096, 4096, layout="nt", **KINDS["bf16-int8-row"])
         yield h200, problem, Config("weights", *blocks, persistent=True, order=orders.RowMajor())
     for blocks in ((16, 128, 128, 4, 8), (32, 192, 128, 5, 12), (64, 128, 128, 6, 8)):  # two groups in a step of 128

@@ -33,6 +33,7 @@ from tritonmm.launch.relayout import RESIDENT
 from tritonmm.plan import bind
 from tritonmm.problem import DTYPES, Problem
 from tritonmm.seats import seats
+from tritonmm.weights import meeting, programs
 
 LOGS: dict[str, str] = {}
 """What ptxas said of each kernel; a kernel that is compiled twice comes from Triton's cache, with no log."""
@@ -106,12 +107,12 @@ def skinny_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus
     wide = r"cp\.async\.cg\.shared\.global \[ .* \], \[ .* \], 0x10" if ahead else r"ld\.global\.v4\.b32"
     if not re.search(wide, compiled.assembly):
         return f"no 16-byte {'copies' if ahead else 'loads'} of the weights"
-    return meeting_fault(compiled, config)
+    return meeting_fault(compiled, config.split_k > 1)
 
 
-def meeting_fault(compiled: Compiled, config: Config) -> str:
+def meeting_fault(compiled: Compiled, splits: bool) -> str:
     """What is wrong with how the parts of split tiles meet, or ""."""
-    if config.split_k > 1 or (config.kernel == "weights" and config.persistent):
+    if splits:
         stored, counted, gathered = compiled.assembly.partition("atom.global.gpu.acq_rel.add.u32")
         if not counted or "st.global" in stored[stored.rfind("bar.sync") :] or "ld.global.cg" not in gathered:
             return "parts meet without a barrier, a released count or loads past L1, one after the other"
@@ -128,10 +129,12 @@ def sliced_fault(compiled: Compiled, config: Config, problem: Problem) -> str:
         int(size, 16) for size in re.findall(r"cp\.async\.c[ag]\S* \[ .* \], \[ .* \], 0x(\w+)", compiled.assembly)
     }
     expected = sliced.vector(problem) * problem.element_bytes
-    return meeting_fault(compiled, config) if copied == {expected} else f"copies of {copied} bytes, expected {expected}"
+    if copied != {expected}:
+        return f"copies of {copied} bytes, expected {expected}"
+    return meeting_fault(compiled, config.split_k > 1)
 
 
-def weights_fault(compiled: Compiled, config: Config, problem: Problem) -> str:
+def weights_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:
     """What is wrong with how weights are streamed, or "": they come by TMA and are multiplied from registers."""
     if not re.search(r"wgmma\.mma_async[^;]*\}, \{%r", compiled.assembly):
         return "does not multiply weights that are in registers"
@@ -140,7 +143,9 @@ def weights_fault(compiled: Compiled, config: Config, problem: Problem) -> str:
         return f"{waits} of its partitions wait for the previous grid"
     if compiled.shared_bytes > shared_bytes(config, problem):
         return f"needs more shared memory than the {shared_bytes(config, problem)} that are counted"
-    return meeting_fault(compiled, config)
+    tiles = config.order.launched(*config.tiles(problem))
+    how = meeting(config, programs(config, problem, gpu, tiles), tiles)
+    return meeting_fault(compiled, how != "")
 
 
 def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:
@@ -158,7 +163,7 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
     if config.kernel == "sliced":
         return sliced_fault(compiled, config, problem)
     if config.kernel == "weights":
-        return weights_fault(compiled, config, problem)
+        return weights_fault(compiled, config, problem, gpu)
     on_wgmma = problem.dtype not in ("fp32", "fp64") or problem.precision != "ieee"
     uses_wgmma = gpu.capability == 90 and on_wgmma and config.block_m >= 64 and config.num_warps >= 4
     if uses_wgmma and "wgmma.mma_async" not in compiled.assembly:

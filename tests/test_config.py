@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tritonmm import config as legality
 from tritonmm import gpu as gpus
-from tritonmm import l2, orders, sliced, streams
+from tritonmm import l2, orders, sliced
 from tritonmm.autotune.trial import problem_json
 from tritonmm.config import Config, shared_bytes
 from tritonmm.problem import KINDS, Epilogue, Problem
@@ -221,18 +221,20 @@ WEIGHTS = Config("weights", 64, 256, 128, 4, 8, persistent=True, order=orders.Ro
         (WEIGHTS, {"layout": "nn"}, "h200", "layout is nn"),
         (WEIGHTS, {"batch": 2}, "h200", "batch is 2"),
         (WEIGHTS, {"scales": "tensor"}, "h200", "scales are tensor"),
-        (WEIGHTS, {"scales": "1x1", "group": 32}, "h200", "32 elements of K share a scale"),
+        (WEIGHTS, {"scales": "1x1", "group": 32}, "h200", "32 elements of K share a scale, and a step has one or two"),
         (WEIGHTS, {"scales": "1x1", "group": 64}, "h200", "no registers for the operands beside sums of 2 groups"),
         (WEIGHTS, {"b_alignment": 8}, "h200", "b is aligned to 8 bytes"),
         (WEIGHTS, {"k": 0}, "h200", "k is 0"),
-        (WEIGHTS, {"m": 2**20, "n": 2**20}, "h200", "132 programs times 33554432 steps"),
+        (WEIGHTS, {"m": 2**20, "n": 2**20, "k": 2**20}, "h200", "8192 steps of K are too many for 132 programs"),
         (replace(WEIGHTS, split_tail=2), {}, "h200", "split_tail is 2"),
         (replace(WEIGHTS, split_k=2), {}, "h200", "persistent programs have equal shares"),
         (replace(WEIGHTS, split_k=3, persistent=False), {}, "h200", "there are 2 steps"),
         (replace(WEIGHTS, num_stages=1), {}, "h200", "num_stages is 1"),
         (replace(WEIGHTS, num_stages=9), {}, "h200", "shared memory"),
         (replace(WEIGHTS, num_warps=12), {}, "h200", "block_n and num_warps are 256 and 12"),
-        (replace(WEIGHTS, block_k=64), {}, "h200", "128 or 256"),
+        (replace(WEIGHTS, block_k=32), {}, "h200", "16 to 256, and 64 to 256"),
+        (replace(WEIGHTS, block_k=64), {"scales": "1x1"}, "h200", "a step has one or two"),
+        (replace(WEIGHTS, block_m=256, block_n=128), {"scales": "1x1", "k": 2**12}, "h200", "beside sums of 1 groups"),
         (replace(WEIGHTS, block_m=128), {}, "h200", "no registers for the operands"),
         (replace(WEIGHTS, block_n=192, num_warps=12), {"epilogue": Epilogue(c=True)}, "h200", "add C"),
         (replace(WEIGHTS, cluster="m"), {}, "h200", "programs of one CTA"),
@@ -247,8 +249,8 @@ def test_what_the_weights_kernel_cannot_do_says_why(config, fields, gpu, says):
 
 
 @pytest.mark.parametrize("scales", ["", "row", "1x1"])
-@pytest.mark.parametrize("m", [4, 16, 17, 33, 64])
-def test_few_rows_beside_weights_of_a_byte_take_the_kernel_that_streams_them(m, scales):
+@pytest.mark.parametrize("m", [4, 16, 17, 33, 64, 65, 200, 4096])
+def test_rows_beside_weights_of_a_byte_take_the_kernel_that_streams_them(m, scales):
     fields = {"layout": "nt", "b_dtype": "int8", "scales": scales}
     problem = Problem.dense(m, 28672, 4096, **fields)
     found = timed(problem, H200)
@@ -259,7 +261,6 @@ def test_few_rows_beside_weights_of_a_byte_take_the_kernel_that_streams_them(m, 
         (problem, gpus.spec("b200")),
         (Problem.dense(m, 28672, 4096, **fields | {"layout": "nn"}), H200),
         (Problem.dense(m, 28672, 4096, layout="nt"), H200),
-        (Problem.dense(streams.MOST_ROWS + 1, 28672, 4096, **fields), H200),
     ):
         assert "weights" not in {config.kernel for config in timed(other, gpu)}
 

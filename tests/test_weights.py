@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from compile_cases import WEIGHTS
+from compile_cases import ROUNDS, WEIGHTS
 from promises import (
     EVERYTHING,
     assert_adds_before_it_rounds,
@@ -72,6 +72,31 @@ def test_shares_that_cut_tiles_anywhere(blocks, split_k, device):
     for m, n, k in ((50, 4096, 4096), (16, 3000, 2064), (64, 28672, 2048), (33, 1000, 8208), (7, 130, 16384)):
         for scales in ("row", "1x1"):
             assert_right_if_it_fits(dense(m, n, k, scales=scales), config(blocks, split_k=split_k), device)
+
+
+@pytest.mark.parametrize("blocks", ROUNDS, ids=str)
+def test_whole_tiles_come_in_rounds_before_shares(blocks, device):
+    """Two and a half rounds, with and without groups, three, and two tiles more and less."""
+    sms = gpus.of_device(device.index).sms
+    for lines in (5 * sms // 4, 3 * sms // 2, (3 * sms + 2) // 2, (3 * sms - 2) // 2):  # of two tiles
+        for k in (16, 656, 2048):
+            for scales in ("row", "1x1"):
+                problem = dense(blocks[0] + 9, lines * blocks[1] - 8, k, scales=scales)
+                assert_right_if_it_fits(problem, config(blocks, "swizzle-merge:2"), device)
+    problem = dense(blocks[0] + 9, (2 * sms + 1) * blocks[1], 1040)
+    plan = plan_for(problem, config(blocks), device)
+    assert plan.streaming.in_rounds == (blocks[0] < 256)
+    a, b, out = space.operands(problem, device)
+    a.normal_()
+    b.random_(-128, 128)
+    scales = space.scales(problem, device)
+    assert_repeatable(lambda: plan(a, b, torch.empty_like(out), scales=scales))
+
+
+@TILES
+def test_fewer_rows_than_a_block_come_in_boxes(blocks, device):
+    for m in range(1, blocks[0], 13):
+        assert_right_if_it_fits(dense(m, 2 * blocks[1] + 8, 656), config(blocks), device)
 
 
 def test_whole_tiles_ask_for_no_memory_to_meet_in(device):

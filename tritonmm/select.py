@@ -204,9 +204,9 @@ def _is_skinny(problem: Problem) -> bool:
 
 
 def _is_stream(problem: Problem, gpu: Gpu) -> bool:
-    """Whether the weights kernel is worth an estimate: weights of a byte for few rows of activations, on Hopper."""
+    """Whether the weights kernel is worth an estimate: weights of a byte, on Hopper."""
     mixed = problem.element_bytes == 2 and problem.b_element_bytes == 1
-    return mixed and gpu.capability == 90 and 0 < problem.m <= streams.MOST_ROWS and problem.k > 0
+    return mixed and gpu.capability == 90 and problem.m > 0 and problem.k > 0
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,5 +1,6 @@
 """The weights kernel's configs worth trying for a problem, ranked by what limits a stream of weights."""
 
+import math
 from dataclasses import replace
 
 from tritonmm.config import Config
@@ -8,9 +9,6 @@ from tritonmm.orders import RowMajor, SwizzleMerge
 from tritonmm.problem import Problem
 from tritonmm.weights import gathered_cols, groups, meeting, programs, resident, slice_k
 
-MOST_ROWS = 64
-"""Of the activations, where the kernel was timed; more are multiplied where it is asked for by name."""
-
 BLOCKS = {
     # Rows of the activations: (rows of the weights, block_k, num_stages, num_warps). Those of 32 were timed with 24,
     # those of 128 were not.
@@ -18,9 +16,10 @@ BLOCKS = {
     32: ((128, 128, 7, 8), (128, 128, 4, 8), (128, 256, 4, 8), (192, 128, 5, 12), (256, 128, 5, 8)),
     64: ((128, 128, 6, 8), (128, 256, 3, 8), (192, 128, 5, 12), (256, 128, 4, 8)),
     128: ((128, 128, 4, 8), (192, 128, 3, 12)),
+    256: ((128, 64, 4, 8), (128, 128, 2, 8)),
 }
 
-FIXED_US = 1.27
+FIXED_US = 1.0
 """A launch that follows another, the start of its programs and their end."""
 
 STREAM = 0.95
@@ -29,60 +28,74 @@ STREAM = 0.95
 STEP_US = 0.033
 """From step to step of a program, for each of its consumers: barriers."""
 
-SLICE_US = 0.08
+SLICE_US = 0.078
 """From slice to slice of a step: the way from shared memory to the tensor cores."""
 
-BESIDE = 0.39
+BESIDE = 0.45
 """Of both, what two programs of an SM do not hide of each other."""
 
-LATENCY_US = 1.12
+LATENCY_US = 1.3
 """From a stage that is free to its next data."""
 
-CONVERT_US = 8.8e-6
+CONVERT_US = 8.1e-6
 """An SM's time for a weight that it reads and converts."""
 
-MULTIPLY_US = 1.13e-7
+MULTIPLY_US = 1.43e-7
 """An SM's time for a weight and a row of activations that it multiplies."""
 
-SCALE_US = 1.36e-5
+SCALE_US = 1.03e-5
 """An SM's time for a sum of a step that it multiplies by its group's scale."""
 
-PIECE_US = 0.9
-"""A program's way from one tile or part of a tile to the next, while its tensor cores have nothing to do."""
+WRITE_US = 9.4e-5
+"""An SM's time for a sum that it finishes and writes, or leaves as a part."""
 
-FILL = 0.61
+FILL = 1.35
 """What goes by before programs begin with their first steps, in times of the delivery of all of those from memory."""
 
-OVERLAP = 3.3
+TENSOR = 0.95
+"""Of the tensor cores' peak rate, what steps reach where nothing else takes time."""
+
+ISSUE = 21
+"""Columns of sums in whose time the tensor cores take the weights of a product from registers."""
+
+OVERLAP = 3.8
 """The p of the p-norm that adds reading and computing: 1 would be one after the other."""
 
-MEET_US = 1.47
+MEET_US = 2.0
 """A cooperative launch, and the meeting of programs that share a tile and each add up some of it."""
 
-PART_US = 0.38
+PART_US = 0.3
 """The same for each of them."""
 
-GATHER_US = 3.9
+GATHER_US = 4.7
 """The meeting of a tile's parts: they are stored and counted, and the last one reads them."""
 
-PASS_US = 0.72
+PASS_US = 0.55
 """Each pass behind the first in which columns of the parts are added up."""
 
-GATHER_BANDWIDTH = 160e9
+GATHER_BANDWIDTH = 380e9
 """Bytes/s at which the one program that arrives last reads the sums of all parts."""
 
 
 def timed(problem: Problem, gpu: Gpu) -> list[tuple[float, Config]]:
     """Estimated microseconds of candidates, be they legal or not, and them, in ascending order. Deterministic."""
-    sizes = (64, 128) if problem.m > 64 else (1 << (max(16, problem.m) - 1).bit_length(),)
+    sizes = (64, 128, 256) if problem.m > 64 else (1 << (max(16, problem.m) - 1).bit_length(),)
     found = []
     for size, (rows, block_k, stages, warps) in [(each, blocks) for each in sizes for blocks in BLOCKS[each]]:
-        order = SwizzleMerge(8) if problem.m > size else RowMajor()  # whose programs read a panel of weights together
-        config = Config("weights", size, rows, block_k, stages, warps, order=order)
+        config = Config("weights", size, rows, block_k, stages, warps, order=_order(problem, gpu, size, rows))
         if groups(config, problem) > 1:  # with Triton 3.9 up to 30% slower, see h200-weights-7.csv in autotune/results
             continue
         found += [(estimate_us(shared, problem, gpu), shared) for shared in shares(config, problem, gpu)]
     return sorted(found, key=lambda pair: pair[0])
+
+
+def _order(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> RowMajor | SwizzleMerge:
+    """Groups of tiles with the same weights, as many as let a wave read the fewest bytes, all of about one size."""
+    tiles_m = -(-problem.m // block_m)
+    if tiles_m == 1:
+        return RowMajor()
+    tall = math.sqrt(gpu.sms * block_n * problem.b_element_bytes / (block_m * problem.element_bytes))
+    return SwizzleMerge(-(-tiles_m // max(1, round(tiles_m / tall))))
 
 
 def shares(config: Config, problem: Problem, gpu: Gpu) -> list[Config]:
@@ -111,22 +124,31 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     tiles = tiles_m * tiles_n
     steps = -(-p.k // config.block_k)
     count = max(1, programs(config, p, gpu, tiles))
+    how = meeting(config, count, tiles)
     slots = gpu.sms * resident(config, p)
     rounds, running = -(-count // slots), min(count, slots)
     held = -(-running // gpu.sms)  # an SM's programs share its units, and hide latencies
     weights_us = config.block_n * config.block_k * (CONVERT_US + MULTIPLY_US * config.block_m)
     scales_us = groups(config, p) * config.block_n * config.block_m * SCALE_US
-    pieces = -(-tiles // count) + (tiles % count > 0 and count % tiles > 0)  # of a program that cuts two tiles
+    pieces = -(-tiles // count) + (how == "gather" and count % tiles > 0)  # of a program that cuts two tiles
     busy_us = weights_us + scales_us
     way_us = config.num_warps // 4 * STEP_US + config.block_k // slice_k(config, p) * SLICE_US
-    step_us = max(way_us + busy_us, held * (busy_us + BESIDE * way_us), LATENCY_US / (config.num_stages - 1))
+    products = (config.block_m + ISSUE) * config.block_n * config.block_k
+    tensor_us = 2 * products / (TENSOR * gpu.peak["bf16"] / gpu.sms) * 1e6
+    step_us = max(
+        way_us + busy_us, held * (busy_us + BESIDE * way_us), LATENCY_US / (config.num_stages - 1), held * tensor_us
+    )  # fmt: skip
     stage = config.block_k * (config.block_n + min(p.m, config.block_m) * p.element_bytes)
     first_us = FILL * stage * running / gpu.bandwidth * 1e6
-    compute_us = rounds * (first_us + -(-tiles * steps // count) * step_us + pieces * PIECE_US)
-    again = p.operand_bytes("b") * max(0, tiles_m - 1)  # a program is long done with a panel when it needs it again
-    read_us = (p.compulsory_bytes + again) / (STREAM * gpu.bandwidth) * 1e6
+    most = -(-tiles * steps // count) if how else -(-tiles // count) * steps  # steps of a program
+    pieces_us = pieces * config.block_n * min(p.m, config.block_m) * WRITE_US
+    compute_us = rounds * (first_us + most * step_us + pieces_us)
+    tall = config.order.factors[0] if isinstance(config.order, SwizzleMerge) else 1  # tiles that read weights together
+    again = -(-tiles_m // tall) - 1
+    if how == "gather" and min(count, tiles_n) * config.block_n * p.k * p.b_element_bytes > gpu.l2_bytes:
+        again = tiles_m - 1  # programs read other steps of K, and L2 has lost them when it is their turn
+    read_us = (p.compulsory_bytes + again * p.operand_bytes("b")) / (STREAM * gpu.bandwidth) * 1e6
     us = FIXED_US + (read_us**OVERLAP + compute_us**OVERLAP) ** (1 / OVERLAP)
-    how = meeting(config, count, tiles)
     if how == "share":
         us += MEET_US + config.split_k * PART_US
     elif how == "gather":

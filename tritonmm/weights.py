@@ -26,8 +26,8 @@ def reason(config: Tile, problem: Problem, gpu: Gpu) -> str:
         return f"batch is {p.batch}; the weights kernel computes one product"
     if p.scales not in ("", "row", "1x1"):
         return f"scales are {p.scales}; the weights kernel takes those of each row of the weights"
-    if groups(config, p) > 2:
-        return f"block_k is {config.block_k}; {p.group} elements of K share a scale, and a step has at most two"
+    if p.grouped and groups(config, p) not in (1, 2):
+        return f"block_k is {config.block_k}; {p.group} elements of K share a scale, and a step has one or two"
     if config.split_tail != 1:
         return f"split_tail is {config.split_tail}; the weights kernel has equal shares of all tiles"
     steps = -(-p.k // config.block_k)
@@ -40,11 +40,11 @@ def reason(config: Tile, problem: Problem, gpu: Gpu) -> str:
     blocks = config.block_n, config.num_warps
     if blocks not in ((128, 8), (192, 12), (256, 8)):
         return f"block_n and num_warps are {blocks[0]} and {blocks[1]}; 128 and 8, 192 and 12, or 256 and 8 are legal"
-    if config.block_m not in (16, 32, 64, 128) or config.block_k not in (128, 256):
-        return f"block_m and block_k are {config.block_m} and {config.block_k}; 16 to 128, and 128 or 256, are legal"
+    if config.block_m not in (16, 32, 64, 128, 256) or config.block_k not in (64, 128, 256):
+        return f"block_m and block_k are {config.block_m} and {config.block_k}; 16 to 256, and 64 to 256, are legal"
     block = f"a block of {config.block_m}x{config.block_n} leaves no registers"
     sums = config.block_m * _rows(config) // 128  # registers a thread
-    if sums > 64 or sums * (1 + groups(config, p)) > (128 if config.num_warps == 8 else 64):
+    if (sums > 64 and _rows(config) > 64) or sums * (1 + groups(config, p)) > (128 if config.num_warps == 8 else 64):
         scaled = f" beside sums of {groups(config, p)} groups of K" if p.grouped else ""
         return f"{block} for the operands{scaled}; fewer rows or columns do"
     if config.block_n == 192 and config.block_m > 32 and p.epilogue.c:
@@ -72,8 +72,9 @@ def resident(config: Tile, problem: Problem) -> int:
 def slice_k(config: Tile, problem: Problem) -> int:
     """Elements of K that a consumer converts while it multiplies others. Longer slices wait less often, which saves 1
     to 6% (autotune/results/h200-weights-slices.csv), and take registers that only 64 rows of weights of a program alone
-    on its SM leave."""
-    return 64 if resident(config, problem) == 1 and _rows(config) == 64 else 32
+    on its SM leave, beside 128 columns at most."""
+    roomy = resident(config, problem) == 1 and _rows(config) == 64 and config.block_m <= 128
+    return 64 if roomy else 32
 
 
 def piece_cols(config: Tile, problem: Problem) -> int:
@@ -100,22 +101,33 @@ def _rows(config: Tile) -> int:
 
 
 def programs(config: Tile, problem: Problem, gpu: Gpu, tiles: int) -> int:
-    """Programs that share the steps of so many tiles: split_k for each, or persistent ones, as many as the SMs hold."""
+    """Programs that divide so many tiles: split_k for each, or persistent ones, as many as the SMs hold."""
     if not config.persistent:
         return tiles * config.split_k
-    return min(tiles * -(-problem.k // config.block_k), gpu.sms * resident(config, problem))
+    most = tiles * -(-problem.k // config.block_k) if _meets(config) else tiles
+    return min(most, gpu.sms * resident(config, problem))
 
 
 def meeting(config: Tile, programs: int, tiles: int) -> str:
     """How programs that share a tile add it up, `Streaming.meeting`: "share", "gather", or "" where none do."""
     if config.split_k > 1:
         return "share"
-    return "gather" if programs and tiles % programs else ""
+    return "gather" if programs and tiles % programs and _meets(config) else ""
+
+
+def rounds(config: Tile, programs: int, tiles: int) -> int:
+    """Rounds in which each program has a whole tile before its share, which is of one to two rounds' tiles."""
+    return max(0, tiles // programs - 1) if meeting(config, programs, tiles) == "gather" else 0
+
+
+def _meets(config: Tile) -> bool:
+    """Whether persistent programs may share tiles."""
+    return config.block_m <= 128
 
 
 def share(config: Tile, problem: Problem, programs: int, tiles: int) -> tuple[int, int]:
-    """The steps of so many tiles, and the programs that share them, in lowest terms."""
-    steps = tiles * -(-problem.k // config.block_k)
+    """The steps of those of so many tiles that are shared, and the programs that share them, in lowest terms."""
+    steps = (tiles - rounds(config, programs, tiles) * programs) * -(-problem.k // config.block_k)
     common = math.gcd(steps, programs) or 1
     return steps // common, programs // common
 
@@ -126,7 +138,8 @@ def share_reason(config: Tile, problem: Problem, gpu: Gpu, tiles: int) -> str:
     held = gpu.sms * resident(config, problem)
     if config.split_k > 1 and count > held:
         return f"split_k is {config.split_k}; {count} programs wait for each other, and {gpu.name} holds {held}"
-    shared_steps, _ = share(config, problem, count, tiles)
-    if shared_steps * count < 2**31:
+    steps = -(-problem.k // config.block_k)
+    shared_steps, _ = share(config, problem, count, tiles) if meeting(config, count, tiles) else (0, 1)
+    if max(shared_steps * count, -(-tiles // max(count, 1)) * steps) < 2**31:
         return ""
-    return f"{count} programs times {shared_steps} steps of K exceed 2**31 - 1; larger tiles or fewer programs do not"
+    return f"{tiles} tiles of {steps} steps of K are too many for {count} programs, which count them with 32 bits"

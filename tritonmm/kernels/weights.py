@@ -13,7 +13,9 @@ so that loads, conversion and products overlap: a slice of K is converted while 
 Shares. All steps of all tiles lie in one line, tile after tile, and each program takes an equal share of it. With as
 many programs as the SMs hold all stream to the end, however many tiles there are; with one for each tile, or several,
 no share lies in two tiles. A tile that lies in several shares is summed in parts; `weights_output.py` says how they
-meet.
+meet. Where there are two tiles or more for each program, whole ones are dealt in rounds first, so that programs which
+run together have tiles next to each other, whose operands L2 holds; shares are of the one to two rounds that remain.
+Beside 256 rows of activations there are no registers to meet: all tiles are whole, also those of the last round.
 
 Determinism: the parts are added in the order of K, whoever adds them, so results are bitwise the same from run to run.
 
@@ -53,11 +55,12 @@ class Streaming(Static):
     block_r, block_c: rows of the weights and of the activations in a tile; slice_k: elements of K that are converted
     while others are multiplied, all of a step but the first; piece_cols: columns of a consumer's sums that are finished
     and written at a time; meeting: where programs share a tile, "share", each adds up some of it, share_cols columns at
-    a time, or "gather", the last adds it up, gathered_cols at a time; else ""; resident: programs that an SM is to
-    hold; scales: "row", one for each row of weights, "1x1", one for each of the `groups` of a step, 1 or 2, or "";
-    all_groups: those of K, where a step has 2; divisor: a power of two that divides the output's lines; edge, rest,
-    all_rows: of fewer activations than block_c, rows of the boxes in which they come, of the last one, and of all of
-    them, as `edges.py` loads them; or 0.
+    a time, or "gather", the last adds it up, gathered_cols at a time; else ""; in_rounds: whether programs have whole
+    tiles before their shares; resident: programs that an SM is to hold; scales: "row", one for each row of weights,
+    "1x1", one for each of the `groups` of a step, 1 or 2, or ""; all_groups: those of K, where a step has 2; divisor: a
+    power of two that divides the output's lines; edge, rest, all_rows: of fewer activations than block_c, rows of the
+    boxes in which they come, of the last one, and of all of them, as `edges.py` loads them; or 0; shifts: whether the
+    last tile of activations begins earlier, so that all of its rows are there.
     """
 
     block_r: int
@@ -66,6 +69,7 @@ class Streaming(Static):
     slice_k: int
     piece_cols: int
     meeting: str
+    in_rounds: bool
     gathered_cols: int
     share_cols: int
     num_stages: int
@@ -86,6 +90,7 @@ class Streaming(Static):
     edge: int = 0
     rest: int = 0
     all_rows: int = 0
+    shifts: bool = False
 
     ctas = 1  # of a program
     a_policy = None
@@ -165,35 +170,67 @@ class Streaming(Static):
 
 
 @gluon.jit
+def rounds_of(schedule, S: gl.constexpr):
+    """Rounds in which each program has a whole tile before its share."""
+    tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors = schedule
+    if S.in_rounds:
+        return tiles // gl.num_programs(0) - 1
+    else:
+        return 0
+
+
+@gluon.jit
 def begin_of(program, schedule):
-    """The first step of a program's share."""
-    tiles_m, tiles_n, steps, shared_steps, sharers, table, factors = schedule
+    """The first step of a program's share, of the tiles that are shared."""
+    tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors = schedule
     return program * shared_steps // sharers
 
 
 @gluon.jit
+def line_of(schedule, S: gl.constexpr):
+    """Where this program's work begins and ends: as many steps before its share as its whole tiles have, and with it.
+    Where all tiles are whole, there are no shares."""
+    tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors = schedule
+    if S.meeting == "":
+        return gl.to_tensor(0), gl.cdiv(tiles - gl.program_id(0), gl.num_programs(0)) * steps
+    else:
+        begin = begin_of(gl.program_id(0), schedule) - rounds_of(schedule, S) * steps
+        return begin, begin_of(gl.program_id(0) + 1, schedule)
+
+
+@gluon.jit
 def work_at(at, end, schedule, S: gl.constexpr):
-    """The first work from step `at` on of a share that ends at `end`: a tile, the first of its K steps, their end, from
-    one to the next, and where the share goes on.
+    """The first work from step `at` on of a program whose work ends at `end`: a tile, the first of its K steps, their
+    end, from one to the next, and where the work goes on.
 
     Programs that share a tile alone have every so manieth step: at any time they read K next to each other.
     """
-    tiles_m, tiles_n, steps, shared_steps, sharers, table, factors = schedule
+    tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors = schedule
     if S.meeting == "share":
         splits = steps * sharers // shared_steps
         tile = gl.program_id(0) // splits
         return tile, gl.program_id(0) - tile * splits, steps, splits, end
-    else:
+    elif S.meeting == "gather":
         tile = at // steps
         first = at - tile * steps
         last = gl.minimum(steps, first + end - at)
+        if S.in_rounds:
+            rounds = rounds_of(schedule, S)
+            left = begin_of(gl.program_id(0), schedule) - at
+            tile += rounds * gl.num_programs(0)
+            if left > 0:
+                tile = (rounds - left // steps) * gl.num_programs(0) + gl.program_id(0)
+                first = 0
+                last = steps
         return tile, first, last, 1, at + last - first
+    else:
+        return at // steps * gl.num_programs(0) + gl.program_id(0), at - at, steps, 1, at + steps
 
 
 @gluon.jit
 def origin(tile, schedule, S: gl.constexpr):
     """The first row of the weights, and of the activations, of a tile at an index of the order."""
-    tiles_m, tiles_n, steps, shared_steps, sharers, table, factors = schedule
+    tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors = schedule
     ORDER: gl.constexpr = S.order
     ALONG: gl.constexpr = S.along
     m, n = tile_at(tile, tiles_m, tiles_n, table, factors, ORDER, ALONG)
@@ -203,18 +240,24 @@ def origin(tile, schedule, S: gl.constexpr):
 
 
 @gluon.jit
-def load(a_desc, b_desc, edge_desc, ring, schedule, S: gl.constexpr):
+def first_row(col, m, S: gl.constexpr):
+    """The first of the activations that are multiplied for the tile that would begin at `col`."""
+    return gl.minimum(col, m - S.block_c) if S.shifts else col
+
+
+@gluon.jit
+def load(a_desc, b_desc, edge_desc, m, ring, schedule, S: gl.constexpr):
     """The loader: brings both operands of every step of the share into the ring."""
     w_bufs, x_bufs, empty, full = ring
     CONSUMERS: gl.constexpr = S.consumers
-    at = begin_of(gl.program_id(0), schedule)
-    end = begin_of(gl.program_id(0) + 1, schedule)
+    at, end = line_of(schedule, S)
     stage = 0
     phase = 1
     wait_for_previous_grid()
     while at < end:
         tile, first, last, stride, at = work_at(at, end, schedule, S)
         row, col = origin(tile, schedule, S)
+        col = first_row(col, m, S)
         for step in range(first, last, stride):
             k = step * S.block_k
             mbarrier.wait(empty.index(stage), phase)
@@ -314,21 +357,24 @@ def consume_tile(
     at, end, stage, phase, output, terms, ring, schedule, scratch, scales, WHO: gl.constexpr, S: gl.constexpr
 ):  # fmt: skip
     """Consumer WHO's part of the tile at `at`: where the share goes on, and the ring position."""
-    n = output[4]
+    out, stride_om, stride_on, m, n = output
     alpha, beta, bias, c, stride_cm, stride_cn = terms
     tile, first, last, stride, at = work_at(at, end, schedule, S)
     row, col = origin(tile, schedule, S)
     row += WHO * S.rows
+    output = (out, stride_om, stride_on, col, m, n)
+    col = first_row(col, m, S)
     factors = row_factors(row, n, scales, S.ahead, S)
     addends = (alpha, beta, bias, c, stride_cm, stride_cn, factors, scales)
     acc, stage, phase = multiply(ring, stage, phase, first, last, stride, row, n, scales, WHO, S)
     if S.meeting == "share":
         share(acc, tile, row, col, schedule, scratch, output, addends, WHO, S)
     elif S.meeting == "gather":
-        if last - first == schedule[2]:
+        if last - first == schedule[3]:
             write(acc, row, col, output, addends, S)
         else:
-            gather(acc, tile, first, last, row, col, schedule, scratch, output, addends, WHO, S)
+            shared = tile - rounds_of(schedule, S) * gl.num_programs(0)
+            gather(acc, shared, first, last, row, col, schedule, scratch, output, addends, WHO, S)
     else:
         write(acc, row, col, output, addends, S)
     return at, stage, phase
@@ -337,8 +383,7 @@ def consume_tile(
 @gluon.jit
 def consume(output, terms, ring, schedule, scratch, scales, WHO: gl.constexpr, S: gl.constexpr):
     """Consumer WHO: multiplies its rows of every tile in the share, and writes them, or leaves them as a part."""
-    at = begin_of(gl.program_id(0), schedule)
-    end = begin_of(gl.program_id(0) + 1, schedule)
+    at, end = line_of(schedule, S)
     stage = 0
     phase = 0
     wait_for_previous_grid()
@@ -352,23 +397,24 @@ def consume(output, terms, ring, schedule, scratch, scales, WHO: gl.constexpr, S
 
 
 RUNTIME_INTEGERS = [
-    "stride_om", "stride_cm", "stride_cn", "m", "n", "tiles_m", "tiles_n", "steps", "shared_steps",
-    "sharers", "stride_sn", "stride_sk",
+    "stride_om", "stride_cm", "stride_cn", "m", "n", "tiles_m", "tiles_n", "tiles", "steps",
+    "shared_steps", "sharers", "stride_sn", "stride_sk",
 ]  # fmt: skip
 
 
 @gluon.jit(do_not_specialize=RUNTIME_INTEGERS)
 def weights_kernel(
     a_desc, b_desc, out, stride_om, stride_on, alpha, beta, bias, c, stride_cm, stride_cn,
-    m, n, tiles_m, tiles_n, steps, shared_steps, sharers, table, factors, workspace, flags, edge_desc,
+    m, n, tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors, workspace, flags, edge_desc,
     scale_b, stride_sn, stride_sk, S: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """out[m, n] = alpha * sum over k of X[m, k] * W[n, k] * scale + bias[n] + beta * c[m, n], rounded once.
 
     a_desc, b_desc: descriptors of X, in blocks of block_c rows or boxes, and of W, in blocks of a consumer's rows;
-    edge_desc: of X in its last box, where `S` has one. `steps` are the K steps of a tile; `sharers` programs take
-    `shared_steps`, in lowest terms, of all tiles' steps in the order. Grid: as many programs as take all of them, none
-    without a step. scale_b, fp32, is read at its strides along the rows of W and groups of K.
+    edge_desc: of X in its last box, where `S` has one. `steps` are the K steps of one of the
+    `tiles` of the order. Whole ones go to the programs in turn; of those that are shared `sharers` programs take
+    `shared_steps`, in lowest terms. Grid: as many programs as take all tiles, none without a step. scale_b, fp32, is
+    read at its strides along the rows of W and groups of K.
     workspace: two tiles for each program; flags: one, its lower 31 bits zero, for each index and consumer.
     """
     STAGES: gl.constexpr = S.num_stages
@@ -389,7 +435,7 @@ def weights_kernel(
     n = multiple_of(n, S.divisor)
     stride_om = multiple_of(stride_om, S.divisor)
     ring = (w_bufs, x_bufs, empty, full)
-    schedule = (tiles_m, tiles_n, steps, shared_steps, sharers, table, factors)
+    schedule = (tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors)
     scratch = (workspace, flags)
     scales = (scale_b, stride_sn, stride_sk)
     output = (out, stride_om, stride_on, m, n)
@@ -399,7 +445,7 @@ def weights_kernel(
             [
                 (consume, (output, terms, ring, schedule, scratch, scales, 0, S)),
                 (consume, (output, terms, ring, schedule, scratch, scales, 1, S)),
-                (load, (a_desc, b_desc, edge_desc, ring, schedule, S)),
+                (load, (a_desc, b_desc, edge_desc, m, ring, schedule, S)),
             ],
             [4, 1],
             [REGISTERS, 24],
@@ -411,7 +457,7 @@ def weights_kernel(
                 (consume, (output, terms, ring, schedule, scratch, scales, 0, S)),
                 (consume, (output, terms, ring, schedule, scratch, scales, 1, S)),
                 (consume, (output, terms, ring, schedule, scratch, scales, 2, S)),
-                (load, (a_desc, b_desc, edge_desc, ring, schedule, S)),
+                (load, (a_desc, b_desc, edge_desc, m, ring, schedule, S)),
             ],
             [4, 4, 1],
             [REGISTERS, REGISTERS, 24],

@@ -30,14 +30,19 @@ def row_factors(row, n, scales, WITH_SCALES: gl.constexpr, S: gl.constexpr):
 
 @gluon.jit
 def finish_piece(x, row, col, output, addends, S: gl.constexpr):
-    """Finishes sums, [rows, cols], and writes them to the output from its column `row` and its row `col` on."""
-    out, stride_om, stride_on, m, n = output
+    """Finishes sums, [rows, cols], and writes them to the output from its column `row` and its row `col` on.
+
+    Its rows before `first` are another tile's, whose sums may be added up in other parts.
+    """
+    out, stride_om, stride_on, first, m, n = output
     alpha, beta, bias, c, stride_cm, stride_cn, factors, scales = addends
     LAYOUT: gl.constexpr = S.stored
     OUT_DTYPE: gl.constexpr = S.out_dtype
     rows = row + gl.arange(0, S.rows, gl.SliceLayout(1, LAYOUT))
     cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
     inside = (rows < n)[:, None] & (cols < m)[None, :]
+    if S.shifts:
+        inside &= (cols >= first)[None, :]
     if S.scales == "row" and not S.ahead:
         factors = row_factors(row, n, scales, True, S)
     if S.scales != "1x1":
@@ -66,7 +71,7 @@ def write(acc, row, col, output, addends, S: gl.constexpr):
 @gluon.jit
 def program_of(step, schedule):
     """The program whose share a step is in: the last that begins before the next step does."""
-    tiles_m, tiles_n, steps, shared_steps, sharers, table, factors = schedule
+    tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors = schedule
     return ((step + 1) * sharers - 1) // shared_steps
 
 
@@ -92,7 +97,7 @@ def leave(acc, is_first, col, workspace, output, WHO: gl.constexpr, S: gl.conste
     rows = gl.arange(0, S.rows, gl.SliceLayout(1, SUMS))
     cols = gl.arange(0, S.block_c, gl.SliceLayout(0, SUMS))
     mine = sums_of(gl.program_id(0), is_first, workspace, WHO, S)
-    gl.store(mine + cols[None, :] * S.rows + rows[:, None], acc, mask=(col + cols < output[3])[None, :])
+    gl.store(mine + cols[None, :] * S.rows + rows[:, None], acc, mask=(col + cols < output[4])[None, :])
 
 
 @gluon.jit
@@ -108,7 +113,7 @@ def write_columns(
     rows = gl.arange(0, S.rows, gl.SliceLayout(1, LAYOUT))
     cols = at + unhoisted(gl.arange(0, COLS, gl.SliceLayout(0, LAYOUT)))
     offsets = cols[None, :] * S.rows + rows[:, None]
-    inside = (col + cols < output[3])[None, :]
+    inside = (col + cols < output[4])[None, :]
     total = gl.zeros(SHAPE, gl.float32, LAYOUT)
     for base in range(first, last + 1, 4):  # four parts' loads are in flight together
         for j in gl.static_range(4):
@@ -129,7 +134,7 @@ def gather(acc, tile, first, last, row, col, schedule, scratch, output, addends,
     barrier()
     flag = flags + tile * S.consumers + WHO
     before = gl.atomic_add(flag, last - first, sem="acq_rel", scope="gpu")
-    others = schedule[2] - (last - first)
+    others = schedule[3] - (last - first)
     if (before & 0x7FFFFFFF) == others:  # `meet` leaves the top bit in either state
         barrier()
         gl.store(flag, before - others)  # as it was found, for the next launch
@@ -139,8 +144,8 @@ def gather(acc, tile, first, last, row, col, schedule, scratch, output, addends,
 @gluon.jit
 def write_parts(tile, row, col, schedule, workspace, output, addends, WHO: gl.constexpr, S: gl.constexpr):
     """Adds up, finishes and writes the consumer's sums of a tile, whose parts may be of two tiles."""
-    first = program_of(tile * schedule[2], schedule)
-    last = program_of(tile * schedule[2] + schedule[2] - 1, schedule)
+    first = program_of(tile * schedule[3], schedule)
+    last = program_of(tile * schedule[3] + schedule[3] - 1, schedule)
     COLS: gl.constexpr = S.gathered_cols
     for i in gl.static_range(S.block_c // COLS):
         write_columns(first, last, i * COLS, row, col, workspace, output, addends, COLS, WHO, S)
@@ -153,12 +158,12 @@ def share(acc, tile, row, col, schedule, scratch, output, addends, WHO: gl.const
     The wait cannot deadlock: the grid is cooperative, and no program has more than one part.
     """
     workspace, flags = scratch
-    tiles_m, tiles_n, steps, shared_steps, sharers, table, factors = schedule
+    tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors = schedule
     COLS: gl.constexpr = S.share_cols
     splits = steps * sharers // shared_steps
     part = gl.program_id(0) - tile * splits
     leave(acc, True, col, workspace, output, WHO, S)
     meet(flags + tile * S.consumers + WHO, part, splits)
     first = tile * splits
-    for at in range(part * COLS, gl.minimum(S.block_c, output[3] - col), splits * COLS):
+    for at in range(part * COLS, gl.minimum(S.block_c, output[4] - col), splits * COLS):
         write_columns(first, first + splits - 1, at, row, col, workspace, output, addends, COLS, WHO, S)
