@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tritonmm.config import Config
-from tritonmm.kernels import hopper, weights, weights_output
+from tritonmm.kernels import hopper, weights_shares
 from tritonmm.problem import Problem
-from tritonmm.weights import share
+from tritonmm.weights import meeting, rounds, share
 
 TILING = SimpleNamespace(split=True, order="row-major")
 
@@ -72,33 +72,63 @@ def test_neighbours_have_the_same_part_of_neighbouring_tiles(monkeypatch, progra
     ]
 
 
-@given(st.integers(1, 200), st.integers(1, 200), st.integers(1, 400))
-def test_shares_of_weights_cover_every_step_once(tiles, steps, programs):
-    programs = min(programs, tiles * steps)
-    shares = list(itertools.pairwise(begins_of(tiles, steps, programs)))
-    assert {end - begin for begin, end in shares} <= {tiles * steps // programs, -(-tiles * steps // programs)}
+@given(st.integers(1, 150), st.integers(1, 20), st.integers(1, 40), st.sampled_from([64, 256]))
+def test_persistent_programs_of_weights_have_every_step_once(monkeypatch, tiles, steps, programs, block_m):
+    config = Config("weights", block_m, persistent=True)
+    programs = min(programs, tiles * steps if block_m == 64 else tiles)
+    lists, schedule = weights_work(config, tiles, steps, programs, monkeypatch)
+    done = Counter((tile, k) for items in lists for tile, first, end, by in items for k in range(first, end, by))
+    assert done == Counter({(tile, k): 1 for tile in range(tiles) for k in range(steps)})
+    cut = meeting(config, programs, tiles) == "gather"
+    first_shared = rounds(config, programs, tiles) * programs if cut else tiles
     slots = set()
-    for program, (begin, end) in enumerate(shares):
-        for tile in range(begin // steps, -(-end // steps)):
-            if end < (tile + 1) * steps or begin > tile * steps:  # a part
-                is_first = begin <= tile * steps
-                assert (program, is_first) not in slots, "two parts of a program at one place"
-                slots.add((program, is_first))
+    for program, items in enumerate(lists):
+        assert items, "a program has nothing to do"
+        for tile, first, end, _ in items:
+            if end - first < steps:
+                assert tile >= first_shared, "a tile of a round is cut"
+                assert (program, first == 0) not in slots, "two parts of a program at one place"
+                slots.add((program, first == 0))
+                for step in (first, end - 1):
+                    at = (tile - first_shared) * steps + step
+                    assert weights_shares.program_of.fn(at, schedule) == program
+    whole = [tile for items in itertools.zip_longest(*lists) for tile, *_ in filter(None, items)]
+    assert whole[:first_shared] == list(range(first_shared)), "programs that run together have tiles far apart"
 
 
-@given(st.integers(1, 200), st.integers(1, 200), st.integers(1, 200))
-def test_programs_of_one_tile_have_shares_of_that_alone(tiles, steps, split):
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 12))
+def test_programs_of_one_tile_of_weights_have_its_steps_in_turn(monkeypatch, tiles, steps, split):
     split = min(split, steps)
-    begins = begins_of(tiles, steps, tiles * split)
-    assert begins[::split] == list(range(0, tiles * steps + 1, steps))
+    lists, _ = weights_work(Config("weights", 64, split_k=split), tiles, steps, tiles * split, monkeypatch)
+    assert lists == [[(tile, part if split > 1 else 0, steps, split)] for tile in range(tiles) for part in range(split)]
 
 
-def begins_of(tiles, steps, programs):
-    """Where the programs' shares begin, and the last one ends."""
-    schedule = (0, 0, steps, *share(Config(block_k=64), Problem(1, 1, 64 * steps), programs, tiles), None, ())
-    begins = [weights.begin_of.fn(program, schedule) for program in range(programs + 1)]
-    assert begins == sorted(set(begins)), "a program has nothing to do"
-    assert (begins[0], begins[-1]) == (0, tiles * steps)
-    for program, (begin, end) in enumerate(itertools.pairwise(begins)):
-        assert {weights_output.program_of.fn(step, schedule) for step in (begin, end - 1)} == {program}
-    return begins
+def weights_work(config, tiles, steps, programs, monkeypatch):
+    """Each program's items in its order, (tile, its first K step, their end, the step), and the schedule."""
+    problem = Problem(1, 1, config.block_k * steps)
+    schedule = (0, 0, tiles, steps, *share(config, problem, programs, tiles), None, ())
+    how = meeting(config, programs, tiles)
+    streaming = SimpleNamespace(meeting=how, in_rounds=rounds(config, programs, tiles) > 0)
+    with monkeypatch.context() as patch:
+        for name in ("rounds_of", "begin_of"):
+            patch.setattr(weights_shares, name, getattr(weights_shares, name).fn)
+        lists = []
+        for program in range(programs):
+            patch.setattr(weights_shares, "gl", language(program, programs))
+            at, end = weights_shares.line_of.fn(schedule, streaming)
+            items = []
+            while at < end:
+                *item, at = weights_shares.work_at.fn(at, end, schedule, streaming)
+                items.append(tuple(item))
+            lists.append(items)
+    return lists, schedule
+
+
+def language(program, programs):
+    return SimpleNamespace(
+        program_id=lambda axis: program,
+        num_programs=lambda axis: programs,
+        minimum=min,
+        cdiv=lambda x, y: -(-x // y),
+        to_tensor=int,
+    )

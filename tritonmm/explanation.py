@@ -84,8 +84,8 @@ def _why(problem: Problem, gpu: Gpu, choice: Choice) -> str:
     tiles = tiles_m * tiles_n * problem.batch
     waves = f"{tiles * config.ctas * config.split_k / gpu.sms:.2f} waves"
     if config.kernel == "weights":
-        shares = "equal shares" if config.persistent else "programs"
-        waves = f"{weights.programs(config, problem, gpu, tiles)} {shares}"
+        kind = "persistent programs" if config.persistent else "programs"
+        waves = f"{weights.programs(config, problem, gpu, tiles)} {kind}"
     said = [f"{choice.origin}: {tiles} tiles, {waves} on {gpu.sms} SMs"]
     if config.split_tail > 1:
         said.append(f"the last {config.split_tiles(problem, gpu)[0]} tiles split along K by {config.split_tail}")

@@ -10,8 +10,7 @@ from tritonmm.problem import Problem
 from tritonmm.weights import gathered_cols, groups, meeting, programs, resident, slice_k
 
 BLOCKS = {
-    # Rows of the activations: (rows of the weights, block_k, num_stages, num_warps). Those of 32 were timed with 24,
-    # those of 128 were not.
+    # Rows of the activations: (rows of the weights, block_k, num_stages, num_warps). Those of 32 were timed with 24.
     16: ((128, 128, 4, 8), (128, 256, 2, 8), (128, 256, 4, 8)),
     32: ((128, 128, 7, 8), (128, 128, 4, 8), (128, 256, 4, 8), (192, 128, 5, 12), (256, 128, 5, 8)),
     64: ((128, 128, 6, 8), (128, 256, 3, 8), (192, 128, 5, 12), (256, 128, 4, 8)),
@@ -25,55 +24,55 @@ FIXED_US = 1.0
 STREAM = 0.95
 """Of the bandwidth of device memory, what all programs together reach where nothing else takes time."""
 
-STEP_US = 0.033
+STEP_US = 0.045
 """From step to step of a program, for each of its consumers: barriers."""
 
-SLICE_US = 0.078
+SLICE_US = 0.076
 """From slice to slice of a step: the way from shared memory to the tensor cores."""
 
-BESIDE = 0.45
+BESIDE = 0.48
 """Of both, what two programs of an SM do not hide of each other."""
 
 LATENCY_US = 1.3
 """From a stage that is free to its next data."""
 
-CONVERT_US = 8.1e-6
+CONVERT_US = 7.6e-6
 """An SM's time for a weight that it reads and converts."""
 
-MULTIPLY_US = 1.43e-7
+MULTIPLY_US = 1.44e-7
 """An SM's time for a weight and a row of activations that it multiplies."""
 
-SCALE_US = 1.03e-5
+SCALE_US = 9.2e-6
 """An SM's time for a sum of a step that it multiplies by its group's scale."""
 
-WRITE_US = 9.4e-5
+WRITE_US = 1.0e-4
 """An SM's time for a sum that it finishes and writes, or leaves as a part."""
 
-FILL = 1.35
+FILL = 1.07
 """What goes by before programs begin with their first steps, in times of the delivery of all of those from memory."""
 
 TENSOR = 0.95
 """Of the tensor cores' peak rate, what steps reach where nothing else takes time."""
 
-ISSUE = 21
+ISSUE = 22
 """Columns of sums in whose time the tensor cores take the weights of a product from registers."""
 
-OVERLAP = 3.8
+OVERLAP = 4.0
 """The p of the p-norm that adds reading and computing: 1 would be one after the other."""
 
-MEET_US = 2.0
+MEET_US = 2.2
 """A cooperative launch, and the meeting of programs that share a tile and each add up some of it."""
 
-PART_US = 0.3
+PART_US = 0.27
 """The same for each of them."""
 
 GATHER_US = 4.7
 """The meeting of a tile's parts: they are stored and counted, and the last one reads them."""
 
-PASS_US = 0.55
+PASS_US = 0.63
 """Each pass behind the first in which columns of the parts are added up."""
 
-GATHER_BANDWIDTH = 380e9
+GATHER_BANDWIDTH = 415e9
 """Bytes/s at which the one program that arrives last reads the sums of all parts."""
 
 
@@ -83,8 +82,6 @@ def timed(problem: Problem, gpu: Gpu) -> list[tuple[float, Config]]:
     found = []
     for size, (rows, block_k, stages, warps) in [(each, blocks) for each in sizes for blocks in BLOCKS[each]]:
         config = Config("weights", size, rows, block_k, stages, warps, order=_order(problem, gpu, size, rows))
-        if groups(config, problem) > 1:  # with Triton 3.9 up to 30% slower, see h200-weights-7.csv in autotune/results
-            continue
         found += [(estimate_us(shared, problem, gpu), shared) for shared in shares(config, problem, gpu)]
     return sorted(found, key=lambda pair: pair[0])
 
@@ -114,10 +111,10 @@ def shares(config: Config, problem: Problem, gpu: Gpu) -> list[Config]:
 def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     """A launch, what reading and computing take beside each other, and the gathering of parts.
 
-    Constants are fits to an H200 (burst, 2026-11-23), 756 times of bf16 by int8 with 16 to 64 rows in
-    autotune/results/h200-weights-7.csv, Triton 3.6.0 and 3.9.0, all but those of two groups in a step: those within 35%
-    of a product's best are off by 5% (root mean square); what they choose there takes 0.9% longer than the best
-    (geometric mean), at most 8%. More programs than the SMs hold were not timed.
+    Constants are fits to an H200 (burst, 2026-11-23), 2,984 times of bf16 by int8 with 16 to 4096 rows, Triton 3.6.0
+    and 3.9.0 (h200-weights-7.csv and -8.csv in autotune/results): those within 35% of a product's best are off by 4.8%
+    (root mean square); what they choose there takes 0.7% longer than the best (geometric mean), at most 9%. More
+    programs than the SMs hold were timed with more than 64 rows.
     """
     p = problem
     tiles_m, tiles_n = config.tiles(p)

@@ -29,10 +29,10 @@ def reason(config: Tile, problem: Problem, gpu: Gpu) -> str:
     if p.grouped and groups(config, p) not in (1, 2):
         return f"block_k is {config.block_k}; {p.group} elements of K share a scale, and a step has one or two"
     if config.split_tail != 1:
-        return f"split_tail is {config.split_tail}; the weights kernel has equal shares of all tiles"
+        return f"split_tail is {config.split_tail}; the weights kernel splits all of its last tiles, or none"
     steps = -(-p.k // config.block_k)
     if config.persistent and config.split_k > 1:
-        return f"split_k is {config.split_k}; persistent programs have equal shares of all tiles"
+        return f"split_k is {config.split_k}; persistent programs have equal shares, or whole tiles"
     if config.split_k > max(steps, 1):
         return f"split_k is {config.split_k}; there are {steps} steps of K"
     if config.num_stages < 2:
@@ -47,8 +47,8 @@ def reason(config: Tile, problem: Problem, gpu: Gpu) -> str:
     if (sums > 64 and _rows(config) > 64) or sums * (1 + groups(config, p)) > (128 if config.num_warps == 8 else 64):
         scaled = f" beside sums of {groups(config, p)} groups of K" if p.grouped else ""
         return f"{block} for the operands{scaled}; fewer rows or columns do"
-    if config.block_n == 192 and config.block_m > 32 and p.epilogue.c:
-        return f"{block} to add C; 128 and 256 columns do"
+    if config.block_n == 192 and config.block_m > 32 and (p.epilogue.c or (p.grouped and config.persistent)):
+        return f"{block} to {'add C' if p.epilogue.c else 'gather sums of groups'}; 128 and 256 columns do"
     return ""
 
 
@@ -60,7 +60,13 @@ def groups(config: Tile, problem: Problem) -> int:
 def shared_bytes(config: Tile, problem: Problem) -> int:
     """Shared memory of one program: the ring, and a piece of each consumer's sums that changes layout."""
     stage = (config.block_m * problem.element_bytes + config.block_n) * config.block_k
-    return config.num_stages * stage + config.num_warps // 4 * 8192 + 1024  # barriers and alignment
+    stage += groups(config, problem) * config.block_n * 4
+    return config.num_stages * stage + config.num_warps // 4 * _piece_bytes(config, problem) + 1024  # and barriers
+
+
+def _piece_bytes(config: Tile, problem: Problem) -> int:
+    """Shared memory for a piece: beside the scales of groups three consumers have half as much."""
+    return 4096 if problem.grouped and config.num_warps == 12 else 8192
 
 
 def resident(config: Tile, problem: Problem) -> int:
@@ -78,9 +84,9 @@ def slice_k(config: Tile, problem: Problem) -> int:
 
 
 def piece_cols(config: Tile, problem: Problem) -> int:
-    """Columns of a consumer's sums that are finished and written at a time: 16 elements a thread, 8 of two programs
-    that share an SM's registers."""
-    return min(config.block_m, 2048 // _rows(config) // resident(config, problem))
+    """Columns of a consumer's sums that are finished and written at a time: 16 elements a thread, or 8, as two programs
+    that share an SM's registers have."""
+    return min(config.block_m, _piece_bytes(config, problem) // 4 // _rows(config) // resident(config, problem))
 
 
 def gathered_cols(config: Tile, problem: Problem) -> int:

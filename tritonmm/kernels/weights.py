@@ -1,35 +1,35 @@
-"""Weight-only products of few rows on Hopper (sm_90): weights of a byte stream through TMA, and wgmma multiplies them.
+"""Weight-only products on Hopper (sm_90): weights of a byte stream through TMA, and wgmma multiplies them.
 
 What is computed is W @ X^T: the weights W [n, k], of int8 or fp8, are the tall side of the tensor cores, and the
 activations X [m, k] the other. The warps of a program are specialised:
 
-    loader       one warp; fills a ring of `num_stages` steps of K of both operands by TMA
+    loader       one warp; fills a ring of `num_stages` steps of K of both operands by TMA, and with the scales of
+                 their groups, if they have any, by cp.async
     consumers    2 or 3 warpgroups; each reads its own rows of the weights from shared memory straight into the
                  registers that wgmma takes its first operand from, converts them there, and multiplies them by X
 
 so that loads, conversion and products overlap: a slice of K is converted while the one before it is multiplied.
 `ring.py` says why the ring neither overwrites what is read nor waits for ever.
 
-Shares. All steps of all tiles lie in one line, tile after tile, and each program takes an equal share of it. With as
-many programs as the SMs hold all stream to the end, however many tiles there are; with one for each tile, or several,
-no share lies in two tiles. A tile that lies in several shares is summed in parts; `weights_output.py` says how they
-meet. Where there are two tiles or more for each program, whole ones are dealt in rounds first, so that programs which
-run together have tiles next to each other, whose operands L2 holds; shares are of the one to two rounds that remain.
-Beside 256 rows of activations there are no registers to meet: all tiles are whole, also those of the last round.
+Programs have whole tiles, shares of them, or both: `weights_shares.py`. A tile that lies in several shares is summed in
+parts; `weights_output.py` says how they meet.
 
 Determinism: the parts are added in the order of K, whoever adds them, so results are bitwise the same from run to run.
 
-Measured on an H200 (burst, Triton 3.6.0, 2026-11-23, autotune/results/h200-weights-7.csv; int8 weights of 28672 x 4096,
+Measured on an H200 (burst, Triton 3.6.0, 2026-11-23, autotune/results/h200-weights-9.csv; int8 weights of 28672 x 4096,
 8192 x 28672 and 4096 x 4096, geometric means of what is chosen): with 16, 33 and 64 rows of activations and scales of
-rows, it is 1.70, 1.65 and 1.54 times as fast as torch's product of bf16 weights, with scales of groups 1.58, 1.47 and
-1.38. 64 rows by 28672 x 4096 take 36 us in 112 whole tiles, 45 in 132 equal shares of them, whose parts meet at the end
-(h200-weights-6.csv); at the 4.3 TB/s of a copy the weights alone take 27.
+rows, it is 1.74, 1.71 and 1.55 times as fast as torch's product of bf16 weights, with scales of groups 1.71, 1.52 and
+1.43. 64 rows by 28672 x 4096 take 36 us in 112 whole tiles, 45 in 132 equal shares of them, whose parts meet at the end
+(h200-weights-6.csv); at the 4.3 TB/s of a copy the weights alone take 27. 2048 rows take .97 times as fast as torch's,
+with groups .72: a step of 256 columns then takes what its wgmma takes alone, as cuBLAS's do, and a tile 1.1 us longer
+than cuBLAS's to be written (2048 x 8448 by 1024 to 16384, h200-weights-k.csv).
 """
 
 from dataclasses import dataclass
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
@@ -39,13 +39,20 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from tritonmm.kernels import edges
 from tritonmm.kernels.dequantize import dequantized, unit
-from tritonmm.kernels.gluon_api import barrier, let_next_grid_start, tma_load, wait_for_previous_grid
-from tritonmm.kernels.order import tile_at
+from tritonmm.kernels.gluon_api import (
+    barrier,
+    copy_async,
+    keep_order,
+    let_next_grid_start,
+    tma_load,
+    wait_for_previous_grid,
+)
 from tritonmm.kernels.promoted import computed
 from tritonmm.kernels.ring import next_use, operand, release
 from tritonmm.kernels.static import Static
 from tritonmm.kernels.tile import multiple_of
 from tritonmm.kernels.weights_output import gather, row_factors, share, write
+from tritonmm.kernels.weights_shares import first_row, line_of, origin, rounds_of, work_at
 
 
 @dataclass(frozen=True)
@@ -164,91 +171,34 @@ class Streaming(Static):
         return 65_536 // (32 * self.resident * (4 * self.consumers + 4)) // 8 * 8
 
     @property
+    def loader_registers(self):
+        """Registers of a loader's thread: it has addresses of scales, or few."""
+        return 48 if self.groups else 24
+
+    @property
     def consumer_registers(self):
-        """Registers of a consumer's thread once the loader has given up all but 24 of its own."""
-        return (self.registers * (self.consumers + 1) - 24) // self.consumers // 8 * 8
+        """Registers of a consumer's thread once the loader has given up all but its own, a multiple of 8."""
+        return (self.registers * (self.consumers + 1) - self.loader_registers) // self.consumers // 8 * 8
+
+    @property
+    def fills(self):
+        """Arrivals that fill a stage, beside TMA's bytes: the loader's expect, and each thread's copies of scales."""
+        return 33 if self.groups else 1
+
+    @property
+    def scale_layout(self):
+        """Of scales that the loader copies."""
+        return gl.BlockedLayout([1], [32], [1], [0])
+
+    @property
+    def scale_shared(self):
+        return gl.SwizzledSharedLayout(1, 1, 1, [0])
 
 
 @gluon.jit
-def rounds_of(schedule, S: gl.constexpr):
-    """Rounds in which each program has a whole tile before its share."""
-    tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors = schedule
-    if S.in_rounds:
-        return tiles // gl.num_programs(0) - 1
-    else:
-        return 0
-
-
-@gluon.jit
-def begin_of(program, schedule):
-    """The first step of a program's share, of the tiles that are shared."""
-    tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors = schedule
-    return program * shared_steps // sharers
-
-
-@gluon.jit
-def line_of(schedule, S: gl.constexpr):
-    """Where this program's work begins and ends: as many steps before its share as its whole tiles have, and with it.
-    Where all tiles are whole, there are no shares."""
-    tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors = schedule
-    if S.meeting == "":
-        return gl.to_tensor(0), gl.cdiv(tiles - gl.program_id(0), gl.num_programs(0)) * steps
-    else:
-        begin = begin_of(gl.program_id(0), schedule) - rounds_of(schedule, S) * steps
-        return begin, begin_of(gl.program_id(0) + 1, schedule)
-
-
-@gluon.jit
-def work_at(at, end, schedule, S: gl.constexpr):
-    """The first work from step `at` on of a program whose work ends at `end`: a tile, the first of its K steps, their
-    end, from one to the next, and where the work goes on.
-
-    Programs that share a tile alone have every so manieth step: at any time they read K next to each other.
-    """
-    tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors = schedule
-    if S.meeting == "share":
-        splits = steps * sharers // shared_steps
-        tile = gl.program_id(0) // splits
-        return tile, gl.program_id(0) - tile * splits, steps, splits, end
-    elif S.meeting == "gather":
-        tile = at // steps
-        first = at - tile * steps
-        last = gl.minimum(steps, first + end - at)
-        if S.in_rounds:
-            rounds = rounds_of(schedule, S)
-            left = begin_of(gl.program_id(0), schedule) - at
-            tile += rounds * gl.num_programs(0)
-            if left > 0:
-                tile = (rounds - left // steps) * gl.num_programs(0) + gl.program_id(0)
-                first = 0
-                last = steps
-        return tile, first, last, 1, at + last - first
-    else:
-        return at // steps * gl.num_programs(0) + gl.program_id(0), at - at, steps, 1, at + steps
-
-
-@gluon.jit
-def origin(tile, schedule, S: gl.constexpr):
-    """The first row of the weights, and of the activations, of a tile at an index of the order."""
-    tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors = schedule
-    ORDER: gl.constexpr = S.order
-    ALONG: gl.constexpr = S.along
-    m, n = tile_at(tile, tiles_m, tiles_n, table, factors, ORDER, ALONG)
-    if ORDER == "split-merge":  # far overflow would wrap around to rows of the output
-        m, n = gl.minimum(m, tiles_m), gl.minimum(n, tiles_n)
-    return n * S.block_r, m * S.block_c
-
-
-@gluon.jit
-def first_row(col, m, S: gl.constexpr):
-    """The first of the activations that are multiplied for the tile that would begin at `col`."""
-    return gl.minimum(col, m - S.block_c) if S.shifts else col
-
-
-@gluon.jit
-def load(a_desc, b_desc, edge_desc, m, ring, schedule, S: gl.constexpr):
+def load(a_desc, b_desc, edge_desc, m, n, ring, schedule, scales, S: gl.constexpr):
     """The loader: brings both operands of every step of the share into the ring."""
-    w_bufs, x_bufs, empty, full = ring
+    w_bufs, x_bufs, scale_bufs, empty, full = ring
     CONSUMERS: gl.constexpr = S.consumers
     at, end = line_of(schedule, S)
     stage = 0
@@ -269,6 +219,8 @@ def load(a_desc, b_desc, edge_desc, m, ring, schedule, S: gl.constexpr):
                 edges.load(a_desc, edge_desc, 0, col, 1, k, bar, x_bufs.index(stage), S)
             else:
                 tma_load(a_desc, [0, col, k], bar, x_bufs.index(stage), None)
+            if S.groups:
+                fetch_scales(stage, step, row, n, scales, ring, S)
             stage, phase = next_use(stage, phase, S.num_stages)
 
 
@@ -280,32 +232,52 @@ def converted(w, J: gl.constexpr, S: gl.constexpr):
 
 
 @gluon.jit
-def factors_at(step, row, n, scales, S: gl.constexpr):
-    """The scales that the rows of a consumer have for the groups of a step, for weights in their units."""
-    UNIT: gl.constexpr = unit(S.w_dtype, S.dtype)
-    GROUPS: gl.constexpr = S.groups
-    SUMS: gl.constexpr = S.sums
+def fetch_scales(stage, step, row, n, scales, ring, S: gl.constexpr):
+    """The loader starts to copy the scales of a step's groups into a stage of the ring.
+
+    `full` counts each of its threads once the thread's copies are there.
+    """
+    w_bufs, x_bufs, scale_bufs, empty, full = ring
     scale_b, stride_sn, stride_sk = scales
-    rows = gl.minimum(row + gl.arange(0, S.rows, gl.SliceLayout(1, SUMS)), n - 1)  # what lies beyond is not written
-    at = scale_b + rows.to(gl.int64) * stride_sn
-    if GROUPS == 1:
-        return (gl.load(at + step.to(gl.int64) * stride_sk) * UNIT,)
-    else:
-        first, second = 2 * step, gl.minimum(2 * step + 1, S.all_groups - 1)
-        of_second = gl.load(at + second.to(gl.int64) * stride_sk)
-        of_second = gl.where(first < second, of_second, 0.0)  # the last step may have one group
-        return gl.load(at + first.to(gl.int64) * stride_sk) * UNIT, of_second * UNIT
+    GROUPS: gl.constexpr = S.groups
+    CONSUMERS: gl.constexpr = S.consumers
+    LAYOUT: gl.constexpr = S.scale_layout
+    for who in gl.static_range(CONSUMERS):
+        rows = gl.minimum(row + who * S.rows + gl.arange(0, S.rows, LAYOUT), n - 1)  # what lies beyond is not written
+        for i in gl.static_range(GROUPS):
+            group = step if GROUPS == 1 else gl.minimum(step * GROUPS + i, S.all_groups - 1)
+            at = scale_b + group.to(gl.int64) * stride_sk + rows.to(gl.int64) * stride_sn
+            copy_async(scale_bufs.index((stage * CONSUMERS + who) * GROUPS + i), at)
+    async_copy.mbarrier_arrive(full.index(stage), increment_count=False)
 
 
 @gluon.jit
-def multiply(ring, stage, phase, first, last, stride, row, n, scales, WHO: gl.constexpr, S: gl.constexpr):
+def step_factors(stage, step, scale_bufs, WHO: gl.constexpr, S: gl.constexpr):
+    """The scales that the rows of a consumer have for the groups of a step, for weights in their units.
+
+    They are asked for behind wgmma, which is to be issued first: shared memory answers late while it reads operands.
+    """
+    UNIT: gl.constexpr = unit(S.w_dtype, S.dtype)
+    GROUPS: gl.constexpr = S.groups
+    LAYOUT: gl.constexpr = gl.SliceLayout(1, S.sums)
+    keep_order()
+    first = (stage * S.consumers + WHO) * GROUPS
+    factors = (scale_bufs.index(first).load(LAYOUT) * UNIT,)
+    if GROUPS == 2:  # the last step may have one group
+        of_second = scale_bufs.index(first + 1).load(LAYOUT) * UNIT
+        factors += (gl.where(2 * step + 1 < S.all_groups, of_second, 0.0),)
+    return factors
+
+
+@gluon.jit
+def multiply(ring, stage, phase, first, last, stride, WHO: gl.constexpr, S: gl.constexpr):
     """The consumer's sums over every `stride` steps from `first` to `last`, and the ring position after them.
 
     A slice is converted while the one before it is multiplied, also the first one of the next step: but only converted,
     since ptxas has no registers for operands that are multiplied from one round of the loop into the next. Of a step's
     groups each is scaled while the next is multiplied.
     """
-    w_bufs, x_bufs, empty, full = ring
+    w_bufs, x_bufs, scale_bufs, empty, full = ring
     SUMS: gl.constexpr = S.sums
     TILE: gl.constexpr = [S.rows, S.block_c]
     SLICES: gl.constexpr = S.slices
@@ -314,15 +286,11 @@ def multiply(ring, stage, phase, first, last, stride, row, n, scales, WHO: gl.co
     acc = gl.zeros(TILE, gl.float32, SUMS)
     before = gl.zeros(TILE, gl.float32, SUMS)
     total = gl.zeros(TILE, gl.float32, SUMS)
-    if GROUPS:
-        factors = factors_at(first, row, n, scales, S)
     mbarrier.wait(full.index(stage), phase)
     a = converted(operand(w_bufs.index(stage * S.consumers + WHO), False), 0, S)
     for step in range(first, last, stride):
         w = operand(w_bufs.index(stage * S.consumers + WHO), False)
         x = operand(x_bufs.index(stage), False)
-        if GROUPS:
-            ahead = factors_at(gl.minimum(step + stride, last - 1), row, n, scales, S)
         for j in gl.static_range(SLICES):
             b = x.slice(j * S.slice_k, S.slice_k, 1).permute((1, 0))
             if GROUPS == 2 and j == OF_GROUP:
@@ -330,6 +298,8 @@ def multiply(ring, stage, phase, first, last, stride, row, n, scales, WHO: gl.co
             acc = warpgroup_mma(
                 a, b, acc, is_async=True, use_acc=j % OF_GROUP > 0 if GROUPS else (step > first) | (j > 0)
             )  # fmt: skip
+            if j == 0 and GROUPS:
+                factors = step_factors(stage, step, scale_bufs, WHO, S)
             if j > 0 and GROUPS == 2:
                 acc, before = warpgroup_mma_wait(1, (acc, before))
                 if j == OF_GROUP:
@@ -346,7 +316,6 @@ def multiply(ring, stage, phase, first, last, stride, row, n, scales, WHO: gl.co
         release(empty, stage, True, S)
         if GROUPS:
             total = computed(total + acc * factors[GROUPS - 1][:, None])
-            factors = ahead
         if GROUPS == 2:
             acc, before = before, acc
     return total if GROUPS else acc, stage, phase
@@ -366,7 +335,7 @@ def consume_tile(
     col = first_row(col, m, S)
     factors = row_factors(row, n, scales, S.ahead, S)
     addends = (alpha, beta, bias, c, stride_cm, stride_cn, factors, scales)
-    acc, stage, phase = multiply(ring, stage, phase, first, last, stride, row, n, scales, WHO, S)
+    acc, stage, phase = multiply(ring, stage, phase, first, last, stride, WHO, S)
     if S.meeting == "share":
         share(acc, tile, row, col, schedule, scratch, output, addends, WHO, S)
     elif S.meeting == "gather":
@@ -420,21 +389,26 @@ def weights_kernel(
     STAGES: gl.constexpr = S.num_stages
     CONSUMERS: gl.constexpr = S.consumers
     REGISTERS: gl.constexpr = S.consumer_registers
+    LOADER: gl.constexpr = S.loader_registers
     W_SHARED: gl.constexpr = S.w_shared
     X_SHARED: gl.constexpr = S.x_shared
     BARRIERS: gl.constexpr = mbarrier.MBarrierLayout()
     w_bufs = gl.allocate_shared_memory(S.w_dtype, [STAGES * CONSUMERS] + S.w_block, W_SHARED)
     x_bufs = gl.allocate_shared_memory(S.dtype, [STAGES] + S.x_block, X_SHARED)
+    scale_bufs = ()
+    if S.groups:
+        FLAT: gl.constexpr = S.scale_shared
+        scale_bufs = gl.allocate_shared_memory(gl.float32, [STAGES * CONSUMERS * S.groups, S.rows], FLAT)
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIERS)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIERS)
     for i in gl.static_range(STAGES):
         mbarrier.init(empty.index(i), count=CONSUMERS)
-        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(full.index(i), count=S.fills)
     fence_async_shared()
     let_next_grid_start()
     n = multiple_of(n, S.divisor)
     stride_om = multiple_of(stride_om, S.divisor)
-    ring = (w_bufs, x_bufs, empty, full)
+    ring = (w_bufs, x_bufs, scale_bufs, empty, full)
     schedule = (tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors)
     scratch = (workspace, flags)
     scales = (scale_b, stride_sn, stride_sk)
@@ -445,10 +419,10 @@ def weights_kernel(
             [
                 (consume, (output, terms, ring, schedule, scratch, scales, 0, S)),
                 (consume, (output, terms, ring, schedule, scratch, scales, 1, S)),
-                (load, (a_desc, b_desc, edge_desc, m, ring, schedule, S)),
+                (load, (a_desc, b_desc, edge_desc, m, n, ring, schedule, scales, S)),
             ],
             [4, 1],
-            [REGISTERS, 24],
+            [REGISTERS, LOADER],
         )
     else:
         gl.static_assert(CONSUMERS == 3, "2 or 3 consumers")
@@ -457,8 +431,8 @@ def weights_kernel(
                 (consume, (output, terms, ring, schedule, scratch, scales, 0, S)),
                 (consume, (output, terms, ring, schedule, scratch, scales, 1, S)),
                 (consume, (output, terms, ring, schedule, scratch, scales, 2, S)),
-                (load, (a_desc, b_desc, edge_desc, m, ring, schedule, S)),
+                (load, (a_desc, b_desc, edge_desc, m, n, ring, schedule, scales, S)),
             ],
             [4, 4, 1],
-            [REGISTERS, REGISTERS, 24],
+            [REGISTERS, REGISTERS, LOADER],
         )

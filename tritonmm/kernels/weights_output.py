@@ -13,6 +13,7 @@ from tritonmm.kernels.dequantize import unit
 from tritonmm.kernels.epilogue import split_columns
 from tritonmm.kernels.gluon_api import barrier
 from tritonmm.kernels.split import meet
+from tritonmm.kernels.weights_shares import program_of
 
 
 @gluon.jit
@@ -66,13 +67,6 @@ def write(acc, row, col, output, addends, S: gl.constexpr):
     pieces = split_columns(acc, PIECES, 1)
     for i in gl.static_range(PIECES):
         finish_piece(gl.convert_layout(pieces[i], LAYOUT), row, col + i * S.piece_cols, output, addends, S)
-
-
-@gluon.jit
-def program_of(step, schedule):
-    """The program whose share a step is in: the last that begins before the next step does."""
-    tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors = schedule
-    return ((step + 1) * sharers - 1) // shared_steps
 
 
 @gluon.jit
