@@ -196,6 +196,26 @@ class Streaming(Static):
 
 
 @gluon.jit
+def fetch_scales(stage, step, row, n, scales, ring, S: gl.constexpr):
+    """The loader starts to copy the scales of a step's groups into a stage of the ring.
+
+    `full` counts each of its threads once the thread's copies are there.
+    """
+    w_bufs, x_bufs, scale_bufs, empty, full = ring
+    scale_b, stride_sn, stride_sk = scales
+    GROUPS: gl.constexpr = S.groups
+    CONSUMERS: gl.constexpr = S.consumers
+    LAYOUT: gl.constexpr = S.scale_layout
+    for who in gl.static_range(CONSUMERS):
+        rows = gl.minimum(row + who * S.rows + gl.arange(0, S.rows, LAYOUT), n - 1)  # what lies beyond is not written
+        for i in gl.static_range(GROUPS):
+            group = step if GROUPS == 1 else gl.minimum(step * GROUPS + i, S.all_groups - 1)
+            at = scale_b + group.to(gl.int64) * stride_sk + rows.to(gl.int64) * stride_sn
+            copy_async(scale_bufs.index((stage * CONSUMERS + who) * GROUPS + i), at)
+    async_copy.mbarrier_arrive(full.index(stage), increment_count=False)
+
+
+@gluon.jit
 def load(a_desc, b_desc, edge_desc, m, n, ring, schedule, scales, S: gl.constexpr):
     """The loader: brings both operands of every step of the share into the ring."""
     w_bufs, x_bufs, scale_bufs, empty, full = ring
@@ -229,26 +249,6 @@ def converted(w, J: gl.constexpr, S: gl.constexpr):
     """Slice J of a consumer's weights of a step, as wgmma takes it from registers."""
     READ: gl.constexpr = S.read
     return dequantized(w.slice(J * S.slice_k, S.slice_k, 1).load(READ), S.dtype, False)
-
-
-@gluon.jit
-def fetch_scales(stage, step, row, n, scales, ring, S: gl.constexpr):
-    """The loader starts to copy the scales of a step's groups into a stage of the ring.
-
-    `full` counts each of its threads once the thread's copies are there.
-    """
-    w_bufs, x_bufs, scale_bufs, empty, full = ring
-    scale_b, stride_sn, stride_sk = scales
-    GROUPS: gl.constexpr = S.groups
-    CONSUMERS: gl.constexpr = S.consumers
-    LAYOUT: gl.constexpr = S.scale_layout
-    for who in gl.static_range(CONSUMERS):
-        rows = gl.minimum(row + who * S.rows + gl.arange(0, S.rows, LAYOUT), n - 1)  # what lies beyond is not written
-        for i in gl.static_range(GROUPS):
-            group = step if GROUPS == 1 else gl.minimum(step * GROUPS + i, S.all_groups - 1)
-            at = scale_b + group.to(gl.int64) * stride_sk + rows.to(gl.int64) * stride_sn
-            copy_async(scale_bufs.index((stage * CONSUMERS + who) * GROUPS + i), at)
-    async_copy.mbarrier_arrive(full.index(stage), increment_count=False)
 
 
 @gluon.jit
