@@ -131,7 +131,7 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     busy_us = weights_us + scales_us
     way_us = config.num_warps // 4 * STEP_US + config.block_k // slice_k(config, p) * SLICE_US
     products = (config.block_m + ISSUE) * config.block_n * config.block_k
-    tensor_us = 2 * products / (TENSOR * gpu.peak["bf16"] / gpu.sms) * 1e6
+    tensor_us = 2 * products / (TENSOR * gpu.rate(p.dtype) / gpu.sms) * 1e6
     step_us = max(
         way_us + busy_us, held * (busy_us + BESIDE * way_us), LATENCY_US / (config.num_stages - 1), held * tensor_us
     )  # fmt: skip

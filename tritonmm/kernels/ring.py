@@ -25,6 +25,35 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from tritonmm.kernels import cluster
+from tritonmm.kernels.static import Static
+
+
+class Ringed(Static):
+    """What is static about a kernel whose loader fills a ring for several consumers.
+
+    It says how many `consumers` there are, whether the ring brings scales of groups of K (`grouped`), and which
+    `registers` a thread has at launch and keeps as the loader's (`loader_registers`).
+    """
+
+    @property
+    def fills(self):
+        """Arrivals that fill a stage, beside TMA's bytes: the loader's expect, and each thread's copies of scales."""
+        return 33 if self.grouped else 1
+
+    @property
+    def consumer_registers(self):
+        """Registers of a consumer's thread once the loader has given up all but its own, a multiple of 8."""
+        return (self.registers * (self.consumers + 1) - self.loader_registers) // self.consumers // 8 * 8
+
+    @property
+    def scale_layout(self):
+        """Of scales that the loader copies."""
+        return gl.BlockedLayout([1], [32], [1], [0])
+
+    @property
+    def flat_shared(self):
+        """Of scales, and of what an usher tells."""
+        return gl.SwizzledSharedLayout(1, 1, 1, [0])
 
 
 @gluon.jit

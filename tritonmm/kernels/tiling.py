@@ -15,11 +15,11 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from tritonmm.kernels.gluon_api import policy
-from tritonmm.kernels.static import Static
+from tritonmm.kernels.ring import Ringed
 
 
 @dataclass(frozen=True)
-class Tiling(Static):
+class Tiling(Ringed):
     """Everything static about one kernel: a single compile-time argument.
 
     consumers_m, consumers_n: consumer warpgroups along the rows and the columns of the tile.
@@ -184,11 +184,6 @@ class Tiling(Static):
         return self.consumers * 4 * self.ctas if self.cluster else self.consumers
 
     @property
-    def fills(self):
-        """Arrivals that fill a stage, beside TMA's bytes: the loader's expect, and each thread's copies of scales."""
-        return 33 if self.grouped else 1
-
-    @property
     def panel(self):
         """Elements of K in the 128 bytes that TMA swizzles."""
         return 1024 // self.dtype.primitive_bitwidth
@@ -255,11 +250,6 @@ class Tiling(Static):
         return 40 if self.grouped else 24
 
     @property
-    def consumer_registers(self):
-        """Registers of a consumer's thread once the loader has given up all but its own, a multiple of 8."""
-        return (self.registers * (self.consumers + 1) - self.loader_registers) // self.consumers // 8 * 8
-
-    @property
     def acc_layouts(self):
         dealt = self.dealt(2, m=0, n=1)
         deep = 256 // self.dtype.primitive_bitwidth  # a wgmma multiplies 32 bytes of K
@@ -294,16 +284,6 @@ class Tiling(Static):
     def grouped(self):
         """Whether each step of K has scales of its own."""
         return "x" in self.scales
-
-    @property
-    def scale_layout(self):
-        """Of scales that the loader copies."""
-        return gl.BlockedLayout([1], [32], [1], [0])
-
-    @property
-    def flat_shared(self):
-        """Of scales, and of what an usher tells."""
-        return gl.SwizzledSharedLayout(1, 1, 1, [0])
 
     @property
     def scaled_rows(self):

@@ -20,7 +20,7 @@ Measured on an H200 (burst, Triton 3.6.0, 2026-11-23, autotune/results/h200-weig
 8192 x 28672 and 4096 x 4096, geometric means of what is chosen): with 16, 33 and 64 rows of activations and scales of
 rows, it is 1.74, 1.71 and 1.55 times as fast as torch's product of bf16 weights, with scales of groups 1.71, 1.52 and
 1.43. 64 rows by 28672 x 4096 take 36 us in 112 whole tiles, 45 in 132 equal shares of them, whose parts meet at the end
-(h200-weights-6.csv); at the 4.3 TB/s of a copy the weights alone take 27. 2048 rows take .97 times as fast as torch's,
+(h200-weights-6.csv); at the 4.3 TB/s of a copy the weights alone take 27. 2048 rows are .97 times as fast as torch's,
 with groups .72: a step of 256 columns then takes what its wgmma takes alone, as cuBLAS's do, and a tile 1.1 us longer
 than cuBLAS's to be written (2048 x 8448 by 1024 to 16384, h200-weights-k.csv).
 """
@@ -48,15 +48,14 @@ from tritonmm.kernels.gluon_api import (
     wait_for_previous_grid,
 )
 from tritonmm.kernels.promoted import computed
-from tritonmm.kernels.ring import next_use, operand, release
-from tritonmm.kernels.static import Static
+from tritonmm.kernels.ring import Ringed, next_use, operand, release
 from tritonmm.kernels.tile import multiple_of
 from tritonmm.kernels.weights_output import gather, row_factors, share, write
 from tritonmm.kernels.weights_shares import first_row, line_of, origin, rounds_of, work_at
 
 
 @dataclass(frozen=True)
-class Streaming(Static):
+class Streaming(Ringed):
     """Everything static about one kernel: a single compile-time argument.
 
     block_r, block_c: rows of the weights and of the activations in a tile; slice_k: elements of K that are converted
@@ -173,26 +172,12 @@ class Streaming(Static):
     @property
     def loader_registers(self):
         """Registers of a loader's thread: it has addresses of scales, or few."""
-        return 48 if self.groups else 24
+        return 48 if self.grouped else 24
 
     @property
-    def consumer_registers(self):
-        """Registers of a consumer's thread once the loader has given up all but its own, a multiple of 8."""
-        return (self.registers * (self.consumers + 1) - self.loader_registers) // self.consumers // 8 * 8
-
-    @property
-    def fills(self):
-        """Arrivals that fill a stage, beside TMA's bytes: the loader's expect, and each thread's copies of scales."""
-        return 33 if self.groups else 1
-
-    @property
-    def scale_layout(self):
-        """Of scales that the loader copies."""
-        return gl.BlockedLayout([1], [32], [1], [0])
-
-    @property
-    def scale_shared(self):
-        return gl.SwizzledSharedLayout(1, 1, 1, [0])
+    def grouped(self):
+        """Whether each step of K has scales of its own."""
+        return self.groups > 0
 
 
 @gluon.jit
@@ -380,11 +365,11 @@ def weights_kernel(
     """out[m, n] = alpha * sum over k of X[m, k] * W[n, k] * scale + bias[n] + beta * c[m, n], rounded once.
 
     a_desc, b_desc: descriptors of X, in blocks of block_c rows or boxes, and of W, in blocks of a consumer's rows;
-    edge_desc: of X in its last box, where `S` has one. `steps` are the K steps of one of the
-    `tiles` of the order. Whole ones go to the programs in turn; of those that are shared `sharers` programs take
-    `shared_steps`, in lowest terms. Grid: as many programs as take all tiles, none without a step. scale_b, fp32, is
-    read at its strides along the rows of W and groups of K.
-    workspace: two tiles for each program; flags: one, its lower 31 bits zero, for each index and consumer.
+    edge_desc: of X in its last box, where `S` has one. `steps` are the K steps of one of the `tiles` of the order.
+    Whole ones go to the programs in turn; of those that are shared `sharers` programs take `shared_steps`, in lowest
+    terms. Grid: as many programs as take all tiles, none without a step. scale_b, fp32, is read at its strides along
+    the rows of W and groups of K. workspace: two tiles for each program that gathers parts, one for each that adds up
+    a share; flags: one, its lower 31 bits zero, for each index and consumer.
     """
     STAGES: gl.constexpr = S.num_stages
     CONSUMERS: gl.constexpr = S.consumers
@@ -397,7 +382,7 @@ def weights_kernel(
     x_bufs = gl.allocate_shared_memory(S.dtype, [STAGES] + S.x_block, X_SHARED)
     scale_bufs = ()
     if S.groups:
-        FLAT: gl.constexpr = S.scale_shared
+        FLAT: gl.constexpr = S.flat_shared
         scale_bufs = gl.allocate_shared_memory(gl.float32, [STAGES * CONSUMERS * S.groups, S.rows], FLAT)
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIERS)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIERS)
