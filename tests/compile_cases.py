@@ -313,6 +313,7 @@ WEIGHTS = {
     # (block_m, block_n, block_k, num_stages, num_warps): those that are chosen from, and what else is legal
     *((block_m, *rest) for block_m, blocks in streams.BLOCKS.items() for rest in blocks),
     (16, 192, 128, 6, 12), (16, 256, 128, 5, 8), (64, 128, 256, 3, 8), (128, 128, 128, 4, 8),
+    (136, 128, 64, 7, 8),
 }  # fmt: skip
 ROUNDS = ((64, 256, 128, 4, 8), (128, 128, 128, 4, 8), (128, 192, 128, 3, 12), (256, 128, 64, 4, 8))
 
@@ -340,13 +341,8 @@ def weights_cases():
             config = Config("weights", *blocks, persistent=True, order=orders.SwizzleMerge(8))
             if config.fits(problem, h200):
                 yield h200, problem, config
-    for m, blocks in (
-        (5, (16, 128, 256, 4, 8)), (20, (32, 128, 128, 4, 8)), (33, (64, 192, 128, 5, 12)), (90, (128, 128, 128, 4, 8)),
-        (70, (128, 192, 128, 3, 12)), (129, (256, 128, 64, 4, 8)), (190, (256, 128, 128, 2, 8)),
-    ):  # fmt: skip
-        problem = Problem.dense(m, 4096, 4096, layout="nt", **KINDS["bf16-int8-row"])
-        yield h200, problem, Config("weights", *blocks, persistent=True, order=orders.RowMajor())
-    for blocks in ((16, 128, 128, 4, 8), (32, 192, 128, 5, 12), (64, 128, 128, 6, 8)):  # two groups in a step of 128
+    two_groups = (16, 128, 128, 4, 8), (32, 192, 128, 5, 12), (64, 128, 128, 6, 8), (80, 128, 128, 5, 8)  # in a step
+    for blocks in two_groups:
         problem = Problem.dense(blocks[0], 4096, 4096, layout="nt", b_dtype="int8", scales="1x1")
         yield h200, replace(problem, group=64), Config("weights", *blocks, persistent=True, order=orders.RowMajor())
     for order in ("split-merge:8", "swizzle-merge:16,8@n", "hilbert"):

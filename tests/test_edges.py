@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tritonmm import gpu as gpus
-from tritonmm import orders
+from tritonmm import orders, streams, weights
 from tritonmm.config import HAS_CLUSTERS, Config
 from tritonmm.plan import bind
 from tritonmm.problem import Epilogue, Problem
@@ -140,17 +140,13 @@ def test_a_stage_expects_the_bytes_that_its_buffers_hold(block_m, block_n, warps
     assert tiling.cta_cols % tiling.cta_piece_cols == 0
 
 
-@pytest.mark.parametrize("block_m", [16, 32, 64, 128, 256])
-def test_few_activations_come_in_two_boxes_at_most(block_m):
-    for m in range(1, 2 * block_m):
+def test_tiles_of_weights_hold_few_more_activations_than_there_are():
+    for m in range(1, 257):
+        block_m = min(rows for rows in weights.ROWS if rows >= m)
+        assert block_m < max(4 * m / 3, m + 8)
         problem = Problem.dense(m, 4096, 4096, layout="nt", b_dtype="int8", scales="row")
         streaming = plan_of(problem, Config("weights", block_m, 128, 128, 2, 8, persistent=True)).streaming
-        asked = streaming.all_rows or block_m
-        if streaming.all_rows:
-            assert streaming.x_box == [1, streaming.edge, 64]
-            assert asked == streaming.edge + streaming.rest < block_m
-            assert streaming.rest < streaming.edge
-            assert m <= asked < m + max(8, (streaming.rest or streaming.edge // 2) // 2)  # 7 more, or half of a box
-        if m < block_m:  # of each box less than half its rows are not there, of the first none
-            assert asked < max(4 * m / 3, m + 8)
-        assert streaming.stage_bytes == (128 + 2 * asked) * 128
+        assert sum(streaming.strips) == block_m
+        assert all(strip.bit_count() == 1 for strip in streaming.strips)
+        assert streaming.stage_bytes == (128 + 2 * block_m) * 128
+        assert block_m in {config.block_m for _, config in streams.timed(problem, gpus.spec("h200"))}

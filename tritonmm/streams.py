@@ -7,14 +7,25 @@ from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.orders import RowMajor, SwizzleMerge
 from tritonmm.problem import Problem
-from tritonmm.weights import gathered_cols, groups, meeting, programs, resident, slice_k
+from tritonmm.weights import ROWS, gathered_cols, groups, meeting, programs, resident, slice_k
 
 BLOCKS = {
-    # Rows of the activations: (rows of the weights, block_k, num_stages, num_warps). Those of 32 were timed with 24.
+    # Rows of the activations: (rows of the weights, block_k, num_stages, num_warps).
+    8: ((128, 256, 2, 8), (128, 256, 4, 8)),
     16: ((128, 128, 4, 8), (128, 256, 2, 8), (128, 256, 4, 8)),
+    24: ((128, 128, 7, 8), (128, 128, 4, 8), (256, 128, 5, 8)),
     32: ((128, 128, 7, 8), (128, 128, 4, 8), (128, 256, 4, 8), (192, 128, 5, 12), (256, 128, 5, 8)),
+    40: ((128, 128, 7, 8), (256, 128, 5, 8)),
+    48: ((128, 128, 7, 8), (256, 128, 4, 8)),
     64: ((128, 128, 6, 8), (128, 256, 3, 8), (192, 128, 5, 12), (256, 128, 4, 8)),
+    72: ((128, 128, 6, 8),),
+    80: ((128, 128, 5, 8),),
+    96: ((128, 128, 5, 8),),
     128: ((128, 128, 4, 8), (192, 128, 3, 12)),
+    136: ((128, 128, 4, 8),),
+    144: ((128, 128, 4, 8),),
+    160: ((128, 128, 3, 8),),
+    192: ((128, 128, 3, 8),),
     256: ((128, 64, 4, 8), (128, 128, 2, 8)),
 }
 
@@ -78,12 +89,19 @@ GATHER_BANDWIDTH = 415e9
 
 def timed(problem: Problem, gpu: Gpu) -> list[tuple[float, Config]]:
     """Estimated microseconds of candidates, be they legal or not, and them, in ascending order. Deterministic."""
-    sizes = (64, 128, 256) if problem.m > 64 else (1 << (max(16, problem.m) - 1).bit_length(),)
     found = []
-    for size, (rows, block_k, stages, warps) in [(each, blocks) for each in sizes for blocks in BLOCKS[each]]:
-        config = Config("weights", size, rows, block_k, stages, warps, order=_order(problem, gpu, size, rows))
-        found += [(estimate_us(shared, problem, gpu), shared) for shared in shares(config, problem, gpu)]
+    for block_m in _sizes(problem.m):
+        for block_n, *rest in BLOCKS[block_m]:
+            config = Config("weights", block_m, block_n, *rest, order=_order(problem, gpu, block_m, block_n))
+            found += [(estimate_us(shared, problem, gpu), shared) for shared in shares(config, problem, gpu)]
     return sorted(found, key=lambda pair: pair[0])
+
+
+def _sizes(m: int) -> list[int]:
+    """Rows of tiles worth trying for so many: those that hold all of them or an equal part, and powers of two."""
+    tiles = -(-m // 256)
+    least = [next(rows for rows in ROWS if rows * count >= m) for count in (tiles, tiles + 1)]
+    return sorted({*least, *(rows for rows in (64, 128, 256) if rows < m)}) if m > 64 else least[:1]
 
 
 def _order(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> RowMajor | SwizzleMerge:
@@ -112,9 +130,9 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     """A launch, what reading and computing take beside each other, and the gathering of parts.
 
     Constants are fits to an H200 (burst, 2026-11-23), 2,984 times of bf16 by int8 with 16 to 4096 rows, Triton 3.6.0
-    and 3.9.0 (h200-weights-7.csv and -8.csv in autotune/results): those within 35% of a product's best are off by 4.8%
-    (root mean square); what they choose there takes 0.7% longer than the best (geometric mean), at most 9%. More
-    programs than the SMs hold were timed with more than 64 rows.
+    and 3.9.0 (h200-weights-7.csv and -8.csv in autotune/results); two strips, in -11.csv, were none of them. Those
+    within 35% of a product's best are off by 4.9% (root mean square); what they choose there takes 0.3% longer than the
+    best (geometric mean), at most 6%. More programs than the SMs hold were timed with more than 64 rows.
     """
     p = problem
     tiles_m, tiles_n = config.tiles(p)

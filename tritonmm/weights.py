@@ -9,6 +9,9 @@ from tritonmm.problem import FP8, HALF, Problem
 Tile = Any
 """A `Config`, whose module asks this one."""
 
+ROWS = (8, 16, 24, 32, 40, 48, 64, 72, 80, 96, 128, 136, 144, 160, 192, 256)
+"""Of the activations in a tile: powers of two, as tensors in registers have, and sums of two of them."""
+
 
 def reason(config: Tile, problem: Problem, gpu: Gpu) -> str:
     """Why a config is not legal, or "".
@@ -40,16 +43,30 @@ def reason(config: Tile, problem: Problem, gpu: Gpu) -> str:
     blocks = config.block_n, config.num_warps
     if blocks not in ((128, 8), (192, 12), (256, 8)):
         return f"block_n and num_warps are {blocks[0]} and {blocks[1]}; 128 and 8, 192 and 12, or 256 and 8 are legal"
-    if config.block_m not in (16, 32, 64, 128, 256) or config.block_k not in (64, 128, 256):
-        return f"block_m and block_k are {config.block_m} and {config.block_k}; 16 to 256, and 64 to 256, are legal"
+    if config.block_m not in ROWS:
+        return f"block_m is {config.block_m}; {', '.join(map(str, ROWS))} are legal"
+    if config.block_k not in (64, 128, 256):
+        return f"block_k is {config.block_k}; 64, 128 and 256 are legal"
+    wide = config.num_warps == 12 or config.block_k > 128 or (p.grouped and _rows(config) > 64)
+    if wide and len(strips(config)) > 1:
+        legal = f"8 warps, steps of 128{' and 128 columns' if p.grouped else ''} leave registers for that"
+        return f"block_m is {config.block_m}, {' and '.join(map(str, strips(config)))}; {legal}"
     block = f"a block of {config.block_m}x{config.block_n} leaves no registers"
     sums = config.block_m * _rows(config) // 128  # registers a thread
-    if (sums > 64 and _rows(config) > 64) or sums * (1 + groups(config, p)) > (128 if config.num_warps == 8 else 64):
-        scaled = f" beside sums of {groups(config, p)} groups of K" if p.grouped else ""
-        return f"{block} for the operands{scaled}; fewer rows or columns do"
+    scaled = groups(config, p) * (sums + len(strips(config)) * _rows(config) // 32)  # those of groups, and their scales
+    most = 68 if config.num_warps == 12 else 148 if p.epilogue.bias or p.epilogue.c else 164
+    if (sums > 64 and _rows(config) > 64) or sums + scaled > most:
+        beside = f" beside sums of {groups(config, p)} groups of K" if p.grouped else ""
+        return f"{block} for the operands{beside}; fewer rows or columns do"
     if config.block_n == 192 and config.block_m > 32 and (p.epilogue.c or (p.grouped and config.persistent)):
         return f"{block} to {'add C' if p.epilogue.c else 'gather sums of groups'}; 128 and 256 columns do"
     return ""
+
+
+def strips(config: Tile) -> tuple[int, ...]:
+    """The powers of two that add up to block_m, the larger one first: columns of sums of their own."""
+    first = 1 << (config.block_m.bit_length() - 1)
+    return (first, config.block_m - first) if config.block_m > first else (first,)
 
 
 def groups(config: Tile, problem: Problem) -> int:
@@ -72,6 +89,8 @@ def _piece_bytes(config: Tile, problem: Problem) -> int:
 def resident(config: Tile, problem: Problem) -> int:
     """Programs that an SM holds, at most 2: of sm_90's 228 KiB, one is the system's for each."""
     small = config.block_n == 128 and config.block_m <= 32  # of others half of an SM's registers are too few
+    if problem.grouped and (len(strips(config)) > 1 or (problem.epilogue.c and groups(config, problem) > 1)):
+        small = False  # or their sums and scales take more
     return 2 if small and 2 * (shared_bytes(config, problem) + 1024) <= 228 * 1024 else 1
 
 
@@ -96,9 +115,9 @@ def gathered_cols(config: Tile, problem: Problem) -> int:
 
 
 def share_cols(config: Tile, problem: Problem) -> int:
-    """Columns that each of a tile's programs adds up at a time: its share, in powers of two."""
+    """Columns that each of a tile's programs adds up at a time: its share, in powers of two that divide the tile's."""
     share = -(-config.block_m // config.split_k)
-    return min(piece_cols(config, problem), max(8, 1 << (share - 1).bit_length()))
+    return min(piece_cols(config, problem), max(8, 1 << (share - 1).bit_length()), strips(config)[-1])
 
 
 def _rows(config: Tile) -> int:
@@ -127,8 +146,8 @@ def rounds(config: Tile, programs: int, tiles: int) -> int:
 
 
 def _meets(config: Tile) -> bool:
-    """Whether persistent programs may share tiles."""
-    return config.block_m <= 128
+    """Whether persistent programs may share tiles, which takes registers."""
+    return config.block_m <= 128 and len(strips(config)) == 1
 
 
 def share(config: Tile, problem: Problem, programs: int, tiles: int) -> tuple[int, int]:

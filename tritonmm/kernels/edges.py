@@ -18,8 +18,6 @@ What the buffer's other rows hold is multiplied too, whatever it is: a row of A 
 alone, which is not written. A box is as wide as a panel that TMA swizzles, 128 bytes of K; rests and boxes are for
 operands whose K is contiguous, with steps that fill such panels.
 
-The weights kernel loads few activations like a rest behind boxes.
-
 How many boxes matters. Eight for 128 rows would be more than the loader issues in the time of a step: 139x4096x4096
 took 24.6 us with them, with four 17.5 us (128 x 64 tiles, autotune/results/h200-edges-2.csv). Instructions that are
 predicated off count, too: 100x7168x8192 took 38.5 us in tiles of 128 x 64 where each box was asked for if it had rows,

@@ -123,3 +123,9 @@ else:
     def tma_store(desc, at, buf, POLICY: gl.constexpr):
         """Copies `buf` into the block of `desc` at coordinates `at`; coordinates outside are not written."""
         _store(desc, at, buf)
+
+
+@gluon.jit
+def unhoisted(x):
+    """x, int32, computed where it is used: LLVM would hold what follows from it in registers all through the loop."""
+    return gl.inline_asm_elementwise("// $0", "=r,0", [x], gl.int32, is_pure=False, pack=1)

@@ -347,7 +347,7 @@ def gemm(
     a_desc, b_desc, out_desc, out, stride_ob, stride_om, stride_on,
     alpha, beta, bias, c, stride_cb, stride_cm, stride_cn,
     m, n, items, whole, splits, launched, tiles_m, tiles_n, steps, table, factors, workspace, flags,
-    b_desc_1, edge_desc, scale_a, stride_sam, stride_sak, scale_b, stride_sbn, stride_sbk,
+    b_desc_1, a_desc_1, scale_a, stride_sam, stride_sak, scale_b, stride_sbn, stride_sbk,
     TILING: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """out[b, m, n] = alpha * sum over k of A * B + bias[n] + beta * c[b, m, n], rounded once.
@@ -413,7 +413,7 @@ def gemm(
         gl.warp_specialize(
             [
                 (consume, (output, addends, ring, schedule, scratch, seating, 0, TILING)),
-                (load, (a_desc, b_descs, edge_desc, ring, schedule, m, n, scales, seating, TILING)),
+                (load, (a_desc, b_descs, a_desc_1, ring, schedule, m, n, scales, seating, TILING)),
                 (usher, (flags, own, seating[1])),
             ],
             [1, 1],
@@ -423,7 +423,7 @@ def gemm(
         gl.warp_specialize(
             [
                 (consume, (output, addends, ring, schedule, scratch, seating, 0, TILING)),
-                (load, (a_desc, b_descs, edge_desc, ring, schedule, m, n, scales, seating, TILING)),
+                (load, (a_desc, b_descs, a_desc_1, ring, schedule, m, n, scales, seating, TILING)),
             ],
             [1],
             [LOADER],
@@ -433,7 +433,7 @@ def gemm(
             [
                 (consume, (output, addends, ring, schedule, scratch, seating, 0, TILING)),
                 (consume, (output, addends, ring, schedule, scratch, seating, 1, TILING)),
-                (load, (a_desc, b_descs, edge_desc, ring, schedule, m, n, scales, seating, TILING)),
+                (load, (a_desc, b_descs, a_desc_1, ring, schedule, m, n, scales, seating, TILING)),
             ],
             [4, 1],
             [REGISTERS, LOADER],
@@ -445,7 +445,7 @@ def gemm(
                 (consume, (output, addends, ring, schedule, scratch, seating, 0, TILING)),
                 (consume, (output, addends, ring, schedule, scratch, seating, 1, TILING)),
                 (consume, (output, addends, ring, schedule, scratch, seating, 2, TILING)),
-                (load, (a_desc, b_descs, edge_desc, ring, schedule, m, n, scales, seating, TILING)),
+                (load, (a_desc, b_descs, a_desc_1, ring, schedule, m, n, scales, seating, TILING)),
             ],
             [4, 4, 1],
             [REGISTERS, REGISTERS, LOADER],

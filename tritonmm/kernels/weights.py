@@ -11,18 +11,23 @@ activations X [m, k] the other. The warps of a program are specialised:
 so that loads, conversion and products overlap: a slice of K is converted while the one before it is multiplied.
 `ring.py` says why the ring neither overwrites what is read nor waits for ever.
 
+TMA fills what lies outside of a tensor with zeros, and takes longer for it than for reading, so tiles are to have few
+more activations than there are. Tensors have powers of two: a tile has one or two strips of X, 64 and 8 for 72 rows,
+with descriptors, buffers and sums of their own. Both are multiplied by the same slice in registers, and the second one
+costs what its rows do: of the time in which wgmma takes its first operand from there it shows nothing.
+
 Programs have whole tiles, shares of them, or both: `weights_shares.py`. A tile that lies in several shares is summed in
 parts; `weights_output.py` says how they meet.
 
 Determinism: the parts are added in the order of K, whoever adds them, so results are bitwise the same from run to run.
 
-Measured on an H200 (burst, Triton 3.6.0, 2026-11-23, autotune/results/h200-weights-9.csv; int8 weights of 28672 x 4096,
-8192 x 28672 and 4096 x 4096, geometric means of what is chosen): with 16, 33 and 64 rows of activations and scales of
-rows, it is 1.74, 1.71 and 1.55 times as fast as torch's product of bf16 weights, with scales of groups 1.71, 1.52 and
-1.43. 64 rows by 28672 x 4096 take 36 us in 112 whole tiles, 45 in 132 equal shares of them, whose parts meet at the end
-(h200-weights-6.csv); at the 4.3 TB/s of a copy the weights alone take 27. 2048 rows are .97 times as fast as torch's,
-with groups .72: a step of 256 columns then takes what its wgmma takes alone, as cuBLAS's do, and a tile 1.1 us longer
-than cuBLAS's to be written (2048 x 8448 by 1024 to 16384, h200-weights-k.csv).
+Measured on an H200 (burst, Triton 3.6.0, 2026-11-23, h200-weights-9.csv and -11.csv in autotune/results; int8 weights
+of 28672 x 4096, 8192 x 28672 and 4096 x 4096, geometric means of what is chosen): with 16, 33, 64 and 129 rows of
+activations and scales of rows, it is 1.74, 1.68, 1.55 and 1.06 times as fast as torch's product of bf16 weights, with
+scales of groups 1.71, 1.63, 1.43 and 1.00. 64 rows by 28672 x 4096 take 36 us in 112 whole tiles, 45 in 132 equal
+shares of them, whose parts meet at the end (h200-weights-6.csv); at the 4.3 TB/s of a copy the weights alone take 27.
+2048 rows are .97 times as fast as with torch, with groups .72: a step of 256 columns then takes what its wgmma takes,
+as cuBLAS's do, and a tile 1.1 us longer than cuBLAS's to be written (2048 x 8448 by 1024 to 16384, h200-weights-k.csv).
 """
 
 from dataclasses import dataclass
@@ -37,7 +42,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from tritonmm.kernels import edges
 from tritonmm.kernels.dequantize import dequantized, unit
 from tritonmm.kernels.gluon_api import (
     barrier,
@@ -45,6 +49,7 @@ from tritonmm.kernels.gluon_api import (
     keep_order,
     let_next_grid_start,
     tma_load,
+    unhoisted,
     wait_for_previous_grid,
 )
 from tritonmm.kernels.promoted import computed
@@ -58,19 +63,19 @@ from tritonmm.kernels.weights_shares import first_row, line_of, origin, rounds_o
 class Streaming(Ringed):
     """Everything static about one kernel: a single compile-time argument.
 
-    block_r, block_c: rows of the weights and of the activations in a tile; slice_k: elements of K that are converted
-    while others are multiplied, all of a step but the first; piece_cols: columns of a consumer's sums that are finished
+    block_r, strips: rows of the weights and of the activations in a tile, these in one or two powers of two, which have
+    buffers and sums of their own; slice_k: elements of K that are converted while others are multiplied, all of a step
+    but the first; piece_cols: columns of a consumer's sums that are finished
     and written at a time; meeting: where programs share a tile, "share", each adds up some of it, share_cols columns at
     a time, or "gather", the last adds it up, gathered_cols at a time; else ""; in_rounds: whether programs have whole
     tiles before their shares; resident: programs that an SM is to hold; scales: "row", one for each row of weights,
     "1x1", one for each of the `groups` of a step, 1 or 2, or ""; all_groups: those of K, where a step has 2; divisor: a
-    power of two that divides the output's lines; edge, rest, all_rows: of fewer activations than block_c, rows of the
-    boxes in which they come, of the last one, and of all of them, as `edges.py` loads them; or 0; shifts: whether the
-    last tile of activations begins earlier, so that all of its rows are there.
+    power of two that divides the output's lines; shifts: whether the last tile of activations begins earlier, so that
+    all of its rows are there.
     """
 
     block_r: int
-    block_c: int
+    strips: tuple
     block_k: int
     slice_k: int
     piece_cols: int
@@ -93,14 +98,9 @@ class Streaming(Ringed):
     divisor: int = 1
     order: str = "row-major"
     along: str = "m"
-    edge: int = 0
-    rest: int = 0
-    all_rows: int = 0
     shifts: bool = False
 
     ctas = 1  # of a program
-    a_policy = None
-    panel = 64  # elements of X in the 128 bytes that TMA swizzles
 
     @property
     def rows(self):
@@ -112,34 +112,31 @@ class Streaming(Ringed):
         return self.block_k // self.slice_k
 
     @property
-    def sums(self):
-        """Layout of a consumer's sums, [rows, block_c]."""
-        return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, self.block_c, 16])
+    def block_c(self):
+        return sum(self.strips)
 
     @property
-    def read(self):
-        """Layout in which a consumer reads and converts a slice of its weights, [rows, slice_k]."""
-        return gl.DotOperandLayout(0, self.sums, 2)
+    def starts(self):
+        """The first of each strip's columns."""
+        return tuple(sum(self.strips[:i]) for i in range(len(self.strips)))
+
+    @property
+    def sums(self):
+        """Layouts of a consumer's sums, [rows, strip], a strip each."""
+        return tuple(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, strip, 16]) for strip in self.strips)
+
+    @property
+    def reads(self):
+        """Layouts in which a consumer's slice of weights, [rows, slice_k], is multiplied by each strip: all alike."""
+        return tuple(gl.DotOperandLayout(0, sums, 2) for sums in self.sums)
 
     @property
     def w_block(self):
         return [1, self.rows, self.block_k]
 
     @property
-    def x_block(self):
-        return [1, self.block_c, self.block_k]
-
-    @property
-    def x_box(self):
-        return [1, self.edge, self.panel] if self.all_rows else self.x_block
-
-    @property
-    def edge_block(self):
-        return [1, self.rest, self.panel]
-
-    @property
-    def edge_shared(self):
-        return gl.NVMMASharedLayout.get_default_for(self.edge_block, self.dtype)
+    def x_blocks(self):
+        return tuple([1, strip, self.block_k] for strip in self.strips)
 
     @property
     def w_shared(self):
@@ -147,11 +144,11 @@ class Streaming(Ringed):
 
     @property
     def x_shared(self):
-        return gl.NVMMASharedLayout.get_default_for(self.x_block, self.dtype)
+        return tuple(gl.NVMMASharedLayout.get_default_for(block, self.dtype) for block in self.x_blocks)
 
     @property
     def stage_bytes(self):
-        return (self.block_r + 2 * (self.all_rows or self.block_c)) * self.block_k
+        return (self.block_r + 2 * self.block_c) * self.block_k
 
     @property
     def ahead(self):
@@ -201,10 +198,11 @@ def fetch_scales(stage, step, row, n, scales, ring, S: gl.constexpr):
 
 
 @gluon.jit
-def load(a_desc, b_desc, edge_desc, m, n, ring, schedule, scales, S: gl.constexpr):
+def load(a_descs, b_desc, m, n, ring, schedule, scales, S: gl.constexpr):
     """The loader: brings both operands of every step of the share into the ring."""
     w_bufs, x_bufs, scale_bufs, empty, full = ring
     CONSUMERS: gl.constexpr = S.consumers
+    STRIPS: gl.constexpr = len(S.strips)
     at, end = line_of(schedule, S)
     stage = 0
     phase = 1
@@ -213,17 +211,15 @@ def load(a_desc, b_desc, edge_desc, m, n, ring, schedule, scales, S: gl.constexp
         tile, first, last, stride, at = work_at(at, end, schedule, S)
         row, col = origin(tile, schedule, S)
         col = first_row(col, m, S)
-        for step in range(first, last, stride):
+        for step in range(first, unhoisted(last), stride):
             k = step * S.block_k
             mbarrier.wait(empty.index(stage), phase)
             bar = full.index(stage)
             mbarrier.expect(bar, S.stage_bytes)
             for i in gl.static_range(CONSUMERS):
                 tma_load(b_desc, [0, row + i * S.rows, k], bar, w_bufs.index(stage * CONSUMERS + i), None)
-            if S.all_rows:  # whose boxes all have rows, as 1 says
-                edges.load(a_desc, edge_desc, 0, col, 1, k, bar, x_bufs.index(stage), S)
-            else:
-                tma_load(a_desc, [0, col, k], bar, x_bufs.index(stage), None)
+            for i in gl.static_range(STRIPS):
+                tma_load(a_descs[i], [0, col + S.starts[i], k], bar, x_bufs[i].index(stage), None)
             if S.groups:
                 fetch_scales(stage, step, row, n, scales, ring, S)
             stage, phase = next_use(stage, phase, S.num_stages)
@@ -232,26 +228,85 @@ def load(a_desc, b_desc, edge_desc, m, n, ring, schedule, scales, S: gl.constexp
 @gluon.jit
 def converted(w, J: gl.constexpr, S: gl.constexpr):
     """Slice J of a consumer's weights of a step, as wgmma takes it from registers."""
-    READ: gl.constexpr = S.read
+    READ: gl.constexpr = S.reads[0]
     return dequantized(w.slice(J * S.slice_k, S.slice_k, 1).load(READ), S.dtype, False)
 
 
 @gluon.jit
-def step_factors(stage, step, scale_bufs, WHO: gl.constexpr, S: gl.constexpr):
-    """The scales that the rows of a consumer have for the groups of a step, for weights in their units.
-
-    They are asked for behind wgmma, which is to be issued first: shared memory answers late while it reads operands.
-    """
+def strip_factor(buf, STRIP: gl.constexpr, S: gl.constexpr):
+    """A consumer's scales of a group, for weights in their units, [rows, 1] in the layout of strip STRIP."""
     UNIT: gl.constexpr = unit(S.w_dtype, S.dtype)
+    LAYOUT: gl.constexpr = gl.SliceLayout(1, S.sums[STRIP])
+    return (buf.load(LAYOUT) * UNIT)[:, None]
+
+
+@gluon.jit
+def step_factors(stage, step, scale_bufs, WHO: gl.constexpr, S: gl.constexpr):
+    """The scales that the rows of a consumer have for the groups of a step, one group's strips after another's.
+
+    Shared memory is asked for them behind wgmma, which is to be issued first: it answers late while it reads operands.
+    """
     GROUPS: gl.constexpr = S.groups
-    LAYOUT: gl.constexpr = gl.SliceLayout(1, S.sums)
+    STRIPS: gl.constexpr = len(S.strips)
     keep_order()
-    first = (stage * S.consumers + WHO) * GROUPS
-    factors = (scale_bufs.index(first).load(LAYOUT) * UNIT,)
-    if GROUPS == 2:  # the last step may have one group
-        of_second = scale_bufs.index(first + 1).load(LAYOUT) * UNIT
-        factors += (gl.where(2 * step + 1 < S.all_groups, of_second, 0.0),)
+    factors = ()
+    for i in gl.static_range(GROUPS):
+        for j in gl.static_range(STRIPS):
+            factor = strip_factor(scale_bufs.index((stage * S.consumers + WHO) * GROUPS + i), j, S)
+            factors += (factor if i == 0 else gl.where(2 * step + 1 < S.all_groups, factor, 0.0),)  # has it a second?
     return factors
+
+
+@gluon.jit
+def strip_zeros(STRIP: gl.constexpr, S: gl.constexpr):
+    SHAPE: gl.constexpr = [S.rows, S.strips[STRIP]]
+    LAYOUT: gl.constexpr = S.sums[STRIP]
+    return gl.zeros(SHAPE, gl.float32, LAYOUT)
+
+
+@gluon.jit
+def zeros(S: gl.constexpr):
+    """Sums of a consumer, a tensor a strip."""
+    STRIPS: gl.constexpr = len(S.strips)
+    sums = ()
+    for i in gl.static_range(STRIPS):
+        sums += (strip_zeros(i, S),)
+    return sums
+
+
+@gluon.jit
+def strip_multiplied(a, x, sums, use_acc, STRIP: gl.constexpr, J: gl.constexpr, S: gl.constexpr):
+    """`multiplied` for strip STRIP, whose rows of the stage are x."""
+    LAYOUT: gl.constexpr = S.reads[STRIP]
+    b = operand(x, False).slice(J * S.slice_k, S.slice_k, 1).permute((1, 0))
+    return warpgroup_mma(gl.convert_layout(a, LAYOUT, assert_trivial=True), b, sums, is_async=True, use_acc=use_acc)
+
+
+@gluon.jit
+def multiplied(a, stage, sums, x_bufs, use_acc, J: gl.constexpr, S: gl.constexpr):
+    """The sums once wgmma, which is issued, has added slice J's products to them, or set them to those."""
+    STRIPS: gl.constexpr = len(S.strips)
+    found = ()
+    for i in gl.static_range(STRIPS):
+        found += (strip_multiplied(a, x_bufs[i].index(stage), sums[i], use_acc, i, J, S),)
+    return found
+
+
+@gluon.jit
+def waited(sums, OTHERS: gl.constexpr):
+    """The sums once all but the last OTHERS wgmma are done, the registers of whose operands are then free."""
+    done = warpgroup_mma_wait(OTHERS, sums)
+    return (done,) if len(sums) == 1 else done
+
+
+@gluon.jit
+def scaled_sums(totals, sums, factors, GROUP: gl.constexpr):
+    """The totals and a group's sums times its scales."""
+    STRIPS: gl.constexpr = len(totals)
+    found = ()
+    for i in gl.static_range(STRIPS):
+        found += (computed(totals[i] + sums[i] * factors[GROUP * STRIPS + i]),)
+    return found
 
 
 @gluon.jit
@@ -263,47 +318,44 @@ def multiply(ring, stage, phase, first, last, stride, WHO: gl.constexpr, S: gl.c
     groups each is scaled while the next is multiplied.
     """
     w_bufs, x_bufs, scale_bufs, empty, full = ring
-    SUMS: gl.constexpr = S.sums
-    TILE: gl.constexpr = [S.rows, S.block_c]
     SLICES: gl.constexpr = S.slices
     GROUPS: gl.constexpr = S.groups
+    STRIPS: gl.constexpr = len(S.strips)
     OF_GROUP: gl.constexpr = SLICES // max(GROUPS, 1)
-    acc = gl.zeros(TILE, gl.float32, SUMS)
-    before = gl.zeros(TILE, gl.float32, SUMS)
-    total = gl.zeros(TILE, gl.float32, SUMS)
+    sums = zeros(S)
+    before = zeros(S)
+    totals = zeros(S)
     mbarrier.wait(full.index(stage), phase)
     a = converted(operand(w_bufs.index(stage * S.consumers + WHO), False), 0, S)
     for step in range(first, last, stride):
         w = operand(w_bufs.index(stage * S.consumers + WHO), False)
-        x = operand(x_bufs.index(stage), False)
         for j in gl.static_range(SLICES):
-            b = x.slice(j * S.slice_k, S.slice_k, 1).permute((1, 0))
             if GROUPS == 2 and j == OF_GROUP:
-                acc, before = before, acc
-            acc = warpgroup_mma(
-                a, b, acc, is_async=True, use_acc=j % OF_GROUP > 0 if GROUPS else (step > first) | (j > 0)
-            )  # fmt: skip
+                sums, before = before, sums
+            use_acc = j % OF_GROUP > 0 if GROUPS else (step > first) | (j > 0)
+            sums = multiplied(a, stage, sums, x_bufs, use_acc, j, S)
             if j == 0 and GROUPS:
                 factors = step_factors(stage, step, scale_bufs, WHO, S)
             if j > 0 and GROUPS == 2:
-                acc, before = warpgroup_mma_wait(1, (acc, before))
+                both = waited(sums + before, STRIPS)
+                sums, before = both[:STRIPS], both[STRIPS:]
                 if j == OF_GROUP:
-                    total = computed(total + before * factors[0][:, None])
+                    totals = scaled_sums(totals, before, factors, 0)
             elif j > 0:
-                acc = warpgroup_mma_wait(1, (acc,))  # the registers of the slice before are free
+                sums = waited(sums, STRIPS)
             if j < SLICES - 1:
                 a = converted(w, j + 1, S)
         stage, phase = next_use(stage, phase, S.num_stages)
         mbarrier.wait(full.index(stage), phase, pred=step + stride < last)
         a = converted(operand(w_bufs.index(stage * S.consumers + WHO), False), 0, S)  # of the last step, for nothing
-        acc = warpgroup_mma_wait(0, (acc,))
+        sums = waited(sums, 0)
         barrier()  # all warps are done with the step
         release(empty, stage, True, S)
         if GROUPS:
-            total = computed(total + acc * factors[GROUPS - 1][:, None])
+            totals = scaled_sums(totals, sums, factors, GROUPS - 1)
         if GROUPS == 2:
-            acc, before = before, acc
-    return total if GROUPS else acc, stage, phase
+            sums, before = before, sums
+    return totals if GROUPS else sums, stage, phase
 
 
 @gluon.jit
@@ -320,17 +372,17 @@ def consume_tile(
     col = first_row(col, m, S)
     factors = row_factors(row, n, scales, S.ahead, S)
     addends = (alpha, beta, bias, c, stride_cm, stride_cn, factors, scales)
-    acc, stage, phase = multiply(ring, stage, phase, first, last, stride, WHO, S)
+    sums, stage, phase = multiply(ring, stage, phase, first, last, stride, WHO, S)
     if S.meeting == "share":
-        share(acc, tile, row, col, schedule, scratch, output, addends, WHO, S)
+        share(sums, tile, row, col, schedule, scratch, output, addends, WHO, S)
     elif S.meeting == "gather":
         if last - first == schedule[3]:
-            write(acc, row, col, output, addends, S)
+            write(sums, row, col, output, addends, S)
         else:
             shared = tile - rounds_of(schedule, S) * gl.num_programs(0)
-            gather(acc, shared, first, last, row, col, schedule, scratch, output, addends, WHO, S)
+            gather(sums, shared, first, last, row, col, schedule, scratch, output, addends, WHO, S)
     else:
-        write(acc, row, col, output, addends, S)
+        write(sums, row, col, output, addends, S)
     return at, stage, phase
 
 
@@ -350,6 +402,14 @@ def consume(output, terms, ring, schedule, scratch, scales, WHO: gl.constexpr, S
             )  # fmt: skip
 
 
+@gluon.jit
+def allocate_x(STRIP: gl.constexpr, S: gl.constexpr):
+    """The ring's buffers for strip STRIP of X."""
+    SHAPE: gl.constexpr = [S.num_stages] + S.x_blocks[STRIP]
+    SHARED: gl.constexpr = S.x_shared[STRIP]
+    return gl.allocate_shared_memory(S.dtype, SHAPE, SHARED)
+
+
 RUNTIME_INTEGERS = [
     "stride_om", "stride_cm", "stride_cn", "m", "n", "tiles_m", "tiles_n", "tiles", "steps",
     "shared_steps", "sharers", "stride_sn", "stride_sk",
@@ -358,28 +418,30 @@ RUNTIME_INTEGERS = [
 
 @gluon.jit(do_not_specialize=RUNTIME_INTEGERS)
 def weights_kernel(
-    a_desc, b_desc, out, stride_om, stride_on, alpha, beta, bias, c, stride_cm, stride_cn,
-    m, n, tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors, workspace, flags, edge_desc,
+    a_desc, a_desc_1, b_desc, out, stride_om, stride_on, alpha, beta, bias, c, stride_cm, stride_cn,
+    m, n, tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors, workspace, flags,
     scale_b, stride_sn, stride_sk, S: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """out[m, n] = alpha * sum over k of X[m, k] * W[n, k] * scale + bias[n] + beta * c[m, n], rounded once.
 
-    a_desc, b_desc: descriptors of X, in blocks of block_c rows or boxes, and of W, in blocks of a consumer's rows;
-    edge_desc: of X in its last box, where `S` has one. `steps` are the K steps of one of the `tiles` of the order.
-    Whole ones go to the programs in turn; of those that are shared `sharers` programs take `shared_steps`, in lowest
-    terms. Grid: as many programs as take all tiles, none without a step. scale_b, fp32, is read at its strides along
-    the rows of W and groups of K. workspace: two tiles for each program that gathers parts, one for each that adds up
-    a share; flags: one, its lower 31 bits zero, for each index and consumer.
+    a_desc, a_desc_1, b_desc: descriptors of X, in blocks of each strip, and of W, in blocks of a consumer's rows.
+    `steps` are the K steps of one of the `tiles` of the order. Whole ones go to the programs in turn; of those that are
+    shared `sharers` programs take `shared_steps`, in lowest terms. Grid: as many programs as take all tiles, none
+    without a step. scale_b, fp32, is read at its strides along the rows of W and groups of K. workspace: two tiles for
+    each program that gathers parts, one for each that adds up a share; flags: one, its lower 31 bits zero, for each
+    index and consumer.
     """
     STAGES: gl.constexpr = S.num_stages
     CONSUMERS: gl.constexpr = S.consumers
     REGISTERS: gl.constexpr = S.consumer_registers
     LOADER: gl.constexpr = S.loader_registers
     W_SHARED: gl.constexpr = S.w_shared
-    X_SHARED: gl.constexpr = S.x_shared
+    STRIPS: gl.constexpr = len(S.strips)
     BARRIERS: gl.constexpr = mbarrier.MBarrierLayout()
     w_bufs = gl.allocate_shared_memory(S.w_dtype, [STAGES * CONSUMERS] + S.w_block, W_SHARED)
-    x_bufs = gl.allocate_shared_memory(S.dtype, [STAGES] + S.x_block, X_SHARED)
+    x_bufs = ()
+    for i in gl.static_range(STRIPS):
+        x_bufs += (allocate_x(i, S),)
     scale_bufs = ()
     if S.groups:
         FLAT: gl.constexpr = S.flat_shared
@@ -393,6 +455,7 @@ def weights_kernel(
     let_next_grid_start()
     n = multiple_of(n, S.divisor)
     stride_om = multiple_of(stride_om, S.divisor)
+    a_descs = (a_desc, a_desc_1)
     ring = (w_bufs, x_bufs, scale_bufs, empty, full)
     schedule = (tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors)
     scratch = (workspace, flags)
@@ -404,7 +467,7 @@ def weights_kernel(
             [
                 (consume, (output, terms, ring, schedule, scratch, scales, 0, S)),
                 (consume, (output, terms, ring, schedule, scratch, scales, 1, S)),
-                (load, (a_desc, b_desc, edge_desc, m, n, ring, schedule, scales, S)),
+                (load, (a_descs, b_desc, m, n, ring, schedule, scales, S)),
             ],
             [4, 1],
             [REGISTERS, LOADER],
@@ -416,7 +479,7 @@ def weights_kernel(
                 (consume, (output, terms, ring, schedule, scratch, scales, 0, S)),
                 (consume, (output, terms, ring, schedule, scratch, scales, 1, S)),
                 (consume, (output, terms, ring, schedule, scratch, scales, 2, S)),
-                (load, (a_desc, b_desc, edge_desc, m, n, ring, schedule, scales, S)),
+                (load, (a_descs, b_desc, m, n, ring, schedule, scales, S)),
             ],
             [4, 4, 1],
             [REGISTERS, REGISTERS, LOADER],

@@ -11,7 +11,7 @@ from triton.experimental.gluon import language as gl
 
 from tritonmm.kernels.dequantize import unit
 from tritonmm.kernels.epilogue import split_columns
-from tritonmm.kernels.gluon_api import barrier
+from tritonmm.kernels.gluon_api import barrier, unhoisted
 from tritonmm.kernels.split import meet
 from tritonmm.kernels.weights_shares import program_of
 
@@ -60,19 +60,21 @@ def finish_piece(x, row, col, output, addends, S: gl.constexpr):
 
 
 @gluon.jit
-def write(acc, row, col, output, addends, S: gl.constexpr):
-    """Finishes and writes the consumer's sums of a whole tile."""
+def write_strip(sums, row, col, output, addends, STRIP: gl.constexpr, S: gl.constexpr):
     LAYOUT: gl.constexpr = S.stored
-    PIECES: gl.constexpr = S.block_c // S.piece_cols
-    pieces = split_columns(acc, PIECES, 1)
+    COLS: gl.constexpr = min(S.piece_cols, S.strips[STRIP])
+    PIECES: gl.constexpr = S.strips[STRIP] // COLS
+    pieces = split_columns(sums, PIECES, 1)
     for i in gl.static_range(PIECES):
-        finish_piece(gl.convert_layout(pieces[i], LAYOUT), row, col + i * S.piece_cols, output, addends, S)
+        finish_piece(gl.convert_layout(pieces[i], LAYOUT), row, col + i * COLS, output, addends, S)
 
 
 @gluon.jit
-def unhoisted(x):
-    """x, int32, computed where it is used: LLVM would hold what follows from it in registers all through the loop."""
-    return gl.inline_asm_elementwise("// $0", "=r,0", [x], gl.int32, is_pure=False, pack=1)
+def write(sums, row, col, output, addends, S: gl.constexpr):
+    """Finishes and writes the consumer's sums of a whole tile."""
+    STRIPS: gl.constexpr = len(S.strips)
+    for i in gl.static_range(STRIPS):
+        write_strip(sums[i], row, col + S.starts[i], output, addends, i, S)
 
 
 @gluon.jit
@@ -85,13 +87,20 @@ def sums_of(part, is_first, workspace, WHO: gl.constexpr, S: gl.constexpr):
 
 
 @gluon.jit
-def leave(acc, is_first, col, workspace, output, WHO: gl.constexpr, S: gl.constexpr):
+def leave_strip(sums, col, mine, output, STRIP: gl.constexpr, S: gl.constexpr):
+    LAYOUT: gl.constexpr = S.sums[STRIP]
+    rows = gl.arange(0, S.rows, gl.SliceLayout(1, LAYOUT))
+    cols = S.starts[STRIP] + gl.arange(0, S.strips[STRIP], gl.SliceLayout(0, LAYOUT))
+    gl.store(mine + cols[None, :] * S.rows + rows[:, None], sums, mask=(col + cols < output[4])[None, :])
+
+
+@gluon.jit
+def leave(sums, is_first, col, workspace, output, WHO: gl.constexpr, S: gl.constexpr):
     """Leaves the consumer's sums in the workspace, column after column."""
-    SUMS: gl.constexpr = S.sums
-    rows = gl.arange(0, S.rows, gl.SliceLayout(1, SUMS))
-    cols = gl.arange(0, S.block_c, gl.SliceLayout(0, SUMS))
+    STRIPS: gl.constexpr = len(S.strips)
     mine = sums_of(gl.program_id(0), is_first, workspace, WHO, S)
-    gl.store(mine + cols[None, :] * S.rows + rows[:, None], acc, mask=(col + cols < output[4])[None, :])
+    for i in gl.static_range(STRIPS):
+        leave_strip(sums[i], col, mine, output, i, S)
 
 
 @gluon.jit
@@ -117,14 +126,14 @@ def write_columns(
 
 
 @gluon.jit
-def gather(acc, tile, first, last, row, col, schedule, scratch, output, addends, WHO: gl.constexpr, S: gl.constexpr):
+def gather(sums, tile, first, last, row, col, schedule, scratch, output, addends, WHO: gl.constexpr, S: gl.constexpr):
     """Leaves the consumer's sums of steps of a tile, and if all others are there, adds them up and writes them.
 
     The barrier puts the stores of all threads before the count of one, which releases them; the counts of the others
     are acquired with it.
     """
     workspace, flags = scratch
-    leave(acc, first == 0, col, workspace, output, WHO, S)
+    leave(sums, first == 0, col, workspace, output, WHO, S)
     barrier()
     flag = flags + tile * S.consumers + WHO
     before = gl.atomic_add(flag, last - first, sem="acq_rel", scope="gpu")
@@ -146,7 +155,7 @@ def write_parts(tile, row, col, schedule, workspace, output, addends, WHO: gl.co
 
 
 @gluon.jit
-def share(acc, tile, row, col, schedule, scratch, output, addends, WHO: gl.constexpr, S: gl.constexpr):
+def share(sums, tile, row, col, schedule, scratch, output, addends, WHO: gl.constexpr, S: gl.constexpr):
     """Leaves the consumer's sums of a part of a tile, waits for the others, and finishes its share of the columns.
 
     The wait cannot deadlock: the grid is cooperative, and no program has more than one part.
@@ -156,7 +165,7 @@ def share(acc, tile, row, col, schedule, scratch, output, addends, WHO: gl.const
     COLS: gl.constexpr = S.share_cols
     splits = steps * sharers // shared_steps
     part = gl.program_id(0) - tile * splits
-    leave(acc, True, col, workspace, output, WHO, S)
+    leave(sums, True, col, workspace, output, WHO, S)
     meet(flags + tile * S.consumers + WHO, part, splits)
     first = tile * splits
     for at in range(part * COLS, gl.minimum(S.block_c, output[4] - col), splits * COLS):

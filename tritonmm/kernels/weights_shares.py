@@ -4,8 +4,8 @@ All steps of all tiles lie in one line, tile after tile, and each program takes 
 programs as the SMs hold all stream to the end, however many tiles there are; with one for each tile, or several, no
 share lies in two tiles. Where persistent programs have two tiles or more each, they are dealt whole ones in rounds
 first, so that those which run together have tiles next to each other, whose operands L2 holds; shares are of the one to
-two rounds that remain. Beside 256 rows of activations there are no registers to meet: all tiles are whole, those of the
-last round too.
+two rounds that remain. Beside 256 rows of activations, or two strips of them, there are no registers to gather parts:
+all tiles are whole, those of the last round too.
 
 A `schedule` is the tiles along m and n, those of the order, the K steps of each, the steps that are shared and the
 programs that share them, in lowest terms, and the order's table and factors.

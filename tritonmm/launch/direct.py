@@ -51,7 +51,7 @@ def hooked() -> bool:
     return bool(getattr(start, "calls", start) or getattr(end, "calls", end))
 
 
-DESCRIPTORS = {"a_desc", "edge_desc", "b_desc", "b_desc_1", "out_desc"}
+DESCRIPTORS = {"a_desc", "a_desc_1", "b_desc", "b_desc_1", "out_desc"}
 """The descriptors among kernels' arguments that a launch knows to replace."""
 
 
@@ -81,16 +81,15 @@ class TensorMaps(dict):
 class Launch:
     """A compiled kernel, and its arguments for tensors of certain strides and alignments.
 
-    A launch copies `values` and replaces what it changes: in the places `a`, `edge`, `b`, `b_strip` and `out_map`
-    tensor maps, or addresses where the kernel takes those; in `out`, `c`, `bias`, `scale_a`, `scale_b`, `sums` and
+    A launch copies `values` and replaces what it changes: in the places `a`, `a_1`, `b`, `b_1` and `out_map` tensor
+    maps, or addresses where the kernel takes those; in `out`, `c`, `bias`, `scale_a`, `scale_b`, `sums` and
     `flags` addresses; in `alpha` and `beta` numbers. A place is None where the kernel has no such argument.
     """
 
     __slots__ = (
-        "a", "a_maps", "alpha", "annotations", "b", "b_maps", "b_strip", "b_strip_maps", "beta", "bias", "c",
-        "cooperative", "current_device", "edge", "edge_maps", "flags", "function", "grid", "index", "kernel", "launch",
-        "metadata", "out", "out_map", "out_maps", "pdl", "scale_a", "scale_b", "signature", "stream_of", "sums",
-        "values",
+        "a", "a_1", "a_1_maps", "a_maps", "alpha", "annotations", "b", "b_1", "b_1_maps", "b_maps", "beta", "bias", "c",
+        "cooperative", "current_device", "flags", "function", "grid", "index", "kernel", "launch", "metadata", "out",
+        "out_map", "out_maps", "pdl", "scale_a", "scale_b", "signature", "stream_of", "sums", "values",
     )  # fmt: skip
 
     def __init__(self, kernel, grid: int, index: int, values: list, places: dict[str, int], maps: dict):
@@ -113,8 +112,8 @@ class Launch:
         self.a_maps, self.b_maps, self.out_maps = (maps.get(f"{name}_desc") for name in ("a", "b", "out"))
         self.a = places["a_desc" if self.a_maps is not None else "a"]
         self.b = places["b_desc" if self.b_maps is not None else "b"]
-        self.b_strip, self.b_strip_maps = places.get("b_desc_1"), maps.get("b_desc_1")
-        self.edge, self.edge_maps = places.get("edge_desc"), maps.get("edge_desc")
+        self.a_1, self.a_1_maps = places.get("a_desc_1"), maps.get("a_desc_1")
+        self.b_1, self.b_1_maps = places.get("b_desc_1"), maps.get("b_desc_1")
         self.out, self.out_map = places["out"], places.get("out_desc")
         self.alpha, self.beta = places["alpha"], places["beta"]
         self.c, self.bias = places.get("c"), places.get("bias")
@@ -136,10 +135,10 @@ class Launch:
         else:
             values[self.a] = self.a_maps.get(a_at) or self.a_maps.encode(a, self.index)
             values[self.b] = self.b_maps.get(b_at) or self.b_maps.encode(b, self.index)
-            if self.edge_maps is not None:
-                values[self.edge] = self.edge_maps.get(a_at) or self.edge_maps.encode(a, self.index)
-            if self.b_strip_maps is not None:
-                values[self.b_strip] = self.b_strip_maps.get(b_at) or self.b_strip_maps.encode(b, self.index)
+            if self.a_1_maps is not None:
+                values[self.a_1] = self.a_1_maps.get(a_at) or self.a_1_maps.encode(a, self.index)
+            if self.b_1_maps is not None:
+                values[self.b_1] = self.b_1_maps.get(b_at) or self.b_1_maps.encode(b, self.index)
             if self.out_maps is not None:
                 values[self.out_map] = self.out_maps.get(out_at) or self.out_maps.encode(out, self.index)
         values[self.out] = out_at
