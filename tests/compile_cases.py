@@ -341,7 +341,14 @@ def weights_cases():
             config = Config("weights", *blocks, persistent=True, order=orders.SwizzleMerge(8))
             if config.fits(problem, h200):
                 yield h200, problem, config
-    two_groups = (16, 128, 128, 4, 8), (32, 192, 128, 5, 12), (64, 128, 128, 6, 8), (80, 128, 128, 5, 8)  # in a step
+    two_groups = (
+        (16, 128, 128, 4, 8),
+        (32, 192, 128, 5, 12),
+        (64, 128, 128, 6, 8),
+        (80, 128, 128, 5, 8),
+        (128, 128, 128, 4, 8),
+        (256, 128, 128, 2, 8),
+    )  # in a step
     for blocks in two_groups:
         problem = Problem.dense(blocks[0], 4096, 4096, layout="nt", b_dtype="int8", scales="1x1")
         yield h200, replace(problem, group=64), Config("weights", *blocks, persistent=True, order=orders.RowMajor())

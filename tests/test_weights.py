@@ -1,5 +1,6 @@
 """The weights kernel computes the product: every tile at its edges, shares, scales, epilogues and runs, on a GPU."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -27,8 +28,8 @@ pytestmark = [
     ),
 ]
 LIKE_OTHERS = {
-    (8, 128, 256, 2, 8), (40, 128, 128, 7, 8), (48, 128, 128, 7, 8), (48, 256, 128, 4, 8),
-    (80, 128, 128, 5, 8), (136, 128, 128, 4, 8), (144, 128, 128, 4, 8),
+    (8, 128, 256, 2, 8), (40, 128, 128, 7, 8), (40, 256, 128, 4, 8), (48, 128, 128, 7, 8),
+    (80, 128, 128, 5, 8), (80, 256, 128, 3, 8), (96, 256, 128, 3, 8), (136, 128, 128, 4, 8), (144, 128, 128, 4, 8),
 }  # fmt: skip
 TILES = pytest.mark.parametrize("blocks", sorted(WEIGHTS - LIKE_OTHERS), ids=str)
 
@@ -58,6 +59,31 @@ def test_two_groups_in_a_step(blocks, k, device):
     for group in (64, 128):
         problem = replace(dense(20, 1000, k, scales="1x1"), group=group)
         assert_right_if_it_fits(problem, config(blocks), device)
+
+
+@pytest.mark.parametrize("b_dtype", ["int8", "fp8e4m3"])
+@pytest.mark.parametrize("group", [64, 128])
+@TILES
+def test_scales_of_groups_of_any_magnitude(blocks, group, b_dtype, device):
+    """Also 0, negative ones and subnormal numbers, each beside any other, and beside weights that are not 0."""
+    m, n, k = 50, 1000, 2048
+    problem = replace(dense(m, n, k, b_dtype, "1x1", out_dtype="fp32"), group=group)
+    if not (fit := config(blocks).fits(problem, gpus.of_device(device.index))):
+        pytest.skip(fit.reason)
+    a, b, out = space.operands(problem, device)
+    space.fill(a)
+    space.fill(b)
+    shape = problem.scale_shapes[1]
+    exponents = torch.tensor([-130.0, -100, -30, -9, -1, 0, 1, 20], device=device)
+    scale = exponents[torch.randint(len(exponents), shape, device=device)].exp2() * torch.empty(
+        shape, device=device
+    ).uniform_(1, 2)
+    scale *= torch.randint(-1, 2, shape, device=device)
+    plan_for(problem, config(blocks), device)(a, b, out.fill_(torch.nan), scales=(None, scale))
+    scaled = b.double() * scale.double().repeat_interleave(group, 0)
+    error = (out.double() - a.double() @ scaled).abs()
+    bound = 2 * math.sqrt(k) * 2**-24 * (a.double().abs() @ scaled.abs()) + 2**-24 * out.double().abs()
+    assert (error <= bound + 2.0**-100).all()
 
 
 @pytest.mark.parametrize("b_dtype", ["int8", "fp8e4m3", "fp8e5m2"])

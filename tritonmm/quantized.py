@@ -95,8 +95,8 @@ def weight_only_linear(input: Tensor, weight: Tensor, scale: Tensor, bias: Tenso
     """input @ (weight * scale).T + bias, in input's dtype: bf16 or fp16 (..., k), and int8 or fp8 weights (n, k).
 
     scale: fp32, (n,) or (n, 1), one for each row of the weights, or (n, k / group) one for each `group` elements of it,
-    16, 32, 64 or 128. Weights are read once and converted on their way to the tensor cores: with few rows of input
-    that is what such a layer costs. Raises RuntimeError for other dtypes and shapes.
+    16, 32, 64 or 128; those below 2**-126 may count as 0. Weights are read once and converted on their way to tensor
+    cores: with few rows of input that is what such a layer costs. Raises RuntimeError for other dtypes and shapes.
     """
     rows = input.reshape(-1, input.shape[-1]) if input.dim() != 2 else input
     right = weight.t()

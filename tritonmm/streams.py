@@ -13,16 +13,16 @@ BLOCKS = {
     # Rows of the activations: (rows of the weights, block_k, num_stages, num_warps).
     8: ((128, 256, 2, 8), (128, 256, 4, 8)),
     16: ((128, 128, 4, 8), (128, 256, 2, 8), (128, 256, 4, 8)),
-    24: ((128, 128, 7, 8), (128, 128, 4, 8), (256, 128, 5, 8)),
+    24: ((128, 128, 7, 8), (128, 128, 4, 8), (256, 128, 4, 8)),
     32: ((128, 128, 7, 8), (128, 128, 4, 8), (128, 256, 4, 8), (192, 128, 5, 12), (256, 128, 5, 8)),
-    40: ((128, 128, 7, 8), (256, 128, 5, 8)),
+    40: ((128, 128, 7, 8), (256, 128, 4, 8)),
     48: ((128, 128, 7, 8), (256, 128, 4, 8)),
     64: ((128, 128, 6, 8), (128, 256, 3, 8), (192, 128, 5, 12), (256, 128, 4, 8)),
-    72: ((128, 128, 6, 8),),
-    80: ((128, 128, 5, 8),),
-    96: ((128, 128, 5, 8),),
-    128: ((128, 128, 4, 8), (192, 128, 3, 12)),
-    136: ((128, 128, 4, 8),),
+    72: ((128, 128, 6, 8), (256, 128, 4, 8)),
+    80: ((128, 128, 5, 8), (256, 128, 3, 8)),
+    96: ((128, 128, 5, 8), (256, 128, 3, 8)),
+    128: ((128, 128, 4, 8), (192, 128, 3, 12), (256, 128, 3, 8)),
+    136: ((128, 128, 4, 8), (256, 128, 3, 8)),
     144: ((128, 128, 4, 8),),
     160: ((128, 128, 3, 8),),
     192: ((128, 128, 3, 8),),
@@ -130,9 +130,10 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     """A launch, what reading and computing take beside each other, and the gathering of parts.
 
     Constants are fits to an H200 (burst, 2026-11-23), 2,984 times of bf16 by int8 with 16 to 4096 rows, Triton 3.6.0
-    and 3.9.0 (h200-weights-7.csv and -8.csv in autotune/results); two strips, in -11.csv, were none of them. Those
-    within 35% of a product's best are off by 4.9% (root mean square); what they choose there takes 0.3% longer than the
-    best (geometric mean), at most 6%. More programs than the SMs hold were timed with more than 64 rows.
+    and 3.9.0 (h200-weights-7.csv and -8.csv in autotune/results); two strips and sums that are scaled from group to
+    group, in -11.csv and -12.csv, were none of them. Those of all four within 35% of a product's best are off by 4.9%
+    (root mean square); what they choose there takes 0.5% longer than the best (geometric mean), at most 11%. More
+    programs than the SMs hold were timed with more than 64 rows.
     """
     p = problem
     tiles_m, tiles_n = config.tiles(p)

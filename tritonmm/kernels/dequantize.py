@@ -33,6 +33,43 @@ def dequantized(weights, DTYPE: tl.constexpr, FOUR: tl.constexpr):
 
 
 @triton.jit
+def power_and_rest(scale):
+    """scale, fp32, as a power of two up to 1, in bf16, and what is left of it, from 1 to 2 if it is below 2.
+
+    A scale below 2**-126 counts as 0, of power 0 and rest 1; inf and NaN are in the rest.
+    """
+    bits = tl.minimum(scale.to(tl.int32, bitcast=True) & 0x7F800000, 0x3F800000)
+    power = bits.to(tl.float32, bitcast=True)
+    inverse = (0x7F000000 - bits).to(tl.float32, bitcast=True)
+    return power.to(tl.bfloat16), tl.where(bits == 0, 1.0, scale * inverse)
+
+
+@triton.jit
+def dequantized_times(weights, power):
+    """`dequantized` weights, two at a time, in bf16, times a power of two up to 1 that fits their shape, exactly."""
+    if weights.dtype == tl.int8:
+        # What `_int8_as_bf16` multiplies by and adds.
+        most = (power.to(tl.float32) * 2.0**127).to(tl.bfloat16)
+        back = (power.to(tl.float32) * -2.0).to(tl.bfloat16)
+        return tl.inline_asm_elementwise(
+            """
+            {
+            .reg .b32 byte;
+            prmt.b32 byte, $1, 0, 0x4140;
+            xor.b32 byte, byte, 0x00800080;
+            fma.rn.bf16x2 $0, byte, $2, $3;
+            }
+            """,
+            "=r,r,r,r", [weights, most, back], tl.bfloat16, is_pure=True, pack=2,
+        )  # fmt: skip
+    else:
+        weights = dequantized(weights, tl.bfloat16, False)
+        return tl.inline_asm_elementwise(
+            "mul.rn.bf16x2 $0, $1, $2;", "=r,r,r", [weights, power], tl.bfloat16, is_pure=True, pack=2
+        )
+
+
+@triton.jit
 def as_fp32(weights):
     """weights, of any dtype, in fp32, where CUDA cores multiply them."""
     # Conversions of integers have a lower rate than the three instructions that do the same.

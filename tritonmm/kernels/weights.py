@@ -8,7 +8,7 @@ activations X [m, k] the other. The warps of a program are specialised:
     consumers    2 or 3 warpgroups; each reads its own rows of the weights from shared memory straight into the
                  registers that wgmma takes its first operand from, converts them there, and multiplies them by X
 
-so that loads, conversion and products overlap: a slice of K is converted while the one before it is multiplied.
+so that loads, conversion and products overlap, as `weights_sums.py` has it, with scales of groups of K too.
 `ring.py` says why the ring neither overwrites what is read nor waits for ever.
 
 TMA fills what lies outside of a tensor with zeros, and takes longer for it than for reading, so tiles are to have few
@@ -21,13 +21,13 @@ parts; `weights_output.py` says how they meet.
 
 Determinism: the parts are added in the order of K, whoever adds them, so results are bitwise the same from run to run.
 
-Measured on an H200 (burst, Triton 3.6.0, 2026-11-23, h200-weights-9.csv and -11.csv in autotune/results; int8 weights
-of 28672 x 4096, 8192 x 28672 and 4096 x 4096, geometric means of what is chosen): with 16, 33, 64 and 129 rows of
-activations and scales of rows, it is 1.74, 1.68, 1.55 and 1.06 times as fast as torch's product of bf16 weights, with
-scales of groups 1.71, 1.63, 1.43 and 1.00. 64 rows by 28672 x 4096 take 36 us in 112 whole tiles, 45 in 132 equal
-shares of them, whose parts meet at the end (h200-weights-6.csv); at the 4.3 TB/s of a copy the weights alone take 27.
-2048 rows are .97 times as fast as with torch, with groups .72: a step of 256 columns then takes what its wgmma takes,
-as cuBLAS's do, and a tile 1.1 us longer than cuBLAS's to be written (2048 x 8448 by 1024 to 16384, h200-weights-k.csv).
+Measured on an H200 (burst, Triton 3.6.0, 2026-11-23, h200-weights-13.csv in autotune/results; int8 weights of 28672 x
+4096, 8192 x 28672 and 4096 x 4096, geometric means of what is chosen): with 16, 33, 64 and 128 rows of activations and
+scales of rows, it is 1.76, 1.71, 1.57 and 1.20 times as fast as torch's product of bf16 weights, with scales of groups
+1.72, 1.66, 1.43 and 1.09. 64 rows by 28672 x 4096 take 36 us in 112 whole tiles, 45 in 132 equal shares of them, whose
+parts meet at the end (h200-weights-6.csv); at the 4.3 TB/s of a copy the weights alone take 27. 2048 rows are .97 times
+as fast as with torch, with groups .88: a step of 256 columns then takes what its wgmma takes, as cuBLAS's do, and a
+tile 1.1 us longer than cuBLAS's to be written (2048 x 8448 by 1024 to 16384, h200-weights-k.csv).
 """
 
 from dataclasses import dataclass
@@ -38,25 +38,20 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    warpgroup_mma,
-    warpgroup_mma_wait,
 )
 
-from tritonmm.kernels.dequantize import dequantized, unit
 from tritonmm.kernels.gluon_api import (
-    barrier,
     copy_async,
-    keep_order,
     let_next_grid_start,
     tma_load,
     unhoisted,
     wait_for_previous_grid,
 )
-from tritonmm.kernels.promoted import computed
-from tritonmm.kernels.ring import Ringed, next_use, operand, release
+from tritonmm.kernels.ring import Ringed, next_use
 from tritonmm.kernels.tile import multiple_of
 from tritonmm.kernels.weights_output import gather, row_factors, share, write
 from tritonmm.kernels.weights_shares import first_row, line_of, origin, rounds_of, work_at
+from tritonmm.kernels.weights_sums import multiply
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,8 @@ class Streaming(Ringed):
     and written at a time; meeting: where programs share a tile, "share", each adds up some of it, share_cols columns at
     a time, or "gather", the last adds it up, gathered_cols at a time; else ""; in_rounds: whether programs have whole
     tiles before their shares; resident: programs that an SM is to hold; scales: "row", one for each row of weights,
-    "1x1", one for each of the `groups` of a step, 1 or 2, or ""; all_groups: those of K, where a step has 2; divisor: a
+    "1x1", one for each of the `groups` of a step, 1 or 2, or ""; all_groups: those of K, where a step has 2; rescales:
+    whether one accumulator is scaled from group to group; divisor: a
     power of two that divides the output's lines; shifts: whether the last tile of activations begins earlier, so that
     all of its rows are there.
     """
@@ -92,6 +88,7 @@ class Streaming(Ringed):
     scales: str = ""
     groups: int = 0
     all_groups: int = 0
+    rescales: bool = False
     scaled: bool = False
     bias: bool = False
     add_c: bool = False
@@ -223,139 +220,6 @@ def load(a_descs, b_desc, m, n, ring, schedule, scales, S: gl.constexpr):
             if S.groups:
                 fetch_scales(stage, step, row, n, scales, ring, S)
             stage, phase = next_use(stage, phase, S.num_stages)
-
-
-@gluon.jit
-def converted(w, J: gl.constexpr, S: gl.constexpr):
-    """Slice J of a consumer's weights of a step, as wgmma takes it from registers."""
-    READ: gl.constexpr = S.reads[0]
-    return dequantized(w.slice(J * S.slice_k, S.slice_k, 1).load(READ), S.dtype, False)
-
-
-@gluon.jit
-def strip_factor(buf, STRIP: gl.constexpr, S: gl.constexpr):
-    """A consumer's scales of a group, for weights in their units, [rows, 1] in the layout of strip STRIP."""
-    UNIT: gl.constexpr = unit(S.w_dtype, S.dtype)
-    LAYOUT: gl.constexpr = gl.SliceLayout(1, S.sums[STRIP])
-    return (buf.load(LAYOUT) * UNIT)[:, None]
-
-
-@gluon.jit
-def step_factors(stage, step, scale_bufs, WHO: gl.constexpr, S: gl.constexpr):
-    """The scales that the rows of a consumer have for the groups of a step, one group's strips after another's.
-
-    Shared memory is asked for them behind wgmma, which is to be issued first: it answers late while it reads operands.
-    """
-    GROUPS: gl.constexpr = S.groups
-    STRIPS: gl.constexpr = len(S.strips)
-    keep_order()
-    factors = ()
-    for i in gl.static_range(GROUPS):
-        for j in gl.static_range(STRIPS):
-            factor = strip_factor(scale_bufs.index((stage * S.consumers + WHO) * GROUPS + i), j, S)
-            factors += (factor if i == 0 else gl.where(2 * step + 1 < S.all_groups, factor, 0.0),)  # has it a second?
-    return factors
-
-
-@gluon.jit
-def strip_zeros(STRIP: gl.constexpr, S: gl.constexpr):
-    SHAPE: gl.constexpr = [S.rows, S.strips[STRIP]]
-    LAYOUT: gl.constexpr = S.sums[STRIP]
-    return gl.zeros(SHAPE, gl.float32, LAYOUT)
-
-
-@gluon.jit
-def zeros(S: gl.constexpr):
-    """Sums of a consumer, a tensor a strip."""
-    STRIPS: gl.constexpr = len(S.strips)
-    sums = ()
-    for i in gl.static_range(STRIPS):
-        sums += (strip_zeros(i, S),)
-    return sums
-
-
-@gluon.jit
-def strip_multiplied(a, x, sums, use_acc, STRIP: gl.constexpr, J: gl.constexpr, S: gl.constexpr):
-    """`multiplied` for strip STRIP, whose rows of the stage are x."""
-    LAYOUT: gl.constexpr = S.reads[STRIP]
-    b = operand(x, False).slice(J * S.slice_k, S.slice_k, 1).permute((1, 0))
-    return warpgroup_mma(gl.convert_layout(a, LAYOUT, assert_trivial=True), b, sums, is_async=True, use_acc=use_acc)
-
-
-@gluon.jit
-def multiplied(a, stage, sums, x_bufs, use_acc, J: gl.constexpr, S: gl.constexpr):
-    """The sums once wgmma, which is issued, has added slice J's products to them, or set them to those."""
-    STRIPS: gl.constexpr = len(S.strips)
-    found = ()
-    for i in gl.static_range(STRIPS):
-        found += (strip_multiplied(a, x_bufs[i].index(stage), sums[i], use_acc, i, J, S),)
-    return found
-
-
-@gluon.jit
-def waited(sums, OTHERS: gl.constexpr):
-    """The sums once all but the last OTHERS wgmma are done, the registers of whose operands are then free."""
-    done = warpgroup_mma_wait(OTHERS, sums)
-    return (done,) if len(sums) == 1 else done
-
-
-@gluon.jit
-def scaled_sums(totals, sums, factors, GROUP: gl.constexpr):
-    """The totals and a group's sums times its scales."""
-    STRIPS: gl.constexpr = len(totals)
-    found = ()
-    for i in gl.static_range(STRIPS):
-        found += (computed(totals[i] + sums[i] * factors[GROUP * STRIPS + i]),)
-    return found
-
-
-@gluon.jit
-def multiply(ring, stage, phase, first, last, stride, WHO: gl.constexpr, S: gl.constexpr):
-    """The consumer's sums over every `stride` steps from `first` to `last`, and the ring position after them.
-
-    A slice is converted while the one before it is multiplied, also the first one of the next step: but only converted,
-    since ptxas has no registers for operands that are multiplied from one round of the loop into the next. Of a step's
-    groups each is scaled while the next is multiplied.
-    """
-    w_bufs, x_bufs, scale_bufs, empty, full = ring
-    SLICES: gl.constexpr = S.slices
-    GROUPS: gl.constexpr = S.groups
-    STRIPS: gl.constexpr = len(S.strips)
-    OF_GROUP: gl.constexpr = SLICES // max(GROUPS, 1)
-    sums = zeros(S)
-    before = zeros(S)
-    totals = zeros(S)
-    mbarrier.wait(full.index(stage), phase)
-    a = converted(operand(w_bufs.index(stage * S.consumers + WHO), False), 0, S)
-    for step in range(first, last, stride):
-        w = operand(w_bufs.index(stage * S.consumers + WHO), False)
-        for j in gl.static_range(SLICES):
-            if GROUPS == 2 and j == OF_GROUP:
-                sums, before = before, sums
-            use_acc = j % OF_GROUP > 0 if GROUPS else (step > first) | (j > 0)
-            sums = multiplied(a, stage, sums, x_bufs, use_acc, j, S)
-            if j == 0 and GROUPS:
-                factors = step_factors(stage, step, scale_bufs, WHO, S)
-            if j > 0 and GROUPS == 2:
-                both = waited(sums + before, STRIPS)
-                sums, before = both[:STRIPS], both[STRIPS:]
-                if j == OF_GROUP:
-                    totals = scaled_sums(totals, before, factors, 0)
-            elif j > 0:
-                sums = waited(sums, STRIPS)
-            if j < SLICES - 1:
-                a = converted(w, j + 1, S)
-        stage, phase = next_use(stage, phase, S.num_stages)
-        mbarrier.wait(full.index(stage), phase, pred=step + stride < last)
-        a = converted(operand(w_bufs.index(stage * S.consumers + WHO), False), 0, S)  # of the last step, for nothing
-        sums = waited(sums, 0)
-        barrier()  # all warps are done with the step
-        release(empty, stage, True, S)
-        if GROUPS:
-            totals = scaled_sums(totals, sums, factors, GROUPS - 1)
-        if GROUPS == 2:
-            sums, before = before, sums
-    return totals if GROUPS else sums, stage, phase
 
 
 @gluon.jit

@@ -66,7 +66,7 @@ def write_strip(sums, row, col, output, addends, STRIP: gl.constexpr, S: gl.cons
     PIECES: gl.constexpr = S.strips[STRIP] // COLS
     pieces = split_columns(sums, PIECES, 1)
     for i in gl.static_range(PIECES):
-        finish_piece(gl.convert_layout(pieces[i], LAYOUT), row, col + i * COLS, output, addends, S)
+        finish_piece(gl.convert_layout(pieces[i], LAYOUT), row, unhoisted(col + i * COLS), output, addends, S)
 
 
 @gluon.jit
