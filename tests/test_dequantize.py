@@ -1,0 +1,45 @@
+"""What weights are multiplied by in place of their scales, in Triton's interpreter or on a GPU."""
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from tritonmm.kernels.dequantize import power_and_rest
+
+
+@triton.jit
+def divide_kernel(scales, powers, rests, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    power, rest = power_and_rest(tl.load(scales + at))
+    tl.store(powers + at, power)
+    tl.store(rests + at, rest)
+
+
+def divided(scales, device):
+    scales = scales.to(device)
+    powers = torch.empty(len(scales), dtype=torch.bfloat16, device=device)
+    rests = torch.empty_like(scales)
+    divide_kernel[(1,)](scales, powers, rests, len(scales))
+    return powers.float().cpu(), rests.cpu()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_scales_are_a_power_of_two_times_a_rest_exactly(sign, device):
+    mantissas = torch.cat([1 + torch.rand(254), torch.ones(2)])
+    scales = sign * torch.ldexp(mantissas, torch.cat([torch.arange(-126, 128), torch.tensor([-126, 0])]))
+    powers, rests = divided(scales, device)
+    assert torch.equal(powers.double() * rests.double(), scales.double())
+    assert (powers <= 1).all()
+    assert torch.equal(torch.frexp(powers)[0], torch.full_like(powers, 0.5))
+    small = scales.abs() < 2
+    assert ((1 <= rests.abs()) & (rests.abs() < 2))[small].all()
+
+
+def test_scales_that_are_no_normal_numbers(device):
+    """Those that are too small count as 0, with a rest that can be divided by; others stay what they are."""
+    scales = torch.tensor([0.0, -0.0, 2.0**-127, -(2.0**-149), torch.inf, -torch.inf, torch.nan, torch.finfo().max])
+    powers, rests = divided(scales, device)
+    assert torch.equal(powers[:4], torch.zeros(4))
+    assert torch.equal(rests[:4], torch.ones(4))
+    torch.testing.assert_close(powers[4:] * rests[4:], scales[4:], rtol=0, atol=0, equal_nan=True)
