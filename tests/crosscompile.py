@@ -28,6 +28,7 @@ from tritonmm import gpu as gpus
 from tritonmm import sliced
 from tritonmm.autotune.precompile import Elsewhere
 from tritonmm.config import Config, consumer_grid, shared_bytes
+from tritonmm.kernels import turns
 from tritonmm.launch import transpose as transposes
 from tritonmm.launch.relayout import RESIDENT
 from tritonmm.plan import bind
@@ -178,6 +179,8 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
         ushers = int(bool(seats(config, problem, gpu)))
         if waits != config.num_warps // 4 + 1 + ushers:
             return f"{waits} of its partitions wait for the previous grid"
+        if why := turns_fault(compiled.assembly, config, problem):
+            return why
     if config.kernel in ("hopper", "persistent"):
         if compiled.shared_bytes > shared_bytes(config, problem):
             return f"needs more shared memory than the {shared_bytes(config, problem)} that are counted"
@@ -190,6 +193,19 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
             if there != bool(re.search(rf"cp\.async\.bulk\.tensor\.3d\.{instruction}", compiled.assembly)):
                 return f"{'no' if there else 'unwanted'} cp.async.bulk.tensor.3d.{instruction}"
     return cluster_fault(compiled.assembly, config) if config.cluster else ""
+
+
+def turns_fault(ptx: str, config: Config, problem: Problem) -> str:
+    """What is wrong with how consumers take turns, or "": each waits at a barrier that is nobody else's, as often as the
+    one before passes it."""
+    consumers = math.prod(consumer_grid(config))
+    for i in range(consumers if problem.grouped and consumers > 1 else 0):
+        barrier = turns.barrier_of(i)
+        uses = re.findall(rf"bar\S*\s+{barrier}\b[^;]*", ptx)
+        waits, passes = (uses.count(f"bar.{what} {barrier}, 256") for what in ("sync", "arrive"))
+        if not waits == passes == len(uses) / 2 > 0:
+            return f"consumer {i}'s turns are {uses}"
+    return ""
 
 
 def relayout_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:

@@ -32,6 +32,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
+from tritonmm.kernels import turns
 from tritonmm.kernels.gluon_api import tma_load
 from tritonmm.kernels.ring import next_use, release
 
@@ -57,13 +58,17 @@ def first_of_tile(row, m, TILING: gl.constexpr):
 
 
 @gluon.jit
-def pass_over(ring, stage, phase, count, left, TILING: gl.constexpr):
-    """The ring's position and `count`, where a consumer has rows left. Else it releases its uses as they come: the
-    position after them, and none left."""
+def pass_over(ring, stage, phase, count, left, WHO: gl.constexpr, TILING: gl.constexpr):
+    """The ring's position and `count`, where consumer WHO has rows left. Else it releases its uses as they come, and
+    gives up its turns: the position after them, and none left."""
     empty, full = ring[2], ring[3]
+    PARTS: gl.constexpr = TILING.parts_m * TILING.parts_n
     passed = gl.where(left > 0, 0, count)
     for _ in range(passed):
         mbarrier.wait(full.index(stage), phase)
+        for _ in gl.static_range(PARTS):
+            turns.take(WHO, TILING)
+            turns.give(WHO, TILING)
         stage, phase = next_use(stage, phase, TILING.num_stages)
         release(empty, stage, True, TILING)
     return stage, phase, count - passed

@@ -56,7 +56,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from tritonmm.kernels import cluster, edges
+from tritonmm.kernels import cluster, edges, turns
 from tritonmm.kernels.epilogue import finish, split_columns, store_masked
 from tritonmm.kernels.gluon_api import let_next_grid_start, tma_load, tma_store, wait_for_previous_grid
 from tritonmm.kernels.order import tile_at
@@ -283,6 +283,7 @@ def consume(output, addends, ring, schedule, scratch, seating, WHO: gl.constexpr
     stage = 0
     phase = 0
     wait_for_previous_grid()
+    turns.begin(WHO, TILING)
     if TILING.seats != "":
         own, told = seating
         item = first_seat(own, items, told, 4)
@@ -292,6 +293,7 @@ def consume(output, addends, ring, schedule, scratch, seating, WHO: gl.constexpr
     else:
         for item in range(gl.program_id(0), items, gl.num_programs(0)):
             stage, phase = consume_item(item, stage, phase, output, addends, ring, schedule, scratch, WHO, TILING)
+    turns.end(WHO, TILING)
     if TILING.tma_store:
         tma.store_wait(0)
 
@@ -313,7 +315,7 @@ def consume_item(
     row += WHO // TILING.consumers_n * TILING.rows
     col += WHO % TILING.consumers_n * TILING.cols
     if TILING.passes_over:
-        stage, phase, count = edges.pass_over(ring, stage, phase, count, m - row, TILING)
+        stage, phase, count = edges.pass_over(ring, stage, phase, count, m - row, WHO, TILING)
     row = edges.first_row(row, m, TILING)
     if TILING.promotes:
         accs, stage, phase = multiply_promoted(ring, stage, phase, count, WHO, TILING)

@@ -20,7 +20,8 @@ What an FFMA costs (H200, 8192^3, us, autotune/results/h200-promotion.csv). wgmm
 promotion of one consumer's shares their ports, and the issue slots, with the others' wgmma. With scales that are not
 loaded at all, FFMAs take 919; 873 if each reuses the factor of the one before, and 803 if every other one yields its
 slot as well. ptxas has let FADDs do so since long, but FFMAs only since 12.9, that of Triton 3.9. FADDs take 14% less
-time than the first of these, and 8% less if they do not yield.
+time than the first of these, and 8% less if they do not yield. That was before consumers of scaled sums took turns:
+`turns.py`.
 """
 
 from triton.experimental import gluon
@@ -28,7 +29,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from tritonmm.kernels import edges
+from tritonmm.kernels import edges, turns
 from tritonmm.kernels.gluon_api import copy_async, keep_order
 from tritonmm.kernels.ring import next_use, operand, release
 
@@ -128,7 +129,9 @@ def multiply_promoted(ring, stage, phase, count, WHO: gl.constexpr, TILING: gl.c
         b = operand(b_bufs[0].index(stage * CONSUMERS_N + WHO % CONSUMERS_N), TILING.b_transposed)
         sums = ()
         for i in gl.static_range(len(totals)):
+            turns.take(WHO, TILING)
             part = product(a, b, part, i % PARTS_M, i // PARTS_M, TILING)
+            turns.give(WHO, TILING)
             if TILING.grouped:
                 rows, cols = part_scales(scale_bufs, stage, i % PARTS_M, i // PARTS_M, WHO, TILING)
             part = warpgroup_mma_wait(0, (part,))

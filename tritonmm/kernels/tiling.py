@@ -199,6 +199,11 @@ class Tiling(Ringed):
         return self.edge > 0 and self.consumers_m > 1 and self.rows * self.cols <= 64 * 128
 
     @property
+    def turns(self):
+        """Whether consumers take turns at the tensor cores, see `turns`."""
+        return self.grouped and self.consumers > 1
+
+    @property
     def edge_block(self):
         return [1, self.rest or self.edge, self.panel]
 
