@@ -87,7 +87,9 @@ def test_small_integers_are_exact_and_runs_are_bitwise_equal(blocks, device):
 
 
 @pytest.mark.parametrize(
-    "blocks", [(64, 128, 64, 8, 8), (128, 64, 64, 8, 4), (128, 128, 64, 6, 8), (192, 128, 64, 5, 12)], ids=str
+    "blocks",
+    [(64, 128, 64, 8, 8), (128, 64, 64, 8, 4), (128, 128, 64, 6, 8), (192, 128, 64, 5, 12), (128, 256, 64, 4, 8)],
+    ids=str,
 )
 @pytest.mark.parametrize(("split_tail", "n"), [(1, 392), (3, 392), (1, 8200)])
 @pytest.mark.parametrize("over", [1, 16, 17, 40, 63], ids=lambda over: f"{over} rows over")

@@ -195,8 +195,8 @@ class Tiling(Ringed):
 
     @property
     def passes_over(self):
-        """Whether a consumer with no rows multiplies nothing. Those of more than 64 sums a thread would spill."""
-        return self.edge > 0 and self.consumers_m > 1 and self.rows * self.cols <= 64 * 128
+        """Whether a consumer with no rows multiplies nothing. Those of more than 64 rows would spill."""
+        return self.edge > 0 and self.consumers_m > 1 and self.rows == 64
 
     @property
     def turns(self):
