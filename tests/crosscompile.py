@@ -196,8 +196,7 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
 
 
 def turns_fault(ptx: str, config: Config, problem: Problem) -> str:
-    """What is wrong with how consumers take turns, or "": each waits at a barrier that is nobody else's, as often as the
-    one before passes it."""
+    """What is wrong with how consumers take turns, or "": each waits at its own barrier as often as it is passed."""
     consumers = math.prod(consumer_grid(config))
     for i in range(consumers if problem.grouped and consumers > 1 else 0):
         barrier = turns.barrier_of(i)

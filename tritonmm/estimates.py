@@ -255,8 +255,8 @@ _GROUPED_SHARES = {
 }  # fmt: skip
 """Of the hopper kernel's tiles where groups of K have scales: fits to what they took for eight products of 300 to 8192
 rows with Triton 3.6 and 3.9, nine of ten within 10% (autotune/results/h200-grouped-triton-3.6.0.csv and -3.9.0.csv).
-Since consumers take turns, see `kernels/turns.py`, what is chosen for the suite "grouped" reaches 99.7% of the best with
-3.6 and 99.5% with 3.9, 97 and 96% at worst (h200-grouped-2-triton-3.6.0.csv and -3.9.0.csv)."""
+Since consumers take turns, see `kernels/turns.py`, what is chosen for the suite "grouped" reaches 99.7% of the best
+with 3.6 and 99.5% with 3.9, 97 and 96% at worst (h200-grouped-2-triton-3.6.0.csv and -3.9.0.csv)."""
 
 _GROUPED = tuple(
     replace(t, share=_GROUPED_SHARES.get(t.blocks[:2], t.share)) if t.kernel == "hopper" else t for t in _BYTE

@@ -47,7 +47,7 @@ from tritonmm.kernels.gluon_api import cluster_barrier, inline_asm
 
 
 @gluon.constexpr_function
-def load_half_ptx(operand, k_first, boxes, hint):
+def load_half_ptx(operand, k_first, boxes):
     """PTX by which a CTA loads its half, `boxes` boxes of 64 rows of A or columns of B, into both CTAs.
 
     $0 the operand's stage, $1 its barrier, $2 batch, $3 first row or column, $4 first k. The tensor map is the kernel's
@@ -60,16 +60,12 @@ def load_half_ptx(operand, k_first, boxes, hint):
     coordinates = "line, k" if k_first else "k, line"
     multicast = "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
     copy = f"@one {multicast} [dst], [map, {{{coordinates}, $2}}], [bar], both;"
-    policy = ""
-    if hint:
-        copy = f"@one {multicast}.L2::cache_hint [dst], [map, {{{coordinates}, $2}}], [bar], both, policy;"
-        policy = f"createpolicy.fractional.L2::{hint}.b64 policy, 1.0;"
     step = f"add.u32 dst, dst, {box_bytes}; add.u32 line, line, 64;"
     return f"""{{
 .reg .pred one;
 .reg .b16 both;
 .reg .b32 any, rank, dst, bar, line, k;
-.reg .b64 map, policy;
+.reg .b64 map;
 elect.sync any|one, 0xffffffff;
 mov.u32 rank, %cluster_ctarank;
 mad.lo.u32 dst, rank, {boxes * box_bytes}, $0;
@@ -80,7 +76,6 @@ mov.u32 k, $4;
 mov.b16 both, 3;
 mov.b64 map, {tensor_map};
 cvta.param.u64 map, map;
-{policy}
 {step.join([copy] * boxes)}
 }}"""
 
@@ -101,15 +96,13 @@ mapa.shared::cluster.u32 bar, $0, lane;
 
 
 @gluon.jit
-def load_half(
-    bufs, bar, batch, line, k, OPERAND: gl.constexpr, K_FIRST: gl.constexpr, LINES: gl.constexpr, HINT: gl.constexpr
-):
+def load_half(bufs, bar, batch, line, k, OPERAND: gl.constexpr, K_FIRST: gl.constexpr, LINES: gl.constexpr):
     """This CTA's half of the shared operand's `LINES` rows or columns from `line` on, to both CTAs' `bufs` and `bar`.
 
     The descriptor's box is 64 x 64, which lies in one piece in shared memory, whichever dimension is contiguous;
     LINES is a multiple of 128.
     """
-    PTX: gl.constexpr = load_half_ptx(OPERAND, K_FIRST, LINES // 128, HINT)
+    PTX: gl.constexpr = load_half_ptx(OPERAND, K_FIRST, LINES // 128)
     inline_asm(PTX, "r,r,r,r,r,~{memory}", [bufs, bar, batch, line, k])
 
 

@@ -25,8 +25,8 @@ and takes 37.2 where `Tiling.all_rows` says which have. Shifts took 16.7 us for 
 (h200-overlaps.csv); a rest takes 15.0 us for 129x4096x4096 and a shift 16.5 (h200-rest.csv). Equal shares take 14.9 us
 for it where a rest took 15.2 in the same runs, 15.3 for 150 rows instead of 16.5 and 16.0 for 200 instead of 17.1;
 but for 257 rows they were up to 9% slower in tiles of several consumers along M, which multiply whole blocks anyway
-(h200-even.csv). Consumers with no rows that multiply nothing save up to 2%, and cost nothing: 2049x4096x4096 took 95.1 us
-in tiles of 128 x 256 and takes 93.1 (h200-absent.csv).
+(h200-even.csv). Consumers with no rows that multiply nothing save up to 2%, and cost nothing: 2049x4096x4096 took 95.1
+us in tiles of 128 x 256 and takes 93.1 (h200-absent.csv).
 """
 
 from triton.experimental import gluon
@@ -96,26 +96,25 @@ def load(desc, edge_desc, batch, row, left, k, bar, buf, TILING: gl.constexpr):
     """A consumer's block of A from `row` on: whole, or those boxes that have any of the `left` rows that are there."""
     EDGE: gl.constexpr = TILING.edge
     REST: gl.constexpr = TILING.rest
-    POLICY: gl.constexpr = TILING.a_policy
     PANELS: gl.constexpr = TILING.block_k // TILING.panel
     if REST or TILING.all_rows:
         BOXES: gl.constexpr = TILING.all_rows // EDGE
         if not TILING.all_rows:
-            tma_load(desc, [batch, row, k], bar, buf, POLICY, left >= EDGE)
+            tma_load(desc, [batch, row, k], bar, buf, left >= EDGE)
         for j in gl.static_range(PANELS):
             panel = buf.slice(j * TILING.panel, TILING.panel, dim=2)
             at_k = k + j * TILING.panel
             for i in gl.static_range(BOXES):
                 box = panel.slice(i * EDGE, EDGE, dim=1)
-                tma_load(desc, [batch, row + i * EDGE, at_k], bar, box, POLICY, left > 0)
+                tma_load(desc, [batch, row + i * EDGE, at_k], bar, box, left > 0)
             if REST:
                 last = panel.slice(BOXES * EDGE, REST, dim=1)
                 there = (left > 0) & (TILING.all_rows > 0 or left < TILING.rows)
-                tma_load(edge_desc, [batch, row + BOXES * EDGE, at_k], bar, last, POLICY, there)
+                tma_load(edge_desc, [batch, row + BOXES * EDGE, at_k], bar, last, there)
     elif left > TILING.rows - EDGE:
-        tma_load(desc, [batch, row, k], bar, buf, POLICY)
+        tma_load(desc, [batch, row, k], bar, buf)
     else:
         for i in gl.static_range(TILING.rows // EDGE - 1):
             for j in gl.static_range(PANELS):
                 box = buf.slice(i * EDGE, EDGE, dim=1).slice(j * TILING.panel, TILING.panel, dim=2)
-                tma_load(edge_desc, [batch, row + i * EDGE, k + j * TILING.panel], bar, box, POLICY, left > i * EDGE)
+                tma_load(edge_desc, [batch, row + i * EDGE, k + j * TILING.panel], bar, box, left > i * EDGE)

@@ -1,11 +1,8 @@
 """The parts of Gluon that are spelled differently from Triton 3.6 to 3.9, under one name each.
 
-Device code imports them from here and is then the same source under every release. `HINTS` says
-whether this release can pass L2 eviction hints to TMA; where it cannot, hints are ignored. What only
+Device code imports them from here and is then the same source under every release. What only
 clusters need is None where a release lacks it; `Config.fits` refuses them there.
 """
-
-import inspect
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -13,8 +10,13 @@ from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
-_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
-_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+tma_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+"""tma_load(desc, at, bar, buf, pred) copies the block of `desc` at coordinates `at` into `buf`, if `pred`; `bar` counts
+its bytes."""
+
+tma_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+"""tma_store(desc, at, buf) copies `buf` into the block of `desc` at coordinates `at`; coordinates outside are not
+written."""
 
 copy_async = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 """Copies from addresses into a shared buffer, by cp.async."""
@@ -89,40 +91,6 @@ else:
 
 cluster_barrier = getattr(getattr(hopper, "cluster", None), "barrier", None)
 """Waits for all threads of the cluster."""
-
-HINTS = "cache_policy" in inspect.signature(_load).parameters and hasattr(hopper, "CachePolicy")
-
-if HINTS:
-
-    def policy(hint):
-        """The L2 policy of a hint: "" (none), "evict_first" or "evict_last"."""
-        return hopper.CachePolicy(l2=hopper.FractionalEvictionPolicy(hint, 1.0)) if hint else None
-
-    @gluon.jit
-    def tma_load(desc, at, bar, buf, POLICY: gl.constexpr, pred=True):
-        """Copies the block of `desc` at coordinates `at` into `buf`, if `pred`; its bytes are counted by `bar`."""
-        _load(desc, at, bar, buf, pred=pred, cache_policy=POLICY)
-
-    @gluon.jit
-    def tma_store(desc, at, buf, POLICY: gl.constexpr):
-        """Copies `buf` into the block of `desc` at coordinates `at`; coordinates outside are not written."""
-        _store(desc, at, buf, cache_policy=POLICY)
-
-else:
-
-    def policy(hint):
-        """No hints in this release."""
-        return None
-
-    @gluon.jit
-    def tma_load(desc, at, bar, buf, POLICY: gl.constexpr, pred=True):
-        """Copies the block of `desc` at coordinates `at` into `buf`, if `pred`; its bytes are counted by `bar`."""
-        _load(desc, at, bar, buf, pred=pred)
-
-    @gluon.jit
-    def tma_store(desc, at, buf, POLICY: gl.constexpr):
-        """Copies `buf` into the block of `desc` at coordinates `at`; coordinates outside are not written."""
-        _store(desc, at, buf)
 
 
 @gluon.jit

@@ -110,12 +110,12 @@ def work_at(item, schedule, TILING: gl.constexpr):
 
 
 @gluon.jit
-def load_block(desc, batch, line, k, bar, buf, K_FIRST: gl.constexpr, POLICY: gl.constexpr, pred=True):
+def load_block(desc, batch, line, k, bar, buf, K_FIRST: gl.constexpr, pred=True):
     """One block of A or B; `line` is its first row of A or column of B. K_FIRST: K is the outer dimension in memory."""
     if K_FIRST:
-        tma_load(desc, [batch, k, line], bar, buf, POLICY, pred)
+        tma_load(desc, [batch, k, line], bar, buf, pred)
     else:
-        tma_load(desc, [batch, line, k], bar, buf, POLICY, pred)
+        tma_load(desc, [batch, line, k], bar, buf, pred)
 
 
 @gluon.jit
@@ -148,8 +148,6 @@ def load_item(item, stage, phase, a_desc, b_descs, edge_desc, ring, schedule, m,
     a_bufs, b_bufs, empty, full, scale_bufs = ring
     CONSUMERS_M: gl.constexpr = TILING.consumers_m
     CONSUMERS_N: gl.constexpr = TILING.consumers_n
-    A_POLICY: gl.constexpr = TILING.a_policy
-    B_POLICY: gl.constexpr = TILING.b_policy
     A_K_FIRST: gl.constexpr = TILING.a_transposed
     B_K_FIRST: gl.constexpr = not TILING.b_transposed
     STRIPS: gl.constexpr = TILING.strips
@@ -166,7 +164,7 @@ def load_item(item, stage, phase, a_desc, b_descs, edge_desc, ring, schedule, m,
             mbarrier.expect(bar, TILING.stage_bytes)
         if TILING.cluster == "n":
             bufs = a_bufs.index(stage * CONSUMERS_M)
-            cluster.load_half(bufs, bar, batch, row, k, "a", A_K_FIRST, TILING.block_m, TILING.a_hint)
+            cluster.load_half(bufs, bar, batch, row, k, "a", A_K_FIRST, TILING.block_m)
         else:
             for i in gl.static_range(CONSUMERS_M):
                 buf = a_bufs.index(stage * CONSUMERS_M + i)
@@ -175,16 +173,16 @@ def load_item(item, stage, phase, a_desc, b_descs, edge_desc, ring, schedule, m,
                     edges.load(a_desc, edge_desc, batch, at, m - at, k, bar, buf, TILING)
                 else:
                     line = edges.first_row(at, m, TILING)
-                    load_block(a_desc, batch, line, k, bar, buf, A_K_FIRST, A_POLICY, not TILING.edge or at < m)
+                    load_block(a_desc, batch, line, k, bar, buf, A_K_FIRST, not TILING.edge or at < m)
         if TILING.cluster == "m":
             bufs = b_bufs[0].index(stage * CONSUMERS_N)
-            cluster.load_half(bufs, bar, batch, col, k, "b", B_K_FIRST, TILING.block_n, TILING.b_hint)
+            cluster.load_half(bufs, bar, batch, col, k, "b", B_K_FIRST, TILING.block_n)
         else:
             for i in gl.static_range(CONSUMERS_N):
                 at = col + i * TILING.cols
                 for j in gl.static_range(len(STRIPS)):
                     buf = b_bufs[j].index(stage * CONSUMERS_N + i)
-                    load_block(b_descs[j], batch, at, k, bar, buf, B_K_FIRST, B_POLICY)
+                    load_block(b_descs[j], batch, at, k, bar, buf, B_K_FIRST)
                     at += STRIPS[j]
         if TILING.grouped:
             fetch_scales(stage, step, row, col, m, n, scales, ring, TILING)
@@ -252,7 +250,6 @@ def write_strip(x, batch, row, col, output, addends, WHO: gl.constexpr, TILING: 
     """Finishes a strip and writes it piece by piece, as `Tiling.store` says."""
     out_desc, out, stride_ob, stride_om, stride_on, m, n, out_bufs = output
     OUT_DTYPE: gl.constexpr = TILING.out_dtype
-    OUT_POLICY: gl.constexpr = TILING.out_policy
     ROW_LAYOUT: gl.constexpr = TILING.row_layout
     BUFFERS: gl.constexpr = TILING.out_buffers
     SHAPE: gl.constexpr = [TILING.rows, TILING.piece_cols]
@@ -270,7 +267,7 @@ def write_strip(x, batch, row, col, output, addends, WHO: gl.constexpr, TILING: 
                 tma.store_wait(BUFFERS - 1)  # TMA has read what this buffer held
                 flat.store(piece)
                 fence_async_shared()
-                tma_store(out_desc, [batch, row, at], buf, OUT_POLICY)
+                tma_store(out_desc, [batch, row, at], buf)
             else:
                 flat.store(piece)
                 store_masked(flat.load(ROW_LAYOUT), batch, row, at, output)

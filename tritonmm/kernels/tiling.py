@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from tritonmm.kernels.gluon_api import policy
 from tritonmm.kernels.ring import Ringed
 
 
@@ -45,7 +44,6 @@ class Tiling(Ringed):
     share_rows: rows of a split tile that a program adds up at a time, see `split`; 0: there are no split tiles.
     cluster: "" (a program is one CTA), or the axis along which two CTAs divide the tile: "m" (they share B) or "n" (A).
     order, along: name and axis of the order of tiles, see `tritonmm.orders`; its factors are run-time values.
-    a_hint, b_hint, out_hint: L2 eviction hints, see `gluon_api.policy`.
     """
 
     block_m: int
@@ -70,9 +68,6 @@ class Tiling(Ringed):
     cluster: str = ""
     order: str = "row-major"
     along: str = "m"
-    a_hint: str = ""
-    b_hint: str = ""
-    out_hint: str = ""
     b_dtype: gl.dtype | None = None
     sum_dtype: gl.dtype = gl.float32
     promotes: bool = False
@@ -210,18 +205,6 @@ class Tiling(Ringed):
     @property
     def edge_shared(self):
         return gl.NVMMASharedLayout.get_default_for(self.edge_block, self.dtype)
-
-    @property
-    def a_policy(self):
-        return policy(self.a_hint)
-
-    @property
-    def b_policy(self):
-        return policy(self.b_hint)
-
-    @property
-    def out_policy(self):
-        return policy(self.out_hint)
 
     @property
     def stage_bytes(self):

@@ -214,9 +214,9 @@ def load(a_descs, b_desc, m, n, ring, schedule, scales, S: gl.constexpr):
             bar = full.index(stage)
             mbarrier.expect(bar, S.stage_bytes)
             for i in gl.static_range(CONSUMERS):
-                tma_load(b_desc, [0, row + i * S.rows, k], bar, w_bufs.index(stage * CONSUMERS + i), None)
+                tma_load(b_desc, [0, row + i * S.rows, k], bar, w_bufs.index(stage * CONSUMERS + i))
             for i in gl.static_range(STRIPS):
-                tma_load(a_descs[i], [0, col + S.starts[i], k], bar, x_bufs[i].index(stage), None)
+                tma_load(a_descs[i], [0, col + S.starts[i], k], bar, x_bufs[i].index(stage))
             if S.groups:
                 fetch_scales(stage, step, row, n, scales, ring, S)
             stage, phase = next_use(stage, phase, S.num_stages)
