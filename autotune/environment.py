@@ -84,8 +84,8 @@ def _commit(checkout: Path) -> str:
 
 def _code(library: Path, measuring: Path) -> str:
     """A digest of the kernels, of how they are launched, measured and checked, and of the models."""
-    names = ("kernels/*.py", "launch/*.py", "plan.py", "seats.py", "sliced.py", "weights.py", "l2.py", "cost.py")
-    files = [file for name in names for file in sorted(library.glob(name))]
+    files = [file for room in ("kernels", "launch") for file in sorted((library / room).glob("*.py"))]
+    files += [library / f"{name}.py" for name in ("plan", "seats", "hopper", "sliced", "weights", "l2", "cost")]
     files += [measuring / name for name in ("measure.py", "verify.py", "sources.py")]
     digest = hashlib.sha256()
     for file in files:

@@ -21,8 +21,8 @@ import click
 from tritonmm import gpu as gpus
 from tritonmm import tuned
 from tritonmm.autotune import results_file
-from tritonmm.config import TRITON, Config
-from tritonmm.gpu import Gpu
+from tritonmm.config import Config
+from tritonmm.gpu import TRITON, Gpu
 from tritonmm.problem import Problem
 from tritonmm.select import best_by, estimated
 

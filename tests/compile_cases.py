@@ -11,7 +11,8 @@ from pairs import all_pairs
 
 from tritonmm import gpu as gpus
 from tritonmm import orders, skinny, streams
-from tritonmm.config import HAS_CLUSTERS, Config
+from tritonmm.config import Config
+from tritonmm.hopper import HAS_CLUSTERS
 from tritonmm.launch import transpose as transposes
 from tritonmm.problem import DTYPES, KINDS, Epilogue, Problem
 from tritonmm.select import choose

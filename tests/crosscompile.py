@@ -27,7 +27,8 @@ from triton.runtime import driver
 from tritonmm import gpu as gpus
 from tritonmm import sliced
 from tritonmm.autotune.precompile import Elsewhere
-from tritonmm.config import Config, consumer_grid, shared_bytes
+from tritonmm.config import Config, shared_bytes
+from tritonmm.hopper import consumer_grid
 from tritonmm.kernels import turns
 from tritonmm.launch import transpose as transposes
 from tritonmm.launch.relayout import RESIDENT

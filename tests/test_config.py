@@ -8,9 +8,8 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tritonmm import config as legality
 from tritonmm import gpu as gpus
-from tritonmm import l2, orders, sliced
+from tritonmm import hopper, l2, orders, sliced
 from tritonmm.autotune.trial import problem_json
 from tritonmm.config import Config, shared_bytes
 from tritonmm.problem import KINDS, Epilogue, Problem
@@ -325,9 +324,9 @@ def test_what_no_cluster_can_do_says_why(config, says):
 
 @pytest.mark.parametrize("axis", ["m", "n"])
 def test_clusters_fit_only_a_triton_that_has_them(axis, monkeypatch):
-    monkeypatch.setattr(legality, "HAS_CLUSTERS", True)
+    monkeypatch.setattr(hopper, "HAS_CLUSTERS", True)
     assert cluster(axis).fits(Problem(4096, 4096, 4096), H200)
-    monkeypatch.setattr(legality, "HAS_CLUSTERS", False)
+    monkeypatch.setattr(hopper, "HAS_CLUSTERS", False)
     assert "needs Triton 3.9" in cluster(axis).fits(Problem(4096, 4096, 4096), H200).reason
 
 

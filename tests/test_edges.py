@@ -12,7 +12,8 @@ import torch
 
 from tritonmm import gpu as gpus
 from tritonmm import orders, streams, weights
-from tritonmm.config import HAS_CLUSTERS, Config
+from tritonmm.config import Config
+from tritonmm.hopper import HAS_CLUSTERS
 from tritonmm.plan import bind
 from tritonmm.problem import Epilogue, Problem
 

@@ -15,7 +15,8 @@ from promises import (
 from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.autotune import space
-from tritonmm.config import HAS_CLUSTERS, Config, consumer_strips
+from tritonmm.config import Config
+from tritonmm.hopper import HAS_CLUSTERS, consumer_strips
 from tritonmm.ops import matmul
 from tritonmm.plan import plan_for
 from tritonmm.problem import DTYPES, Epilogue, Problem

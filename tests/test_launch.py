@@ -22,7 +22,8 @@ from triton.knobs import HookChain
 
 from tritonmm import gpu as gpus
 from tritonmm import orders
-from tritonmm.config import HAS_CLUSTERS, Config
+from tritonmm.config import Config
+from tritonmm.hopper import HAS_CLUSTERS
 from tritonmm.kernels import static
 from tritonmm.launch import capture, direct, workspace
 from tritonmm.launch.bounded import Bounded

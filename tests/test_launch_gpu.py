@@ -8,7 +8,8 @@ import triton
 from threads import at_once
 
 from tritonmm import gpu as gpus
-from tritonmm.config import HAS_CLUSTERS, Config
+from tritonmm.config import Config
+from tritonmm.hopper import HAS_CLUSTERS
 from tritonmm.launch import direct, workspace
 from tritonmm.launch.bounded import Bounded
 from tritonmm.plan import bind

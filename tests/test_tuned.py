@@ -17,8 +17,9 @@ from threads import at_once
 
 from tritonmm import gpu as gpus
 from tritonmm import orders, tuned
-from tritonmm.config import HAS_CLUSTERS, Config
+from tritonmm.config import Config
 from tritonmm.explanation import Explanation
+from tritonmm.hopper import HAS_CLUSTERS
 from tritonmm.override import prefers
 from tritonmm.problem import Epilogue, Problem
 from tritonmm.tuned import table

@@ -23,8 +23,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tritonmm import cost
-from tritonmm.config import Config, consumer_grid
+from tritonmm.config import Config
 from tritonmm.gpu import Gpu
+from tritonmm.hopper import consumer_grid
 from tritonmm.problem import Problem
 from tritonmm.seats import seats
 

@@ -1,9 +1,13 @@
 """What the hardware is: the numbers that legality and the models need, with or without a GPU."""
 
 import functools
+import importlib.metadata
 from dataclasses import dataclass, field, replace
 
 import torch
+
+TRITON = importlib.metadata.version("triton")
+"""The version of what compiles for it. Importing Triton takes longer than all of tritonmm."""
 
 
 @dataclass(frozen=True, slots=True)

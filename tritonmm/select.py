@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from tritonmm import gpu as gpus
 from tritonmm import skinny, streams, tuned
-from tritonmm.config import HAS_CLUSTERS, Config
+from tritonmm.config import Config
 from tritonmm.estimates import SPLIT_BY, Tile, crossing, estimates, tiles_of
 from tritonmm.gpu import Gpu
+from tritonmm.hopper import HAS_CLUSTERS
 from tritonmm.orders import SwizzleMerge
 from tritonmm.problem import KINDS, Problem
 

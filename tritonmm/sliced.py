@@ -1,12 +1,11 @@
 """What the sliced kernel can multiply, and how its warps divide a tile."""
 
-import importlib.metadata
 from typing import Any
 
-from tritonmm.gpu import Gpu
+from tritonmm.gpu import TRITON, Gpu
 from tritonmm.problem import Problem, divisor
 
-HAS_FP64 = importlib.metadata.version("triton").startswith(("3.6.", "3.9."))
+HAS_FP64 = TRITON.startswith(("3.6.", "3.9."))
 """Whether this Triton's blocks of fp64 are known: those of its dot with 3.6, ours with 3.9; see `gluon_api.mma_f64`."""
 
 Tile = Any

@@ -22,7 +22,7 @@ class Tiling(Ringed):
     """Everything static about one kernel: a single compile-time argument.
 
     consumers_m, consumers_n: consumer warpgroups along the rows and the columns of the tile.
-    strips: widths of what a consumer's columns are cut into, see `config.consumer_strips`.
+    strips: widths of what a consumer's columns are cut into, see `hopper.consumer_strips`.
     a_transposed, b_transposed: whether the operand's first dimension is the contiguous one in memory.
     b_dtype, sum_dtype: of B where it is not A's, and of the sums.
     promotes: whether the sums of each step of K are added to others outside of the tensor cores.

@@ -8,7 +8,8 @@ import torch
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from tritonmm.config import Config, consumer_grid, consumer_strips, output_buffers
+from tritonmm.config import Config
+from tritonmm.hopper import consumer_grid, consumer_strips, output_buffers
 from tritonmm.kernels import hopper
 from tritonmm.kernels.tiling import Tiling
 from tritonmm.launch import Plan, addend_strides, described, scale_arguments, workspace

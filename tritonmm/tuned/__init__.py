@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tritonmm import gpu as gpus
-from tritonmm.config import TRITON, Config
-from tritonmm.gpu import Gpu
+from tritonmm.config import Config
+from tritonmm.gpu import TRITON, Gpu
 from tritonmm.problem import Problem
 from tritonmm.tuned import table
 from tritonmm.tuned.table import DamagedError, Row, TableError
