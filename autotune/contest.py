@@ -56,13 +56,15 @@ def contest(
 def of_problem(
     problem: Problem, configs: Sequence[Config], rounds: int, gpu: Gpu, idle: float = REST
 ) -> dict[Config | None, float]:
-    """Microseconds of every config, and of torch as None, on random normal data in operands that exceed L2.
+    """Microseconds of every config, on random normal data in operands that exceed L2; and of torch as None, if it has
+    such a product.
 
-    Raises RuntimeError where torch refuses the product, or a config cannot be launched.
+    Raises RuntimeError where a config cannot be launched.
     """
     device = torch.device("cuda", torch.cuda.current_device())
     sets, scales = operand_sets(problem, device, gpu), space.scales(problem, device)
-    arms = {None: torch_replay(problem, sets, scales)}
+    torchs, _ = torch_replay(problem, sets, scales)
+    arms = {None: torchs} if torchs else {}
     arms |= {config: GraphReplay(scaled_launch(problem, config, device, scales), sets) for config in configs}
     try:
         return contest(arms, rounds, seconds=0.001, idle=idle)
@@ -74,8 +76,7 @@ def of_problem(
 def trials(problem: Problem, configs: Sequence[Config], rounds: int, gpu: Gpu, idle: float = REST) -> list[Trial]:
     """Each config checked alone, and those that pass timed against each other in rounds of random order.
 
-    A config that cannot run is a row of status failed. Raises RuntimeError where torch refuses the product, or the GPU
-    did not survive.
+    A config that cannot run is a row of status failed. Raises RuntimeError where the GPU did not survive.
     """
     device = torch.device("cuda", torch.cuda.current_device())
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -92,7 +93,7 @@ def trials(problem: Problem, configs: Sequence[Config], rounds: int, gpu: Gpu, i
     right = [config for config, trial in found.items() if trial.status == "ok"]
     times = of_problem(problem, right, rounds, gpu, idle) if right else {}
     for config in right:
-        found[config] = replace(found[config], time_us=times[config], torch_us=times[None])
+        found[config] = replace(found[config], time_us=times[config], torch_us=times.get(None))
     return list(found.values())
 
 
@@ -117,11 +118,13 @@ def main(path: Path, rounds: int) -> None:
             times = of_problem(problem, list(configs), rounds, gpu)
         except RuntimeError as error:
             raise click.ClickException(f"{problem}: {error}") from None
+        torch_us = times.pop(None, None)
         for config, of_config in configs.items():
             for row in of_config:
                 tflops = problem.flops / times[config] / 1e6
-                row |= {"time_us": times[config], "torch_us": times[None], "tflops": tflops}
-        click.echo(f"{problem!s:<28} torch {times.pop(None):9.2f} us, best {min(times.values()):9.2f} us")
+                row |= {"time_us": times[config], "torch_us": torch_us, "tflops": tflops}
+        torchs = f"torch {torch_us:9.2f} us, " if torch_us else ""
+        click.echo(f"{problem!s:<28} {torchs}best {min(times.values()):9.2f} us")
     here = Environment.here(torch.cuda.get_device_name())
     about["times"] = f"{here.gpu}, Triton {here.triton}, {here.date}, commit {here.commit}: burst, medians of {rounds}"
     about["times"] += f" rounds of all configs in random order, {REST * 1e3:g} ms of rest"

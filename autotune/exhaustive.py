@@ -33,8 +33,7 @@ IDLE = 0.003
 def measured(configs: dict[Problem, list[Config]], rounds: int, gpu: Gpu, count: int) -> Iterator[list[Trial]]:
     """The trials of every config, a list for each problem as they come, on so many GPUs that are alike.
 
-    Raises RuntimeError where torch refuses a product, or a GPU or a process did not survive one; the others that wait
-    are not begun then.
+    Raises RuntimeError where a GPU or a process did not survive a product; the others that wait are not begun then.
     """
     context = get_context("spawn")
     devices = context.Queue()

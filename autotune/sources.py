@@ -109,12 +109,7 @@ class GpuSource:
         """The times of `config` and of torch, round by round; of `config` alone where torch refuses the product."""
         self._turn_to(problem)
         if self._torch is None and not self._refusal:
-            try:
-                self._torch = torch_replay(problem, self._sets, self._check.scales)
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError as error:  # cuBLAS has none for some sizes with scales of groups
-                self._refusal = f"torch refused: {error}"
+            self._torch, self._refusal = torch_replay(problem, self._sets, self._check.scales)
         found = measure.paired(self._graph_of(config), self._torch, regime, clock=self.card.mhz)
         return replace(found, refusal=self._refusal)
 
@@ -168,10 +163,19 @@ def scaled_launch(problem: Problem, config: Config, device: torch.device, scales
     return functools.partial(plan, scales=scales) if scales else plan
 
 
-def torch_replay(problem: Problem, sets: list[tuple[torch.Tensor, ...]], scales) -> GraphReplay:
-    """torch's own product of the sets, captured. Raises RuntimeError where torch refuses it."""
-    with torch_precision(problem):
-        return GraphReplay(torch_product(problem, scales), [(a, _weights(b, a.dtype), out) for a, b, out in sets])
+def torch_replay(problem: Problem, sets: list[tuple[torch.Tensor, ...]], scales) -> tuple[GraphReplay | None, str]:
+    """torch's own product of the sets, captured, and ""; or None, and why torch refuses it.
+
+    cuBLAS has no products of some sizes with scales of groups. Raises torch.OutOfMemoryError.
+    """
+    try:
+        with torch_precision(problem):
+            operands = [(a, _weights(b, a.dtype), out) for a, b, out in sets]
+            return GraphReplay(torch_product(problem, scales), operands), ""
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        return None, f"torch refused: {error}"
 
 
 def torch_product(problem: Problem, scales: tuple[torch.Tensor | None, torch.Tensor] | None) -> Callable:

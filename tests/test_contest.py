@@ -5,9 +5,10 @@ import torch
 from click.testing import CliRunner
 
 from tritonmm import gpu as gpus
-from tritonmm.autotune import contest, results_file, space
+from tritonmm.autotune import contest, results_file, sources, space
 from tritonmm.config import Config
 from tritonmm.orders import SwizzleMerge
+from tritonmm.select import choose
 
 RESULTS = "autotune/results/h200-l2.csv"
 
@@ -59,6 +60,45 @@ def test_a_row_that_is_no_trial_is_refused(wrong):
         results_file.product(row | wrong)
 
 
+def refuse(error):
+    """A graph of torch's that cannot be captured."""
+
+    def capture(launch, sets):
+        raise error
+
+    return capture
+
+
+def test_where_torch_has_no_such_product_ours_is_timed_alone(monkeypatch):
+    class Replay:
+        def __init__(self, launch, sets):
+            if launch is not None:
+                raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")
+
+        def __call__(self, seconds):
+            return 7e-6
+
+        def free(self): ...
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(contest, "operand_sets", lambda problem, device, gpu: [])
+    monkeypatch.setattr(contest.space, "scales", lambda problem, device: None)
+    monkeypatch.setattr(contest, "scaled_launch", lambda problem, config, device, scales: None)
+    monkeypatch.setattr(contest, "GraphReplay", Replay)
+    monkeypatch.setattr(sources, "GraphReplay", Replay)
+    found = contest.of_problem(space.problem(2049, 64, 128), [Config()], 1, gpus.spec("h200"), idle=0.0)
+    assert found == pytest.approx({Config(): 7.0})
+
+
+def test_torchs_refusal_is_told_but_no_lack_of_memory(monkeypatch):
+    problem = space.problem(2049, 64, 128)
+    monkeypatch.setattr(sources, "GraphReplay", refuse(RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")))
+    assert sources.torch_replay(problem, [], None) == (None, "torch refused: CUBLAS_STATUS_NOT_SUPPORTED")
+    monkeypatch.setattr(sources, "GraphReplay", refuse(torch.OutOfMemoryError("full")))
+    with pytest.raises(torch.OutOfMemoryError, match="full"):
+        sources.torch_replay(problem, [], None)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="without a GPU")
 def test_without_a_gpu_there_is_nothing_to_time():
     found = CliRunner().invoke(contest.main, [RESULTS])
@@ -74,6 +114,15 @@ def test_the_slower_of_two_configs_is_found(device):
     times = contest.of_problem(problem, [bad, good], 3, gpus.of_device(device.index))
     assert times[good] < times[bad] / 2
     assert times[None] > 0
+
+
+@pytest.mark.gpu
+def test_what_torch_refuses_is_timed(device):
+    """cuBLAS has no products of odd M with scales of 128-blocks."""
+    problem = space.problem(2049, 512, 512, dtype="fp8-block")
+    (trial,) = contest.trials(problem, [choose(problem, gpus.of_device(device.index))], 1, gpus.of_device(device.index))
+    assert (trial.status, trial.torch_us) == ("ok", None)
+    assert trial.time_us > 0
 
 
 @pytest.mark.gpu
