@@ -14,7 +14,7 @@ What turns gain (H200, burst, autotune/results/h200-turns.csv), tiles of 128 x 2
 takes 811 us instead of 910 with Triton 3.6.0, 4096^3 106 instead of 115, 4096x7168x2048 99 instead of 106. With 3.9.0,
 whose ptxas lets multiply-adds yield to the other consumer, .3 to .6%, and 1 to 3% in tiles of 256 x 128. Products of 16
 to 28 us lose up to 1.2%. Sums without scales lose up to 1.3%, and take no turns; nor does the weights kernel: its tiles
-of 64 x 256 gained 4%, others lost up to 5%.
+of 64 x 256 gained 4%, others lost up to 6%.
 """
 
 from triton.experimental import gluon
