@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tritonmm import gpu, orders
 from tritonmm.autotune import bench as benching
-from tritonmm.autotune import sources
+from tritonmm.autotune import precompile, sources
 from tritonmm.autotune.bench import COLUMNS, ResultsFile, Row, bench, geomean, means
 from tritonmm.autotune.environment import Environment
 from tritonmm.autotune.measure import Paired
@@ -46,7 +46,7 @@ class Scripted:
     def __init__(self, error_ratio=lambda problem: 0.5, paired=lambda problem, regime: rounds(10, 15), in_use=""):
         self.answers = error_ratio, paired
         self.card = SimpleNamespace(celsius=lambda: 55, watts=lambda: 690.5, in_use=lambda: in_use)
-        self.asked = []
+        self.asked, self.compiled = [], []
         self.lost = False
 
     def error_ratio(self, problem, config):
@@ -258,6 +258,7 @@ def measured(monkeypatch):
     def use(rivals):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(sources, "GpuSource", lambda: rivals)
+        monkeypatch.setattr(precompile, "precompile_all", lambda pairs, gpu: rivals.compiled.extend(pairs))
         # tritonmm.select is the function of that name.
         monkeypatch.setattr(sys.modules["tritonmm.select"], "choose", lambda problem, gpu: CONFIG)
         return rivals
@@ -277,7 +278,7 @@ def suite(tmp_path):
 
 
 def test_the_command_prints_rows_and_means_and_writes_the_file(measured, suite, tmp_path):
-    measured(Scripted())
+    rivals = measured(Scripted())
     result = call("--suite", suite, "--csv", tmp_path / "r.csv")
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
@@ -287,6 +288,7 @@ def test_the_command_prints_rows_and_means_and_writes_the_file(measured, suite, 
     assert lines[1].split()[:7] == ["square", "256x256x256", "nn", "bf16", "burst", "15.0", "10.0"]
     assert str(CONFIG) in lines[1]
     assert "all       burst       1.500  of   3, worst 1.500 at" in result.stdout
+    assert rivals.compiled == [(entry.problem(), CONFIG) for entry in ENTRIES]
     comments, rows = read(tmp_path / "r.csv")
     assert {"# gpu: H200", "# source: gpu", f"# suite: {suite}", "# gpu in use: no"} <= set(comments)
     assert len(rows) == 6
@@ -363,7 +365,7 @@ def test_a_card_in_use_is_said(measured, suite, tmp_path):
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["--suite", "nowhere"], "shipped are dtypes, grouped, public"),
+        (["--suite", "nowhere"], "shipped are dtypes, grouped, mixed420, public"),
         (["--family", "cube"], "'cube' is not in the suite"),
         (["--shape", "64x64"], "as in 4096x4096x4096"),
         (["--shape", "64x0x64"], "'0' is not a whole number above 0"),

@@ -174,6 +174,11 @@ def test_the_random_suite_is_what_its_command_prints():
     assert result.output == (suite._SHIPPED / "random60.json").read_text()
 
 
+def test_the_mixed_suite_is_what_its_command_prints():
+    result = CliRunner().invoke(random_suite.main, ["--mixed", "--count", "420"])
+    assert result.output == (suite._SHIPPED / "mixed420.json").read_text()
+
+
 def test_the_random_suite_is_what_it_says():
     entries = suite.load("random60")
     assert len(entries) == 60

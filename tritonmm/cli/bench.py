@@ -34,7 +34,10 @@ Examples:
     "--config", type=Parsed("config", values.config), help="Use this config, as JSON, instead of choosing one."
 )
 @click.option(
-    "--regime", type=click.Choice(["burst", "sustained", "both"]), default="both", help="A rested GPU or a busy one."
+    "--regime",
+    type=click.Choice(["burst", "short", "sustained", "both"]),
+    default="both",
+    help="A rested GPU or a busy one; short is burst with less rest, for hundreds of products; both has no short.",
 )
 @click.option("--csv", "csv_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows as they come.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
@@ -61,7 +64,10 @@ def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path
         raise click.UsageError(str(error)) from None
 
     rivals = needs.rivals()
+    from tritonmm.autotune.precompile import precompile_all
     from tritonmm.select import choose
+
+    choosing = (lambda *_: config) if config else choose
 
     in_use = rivals.card.in_use()
     if in_use:
@@ -71,11 +77,12 @@ def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path
     regimes = ("burst", "sustained") if regime == "both" else (regime,)
     rows = []
     code = 0
+    precompile_all(_chosen(entries, rivals.gpu, choosing), rivals.gpu)
     try:
         with benching.ResultsFile(csv_path, comments) if csv_path else contextlib.nullcontext() as results:
             if not as_json:
                 click.echo(benching.HEADER)
-            for row in benching.bench(entries, regimes, rivals, (lambda *_: config) if config else choose):
+            for row in benching.bench(entries, regimes, rivals, choosing):
                 rows.append(row)
                 if results:
                     results.add(row)
@@ -96,3 +103,13 @@ def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path
         for mean in benching.means(rows):
             click.echo(str(mean))
     sys.exit(code or int(any(row.status in ("wrong", "failed") for row in rows)))
+
+
+def _chosen(entries, gpu, choosing) -> list:
+    """The products and their configs; what has none is left for the bench to report."""
+    found = []
+    for entry in entries:
+        problem = entry.problem()
+        with contextlib.suppress(ValueError):
+            found.append((problem, choosing(problem, gpu)))
+    return found
