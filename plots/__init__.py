@@ -7,6 +7,7 @@
     overflow.py      split-merge against swizzle-merge: programs and time
     layouts.py       tiles coloured by bank, fragments coloured by thread
     pipeline.py      stages, depth of a step and epilogue
+    speedup.py       speed-up over torch by family of GEMMs
     transpose.py     the transpose through plain, padded and swizzled tiles, against a copy
 
 What they share: model.py, what is predicted for the rows of a file; families.py, names and colours of orders; rows.py,

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from tritonmm.autotune import results_file
 from tritonmm.layouts import Swizzle, mma_atoms
 from tritonmm.layouts.show import SwizzledTile
 from tritonmm.orders import ColumnMajor, Hilbert, Morton, RowMajor, Serpentine, SplitMerge, SwizzleMerge
-from tritonmm.plots import comparison, factors, layouts, overflow, pipeline, rows, transpose, validation, visit
+from tritonmm.plots import comparison, factors, layouts, overflow, pipeline, rows, speedup, transpose, validation, visit
 
 ROOT = Path(__file__).parent
 
@@ -43,7 +44,46 @@ def measured(results: Path, folder: Path) -> list[Path]:
         *overflow.draw(*together(large, l2, plain, of_each="config"), folder / "h200-l2-overflow"),
         *pipeline.draw(*rows.read_csv(results / "h200-pipeline.csv"), folder / "h200-pipeline"),
         *transpose.draw(*rows.read_csv(results / "h200-transpose.csv"), folder / "h200-transpose"),
+        *speedup.draw(*speedups(results), folder / "h200-speedup"),
     ]
+
+
+def speedups(results: Path) -> tuple[dict[str, dict[str, list[float]]], str]:
+    """The groups of `speedup.draw` and its subtitle, from the results files with Triton 3.6.0."""
+    large, others, dtypes, fp8 = (
+        speedup.ratios(results / f"h200-{name}-triton-3.6.0.csv")
+        for name in ("bench", "bench-shapes", "dtypes", "dtypes-2")
+    )
+    bf16 = {
+        "square, 1024 to 16384": large["square"],
+        "ragged M": large["ragged-m"],
+        "prefill": large["prefill"],
+        "decode, 1 to 257 rows": others["decode"],
+        "deep K": others["deep-k"],
+        "not 16-byte aligned": others["unaligned"],
+        "batched": others["batched"],
+        "small, up to 512": others["small"],
+    }
+    other = {
+        "fp16": fp8["fp16"],
+        "tf32": dtypes["tf32"],
+        "tf32, NN": dtypes["tf32-nn"],
+        "fp32, exact": dtypes["fp32"],
+        "fp64": dtypes["fp64"],
+        "fp8, tensor scales": fp8["fp8"],
+        "fp8, 128-block scales": fp8["fp8-block"],
+        "int8": dtypes["int8"],
+        "8-bit weights, 1 to 64 rows": few_rows(results / "h200-weights-13.csv"),
+    }
+    about, _, _ = results_file.read(results / "h200-bench-triton-3.6.0.csv")
+    return {"bf16": bf16, "other dtypes": other}, f"One {about['gpu']}, burst; torch {about['torch']}, Triton 3.6.0."
+
+
+def few_rows(path: Path) -> list[float]:
+    """Speed-ups of int8 weights over bf16 weights for at most 64 rows, with Triton 3.6.0."""
+    _, _, found = results_file.read(path)
+    chosen = (r for r in found if r["triton"] == "3.6.0" and r["weights"] == "int8" and int(r["m"]) <= 64)
+    return [float(row["torch_us"]) / float(row["ours_us"]) for row in chosen]
 
 
 def together(*files, of_each: str = "row") -> tuple[pd.DataFrame, dict[str, str]]:

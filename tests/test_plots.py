@@ -13,7 +13,7 @@ from tritonmm.autotune.trial import COLUMNS
 from tritonmm.config import Config
 from tritonmm.orders import Hilbert, RowMajor, Serpentine, SplitMerge, SwizzleMerge
 from tritonmm.plots import __main__ as figures
-from tritonmm.plots import comparison, factors, model, read_csv, rows, style, visit
+from tritonmm.plots import comparison, factors, model, read_csv, rows, speedup, style, visit
 from tritonmm.problem import Problem
 
 TILE_ORDERS = ("row-major", "hilbert", "swizzle-merge:2", "swizzle-merge:3", "swizzle-merge:8", "swizzle-merge:4,2")
@@ -425,3 +425,25 @@ def test_configs_that_differ_in_how_they_split_are_not_one_line(results):
     assert "split" not in config
     assert group.time_us.min() > 0.1
     assert rows.config_text(rows.ok(tail).iloc[0]).endswith(", split-tail 4")
+
+
+def test_the_speed_up_figure_draws_a_dot_a_gemm_and_the_geometric_mean(tmp_path):
+    drawn = speedup.figure({"bf16": {"square": [1.0, 4.0], "decode": [0.5]}}, "one GPU")
+    (axes,) = drawn.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["square", "decode"]
+    assert [list(line.get_xdata()) for line in axes.lines[:2]] == [[1.0, 4.0], [0.5]]
+    assert [bar.get_x() + bar.get_width() for bar in axes.patches] == [pytest.approx(2.0), pytest.approx(0.5)]
+    assert [text.get_text() for text in axes.texts] == ["2.00", "0.50"]
+    low, high = axes.get_xlim()
+    assert low < 0.5 < 4.0 < high
+    with pytest.raises(ValueError, match="'bf16' has a family without"):
+        speedup.figure({"bf16": {"square": []}}, "one GPU")
+
+
+def test_speed_ups_are_read_from_a_bench_file(tmp_path):
+    path = tmp_path / "r.csv"
+    path.write_text("# gpu: X\nfamily,regime,ratio\nsquare,burst,1.5\nsquare,sustained,1.1\nodd,burst,\n")
+    assert speedup.ratios(path) == {"square": [1.5]}
+    path.write_text("# gpu: X\nm,n\n1,2\n")
+    with pytest.raises(ValueError, match="no column family, regime, ratio"):
+        speedup.ratios(path)
