@@ -61,7 +61,11 @@ def choices() -> dict[str, str]:
     for name in suite.names():
         for entry in suite.load(name):
             for gpu in map(gpus.spec, GPUS):
-                found[f"{gpu.name} {entry.problem()}"] = choose(entry.problem(), gpu).to_json()
+                try:
+                    config = choose(entry.problem(), gpu).to_json()
+                except ValueError:  # no config is legal: fp8 on an A100, say
+                    config = ""
+                found[f"{gpu.name} {entry.problem()}"] = config
     return found
 
 
@@ -69,7 +73,7 @@ def differences(before: dict, after: dict, renamed: dict[str, str]) -> list[str]
     """A line for each digest that only one has, and for each choice that differs."""
 
     def spelled(config: str) -> str:
-        found = json.loads(config)
+        found = json.loads(config or '{"kernel": ""}')
         return json.dumps(found | {"kernel": renamed.get(found["kernel"], found["kernel"])}, sort_keys=True)
 
     lines = []
