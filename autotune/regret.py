@@ -119,11 +119,10 @@ def gpu_of(name: str | None, about: dict[str, str]) -> Gpu:
     """The GPU of that name, or else the one that a results file's comments name. Raises ValueError for unknown ones."""
     if name:
         return gpus.spec(name)
-    model = about.get("gpu", "").lower().replace(" ", "")
-    found = next((known for known in gpus.names() if known in model), None)
+    found = gpus.named(about.get("gpu", ""))
     if found is None:
         raise ValueError(f"the results are of GPU {about.get('gpu')!r}; name the one to select for with --gpu")
-    return gpus.spec(found)
+    return found
 
 
 @click.command()

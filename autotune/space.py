@@ -10,7 +10,7 @@ import torch
 from tritonmm import orders
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
-from tritonmm.problem import DTYPES, KINDS, Problem
+from tritonmm.problem import DTYPES, KINDS, Problem, kind_name
 from tritonmm.select import timed
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
@@ -68,16 +68,17 @@ def tile_orders(text: str) -> tuple[orders.Order, ...]:
     return tuple(orders.parse(part) for part in re.split(r",\s*(?!\s*-?\d)", text))
 
 
-def problem(m: int, n: int, k: int, *, batch: int = 1, dtype: str = "bf16", layout: str = "nt") -> Problem:
+def problem(
+    m: int, n: int, k: int, *, batch: int = 1, dtype: str | torch.dtype = "bf16", layout: str = "nt"
+) -> Problem:
     """The problem of densely stored operands, as `operands` makes them.
 
-    dtype: a name of `KINDS`. Raises ValueError.
+    dtype: a name of `KINDS`, or a dtype of torch. Raises ValueError.
     """
-    if dtype not in KINDS:
-        raise ValueError(f"dtype is {dtype!r}; it must be one of {', '.join(KINDS)}")
+    kind = KINDS[kind_name(dtype)]
     if layout not in LAYOUTS:
         raise ValueError(f"layout is {layout!r}; it must be one of {', '.join(LAYOUTS)}")
-    asked = Problem(m=m, n=n, k=k, batch=batch, layout=layout, **KINDS[dtype])
+    asked = Problem(m=m, n=n, k=k, batch=batch, layout=layout, **kind)
     a, b, out = operands(asked, torch.device("meta"))
     # The alignment is what `Problem.of` finds; where a dimension is 1 it may also see another layout.
     return Problem.of(a, b, out, asked.precision, scales=asked.scales)

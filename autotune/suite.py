@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from tritonmm.autotune import space
-from tritonmm.problem import Problem
+from tritonmm.problem import Problem, kind_name
 
 _SHIPPED = Path(__file__).parent / "suites"
 
@@ -42,6 +42,7 @@ class Entry:
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name} is {value!r}; it must be a whole number above 0")
         self.problem()
+        object.__setattr__(self, "dtype", kind_name(self.dtype))
 
     def problem(self) -> Problem:
         return space.problem(self.m, self.n, self.k, batch=self.batch, dtype=self.dtype, layout=self.layout)

@@ -17,8 +17,7 @@ COLUMNS = ("predicted_us", "predicted_dram_read_bytes", "predicted_l2_read_bytes
 
 def gpu_of(about: dict[str, str]) -> Gpu | None:
     """The GPU that the comment lines name, by its datasheet; None for one that `tritonmm.gpu` has no spec of."""
-    said = about.get("gpu", "").lower().replace(" ", "")
-    return next((gpus.spec(name) for name in gpus.names() if name in said), None)
+    return gpus.named(about.get("gpu", ""))
 
 
 def beside(rows: pd.DataFrame, about: dict[str, str]) -> pd.DataFrame:

@@ -2,6 +2,8 @@
 
 import functools
 import importlib.metadata
+import itertools
+import re
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -18,6 +20,7 @@ class Gpu:
     l2_partitions: halves of the L2 that each keep their own copy of what their SMs read;
     shared_bytes: shared memory one program can have; bandwidth: peak device-memory bytes/s;
     peak: dense FLOP/s by dtype name, "tf32" and "fp8" among them, by the vendor's datasheet;
+    memory_bytes: device memory, 0 if it is not known;
     verified: whether the models have been compared with counters of this GPU.
     """
 
@@ -29,6 +32,7 @@ class Gpu:
     shared_bytes: int
     bandwidth: float
     peak: dict[str, float] = field(hash=False)
+    memory_bytes: int = field(default=0, compare=False)
     verified: bool = False
 
     def rate(self, dtype: str, precision: str = "ieee") -> float:
@@ -48,6 +52,7 @@ class Gpu:
 
 
 MIB = 1024 * 1024
+GB = 10**9
 
 
 def _peak(half: float, tf32: float, fp32: float, fp64: float, int8: float, fp8: float) -> dict[str, float]:
@@ -59,12 +64,12 @@ def _peak(half: float, tf32: float, fp32: float, fp64: float, int8: float, fp8: 
 _SPECS = {
     gpu.name: gpu
     for gpu in (
-        Gpu("a100", "sm_80", 108, 40 * MIB, 2, 166_912, 2.04e12, _peak(312, 156, 19.5, 19.5, 624, 312)),
-        Gpu("rtx4090", "sm_89", 128, 72 * MIB, 1, 101_376, 1.01e12, _peak(165, 83, 83, 1.3, 661, 330)),
-        Gpu("h100", "sm_90", 132, 50 * MIB, 2, 232_448, 3.35e12, _peak(989, 495, 67, 67, 1979, 1979)),
-        Gpu("h200", "sm_90", 132, 60 * MIB, 2, 232_448, 4.8e12, _peak(989, 495, 67, 67, 1979, 1979), verified=True),
-        Gpu("b200", "sm_100", 148, 126 * MIB, 2, 232_448, 8.0e12, _peak(2250, 1120, 75, 37, 4500, 4500)),
-        Gpu("mi300x", "gfx942", 304, 32 * MIB, 8, 65_536, 5.3e12, _peak(1307, 654, 163, 163, 2615, 2615)),
+        Gpu("a100", "sm_80", 108, 40 * MIB, 2, 166_912, 2.04e12, _peak(312, 156, 19.5, 19.5, 624, 312), 80 * GB),
+        Gpu("rtx4090", "sm_89", 128, 72 * MIB, 1, 101_376, 1.01e12, _peak(165, 83, 83, 1.3, 661, 330), 24 * GB),
+        Gpu("h100", "sm_90", 132, 50 * MIB, 2, 232_448, 3.35e12, _peak(989, 495, 67, 67, 1979, 1979), 80 * GB),
+        Gpu("h200", "sm_90", 132, 60 * MIB, 2, 232_448, 4.8e12, _peak(989, 495, 67, 67, 1979, 1979), 141 * GB, True),
+        Gpu("b200", "sm_100", 148, 126 * MIB, 2, 232_448, 8.0e12, _peak(2250, 1120, 75, 37, 4500, 4500), 180 * GB),
+        Gpu("mi300x", "gfx942", 304, 32 * MIB, 8, 65_536, 5.3e12, _peak(1307, 654, 163, 163, 2615, 2615), 192 * GB),
     )
 }
 
@@ -82,6 +87,14 @@ def spec(name: str) -> Gpu:
         raise ValueError(f"unknown GPU {name!r}; known are {', '.join(_SPECS)}") from None
 
 
+def named(text: str) -> Gpu | None:
+    """The GPU whose name is a word of `text`, such as "NVIDIA A100-SXM4-80GB", or two: "GeForce RTX 4090". None for
+    others: an RTX A1000 is no A100, and a GH200 no H200."""
+    words = re.findall(r"[a-z0-9]+", text.lower())
+    words += [first + second for first, second in itertools.pairwise(words)]
+    return next((gpu for name, gpu in _SPECS.items() if name in words), None)
+
+
 @functools.lru_cache(maxsize=64)
 def of_device(index: int) -> Gpu:
     """The CUDA or ROCm device `index` of this machine: sizes read from it, rates from the nearest spec."""
@@ -92,18 +105,18 @@ def of_device(index: int) -> Gpu:
     else:
         arch = f"sm_{found.major}{found.minor}"
         shared = getattr(found, "shared_memory_per_block_optin", 101_376)
-    model = found.name.lower().replace(" ", "")
-    named = next((gpu for gpu in _SPECS.values() if gpu.name in model), None)
+    known = named(found.name)
     same_arch = next((gpu for gpu in _SPECS.values() if gpu.arch == arch), None)
-    nearest = named or same_arch or _SPECS["a100"]
+    nearest = known or same_arch or _SPECS["a100"]
     return replace(
         nearest,
-        name=nearest.name if named else model,
+        name=nearest.name if known else found.name.lower().replace(" ", ""),
         arch=arch,
         sms=found.multi_processor_count,
         l2_bytes=getattr(found, "L2_cache_size", nearest.l2_bytes),
         shared_bytes=shared,
-        verified=nearest.verified and named is not None,
+        verified=nearest.verified and known is not None,
+        memory_bytes=found.total_memory,
     )
 
 

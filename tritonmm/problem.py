@@ -20,6 +20,10 @@ DTYPES = {
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
+_SPELLINGS = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items()}
+_SPELLINGS |= {"half": "fp16", "float": "fp32", "double": "fp64", "int": "int32"}
+"""torch's names of the dtypes, without "torch."."""
+
 FLOATS = ("bf16", "fp16", "fp32", "fp64")
 """What torch.mm and its kin multiply on GPUs: outputs have the operands' dtype."""
 
@@ -61,6 +65,27 @@ one for each row of the weights, a column of B.
 SCALES = ("", "tensor", "row", "1x128", "128x1", "1x1")
 
 
+def short_name(dtype: str | torch.dtype) -> str:
+    """The name in `DTYPES` of a dtype in any of torch's spellings: torch.bfloat16, "torch.bfloat16" and "bfloat16" are
+    "bf16". What is none of them is returned as text, unchanged."""
+    text = str(dtype)
+    return _SPELLINGS.get(text.removeprefix("torch."), text)
+
+
+def kind_name(dtype: str | torch.dtype) -> str:
+    """The name in `KINDS` of a kind, or of the kind that a dtype in any of torch's spellings stands for.
+
+    torch.float8_e4m3fn stands for "fp8". Raises ValueError for what is neither.
+    """
+    name = short_name(dtype)
+    name = "fp8" if name == "fp8e4m3" else name
+    if name not in KINDS:
+        raise ValueError(
+            f"dtype is {str(dtype)!r}; it must be one of {', '.join(KINDS)}, or torch's name for it, such as bfloat16"
+        )
+    return name
+
+
 def dtype_name(dtype: torch.dtype) -> str:
     """The short name of a dtype that mm and its kin multiply. Raises NotImplementedError, as torch does, for others."""
     name = _NAMES.get(dtype)
@@ -93,8 +118,8 @@ class Epilogue:
 class Problem:
     """`batch` products of an m x k by a k x n matrix.
 
-    dtype, out_dtype: names from `DTYPES`; out_dtype is by default the dtype, int32 for int8 and bf16 for fp8. Sums are
-        taken in fp32, of int8 in int32 and of fp64 in fp64.
+    dtype, out_dtype: names from `DTYPES`, or torch's, which become those; out_dtype is by default the dtype, int32 for
+        int8 and bf16 for fp8. Sums are taken in fp32, of int8 in int32 and of fp64 in fp64.
     b_dtype: that of B where it is not A's: fp8 of the other kind, or int8 or fp8 weights beside bf16 or fp16.
     precision: how fp32 inputs are multiplied: "ieee", "tf32" (inputs cut to 10 bits), or with three products of cut
         inputs for each, "tf32x3" or "bf16x3". Of fp8, "fast" adds up as the tensor cores do, with 13 bits on sm_90;
@@ -128,6 +153,8 @@ class Problem:
     group: int = 128
 
     def __post_init__(self):
+        for name in ("dtype", "b_dtype", "out_dtype"):
+            object.__setattr__(self, name, short_name(getattr(self, name) or ""))
         if not self.b_dtype:
             object.__setattr__(self, "b_dtype", self.dtype)
         if not self.out_dtype:
@@ -197,15 +224,16 @@ class Problem:
         k: int,
         *,
         batch: int = 1,
-        dtype: str = "bf16",
-        out_dtype: str = "",
+        dtype: str | torch.dtype = "bf16",
+        out_dtype: str | torch.dtype = "",
         precision: str = "ieee",
         layout: str = "nn",
         epilogue: Epilogue = Epilogue(),
-        b_dtype: str = "",
+        b_dtype: str | torch.dtype = "",
         scales: str = "",
     ) -> "Problem":
         """The problem of operands that lie in memory without gaps, at an aligned address."""
+        dtype, b_dtype, out_dtype = map(short_name, (dtype, b_dtype, out_dtype))
         bare = cls(m, n, k, batch, dtype, out_dtype, precision, layout, b_dtype=b_dtype, scales=scales)
         a_line, b_line = k if layout[0] == "n" else m, n if layout[1] == "n" else k
         return replace(

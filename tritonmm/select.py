@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+import torch
+
 from tritonmm import gpu as gpus
 from tritonmm import skinny, streams, tuned
 from tritonmm.config import Config
@@ -13,7 +15,7 @@ from tritonmm.estimates import SPLIT_BY, Tile, crossing, estimates, tiles_of
 from tritonmm.gpu import Gpu
 from tritonmm.hopper import HAS_CLUSTERS
 from tritonmm.orders import SwizzleMerge
-from tritonmm.problem import KINDS, Problem
+from tritonmm.problem import KINDS, Problem, kind_name
 
 AGREES = 1.02
 """How much longer than the shortest of all the estimate of a neighbour's config may be.
@@ -50,19 +52,19 @@ class Choice(NamedTuple):
     is_measured: bool = False
 
 
-def select(m: int, n: int, k: int, *, dtype: str = "bf16", layout: str = "nn", gpu: Gpu | str | None = None) -> Config:
+def select(
+    m: int, n: int, k: int, *, dtype: str | torch.dtype = "bf16", layout: str = "nn", gpu: Gpu | str | None = None
+) -> Config:
     """The config that `tritonmm.matmul` would use for an m x k by k x n product.
 
-    dtype: a name of `problem.KINDS`, such as "bf16" or "tf32"; layout: "nn", "nt", "tn" or "tt"; gpu: a `Gpu`, a name
-    that `gpu.spec` knows, or None for this machine's (the H200 where there is none). Deterministic, given the tuned
-    tables.
+    dtype: a name of `problem.KINDS`, such as "bf16" or "tf32", or a dtype of torch; layout: "nn", "nt", "tn" or "tt";
+    gpu: a `Gpu`, a name that `gpu.spec` knows, or None for this machine's (the H200 where there is none).
+    Deterministic, given the tuned tables.
     Raises ValueError for unknown names or negative sizes.
     """
     if not isinstance(gpu, Gpu):
         gpu = gpus.default() if gpu is None else gpus.spec(gpu)
-    if dtype not in KINDS:
-        raise ValueError(f"dtype is {dtype!r}; it must be one of {', '.join(KINDS)}")
-    return choose(Problem.dense(m, n, k, layout=layout, **KINDS[dtype]), gpu)
+    return choose(Problem.dense(m, n, k, layout=layout, **KINDS[kind_name(dtype)]), gpu)
 
 
 def choose(problem: Problem, gpu: Gpu, kernel: str = "") -> Config:

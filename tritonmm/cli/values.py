@@ -1,6 +1,7 @@
 """Values of options, made of text."""
 
 import json
+import math
 import re
 from collections.abc import Callable
 
@@ -36,6 +37,16 @@ def sizes(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(size(part) for part in text.split(",")))
 
 
+def minutes(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 < found < math.inf:
+        raise ValueError(f"{text.strip()!r} is not a number of minutes above 0")
+    return found
+
+
 def grid(text: str) -> tuple[int, int]:
     tiles_m, by, tiles_n = text.partition("x")
     if not by:
@@ -53,11 +64,9 @@ def order(text: str):
 
 
 def dtype(text: str) -> str:
-    from tritonmm.problem import KINDS
+    from tritonmm.problem import kind_name
 
-    if text not in KINDS:
-        raise ValueError(f"{text!r} is not one of {', '.join(KINDS)}")
-    return text
+    return kind_name(text)
 
 
 def tile_orders(text: str):

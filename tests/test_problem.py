@@ -1,0 +1,64 @@
+"""Problems as values: dtypes are accepted in torch's spellings wherever they are named."""
+
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import tritonmm
+from tritonmm.autotune import suite
+from tritonmm.cli import main
+from tritonmm.problem import DTYPES, KINDS, Problem, kind_name
+
+SPELLED = [
+    ("bf16", [torch.bfloat16, "torch.bfloat16", "bfloat16"]),
+    ("fp16", [torch.float16, "torch.float16", "float16", "half"]),
+    ("fp32", [torch.float32, "float32", "float"]),
+    ("fp64", [torch.float64, "double"]),
+    ("int8", [torch.int8, "torch.int8"]),
+    ("fp8e4m3", [torch.float8_e4m3fn, "float8_e4m3fn"]),
+    ("fp8e5m2", [torch.float8_e5m2, "float8_e5m2"]),
+]
+
+
+@pytest.mark.parametrize(("name", "spellings"), SPELLED, ids=lambda x: x if isinstance(x, str) else "")
+def test_a_problem_takes_torchs_spellings_of_dtypes(name, spellings):
+    expected = Problem.dense(64, 48, 32, dtype=name)
+    for spelling in (name, *spellings):
+        assert Problem.dense(64, 48, 32, dtype=spelling) == expected, spelling
+        assert Problem(64, 48, 32, dtype=spelling).dtype == name, spelling
+    weights = Problem.dense(64, 48, 32, dtype=torch.bfloat16, b_dtype=torch.int8, out_dtype=torch.float32)
+    assert (weights.b_dtype, weights.out_dtype) == ("int8", "fp32")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_select_takes_kinds_and_torchs_names_of_them(name):
+    assert kind_name(name) == name
+    if KINDS[name] == {"dtype": name}:
+        assert kind_name(DTYPES[name]) == kind_name(str(DTYPES[name])) == name
+        assert tritonmm.select(64, 64, 64, dtype=DTYPES[name], gpu="h200") == tritonmm.select(
+            64, 64, 64, dtype=name, gpu="h200"
+        )
+
+
+def test_e4m3_is_the_kind_fp8():
+    assert {kind_name(x) for x in (torch.float8_e4m3fn, "float8_e4m3fn", "fp8e4m3", "fp8")} == {"fp8"}
+
+
+@pytest.mark.parametrize("dtype", ["fp7", torch.int32, torch.float8_e5m2, "", None])
+def test_what_is_no_kind_says_which_there_are(dtype):
+    with pytest.raises(ValueError, match=r"must be one of bf16, fp16, .*such as bfloat16"):
+        kind_name(dtype)
+
+
+def test_the_command_and_suites_take_them_too(tmp_path):
+    said = [
+        CliRunner().invoke(main, ["explain", "64", "64", "64", "--gpu", "h200", "--dtype", dtype]).output
+        for dtype in ("fp16", "float16", "torch.float16")
+    ]
+    assert said[0] == said[1] == said[2]
+    assert "64x64x64 nn fp16" in said[0]
+    entry = {"family": "x", "m": 8, "n": 8, "k": 8, "batch": 1, "layout": "nn", "dtype": "torch.bfloat16"}
+    (tmp_path / "mine.json").write_text(json.dumps([entry]))
+    assert suite.load(tmp_path / "mine.json")[0].dtype == "bf16"
