@@ -21,12 +21,16 @@ def announce(source: Source) -> None:
     console = Console(stderr=True)
     if source.source == "model":
         console.print(
-            f"Times are [bold]predicted by the model[/] for {source.gpu.name}, not measured. Every config is checked in"
-            " Triton's interpreter at a reduced size.",
+            f"Times are [bold]predicted by the model[/] for {source.gpu.name}{_unverified(source)}, not measured. Every"
+            " config is checked in Triton's interpreter at a reduced size.",
             highlight=False,
         )
     else:
         console.print(f"Measuring on {source.environment.gpu}, {source.regime}, beside torch.", highlight=False)
+
+
+def _unverified(source: Source) -> str:
+    return "" if source.gpu.verified else " (unverified: it was compared with no counters of this GPU)"
 
 
 class Progress(progress.Progress):
@@ -78,6 +82,8 @@ def outcome(trials: Sequence[Trial], source: Source, store: Path, csv: Path | No
     counts = {status: sum(trial.status == status for trial in trials) for status in STATUSES}
     files = {"store": str(store), "csv": str(csv) if csv else None}
     where = {"source": source.source, "gpu": source.environment.gpu, "regime": source.regime}
+    if source.source == "model":
+        where["verified"] = source.gpu.verified
     bad = next((trial for trial in trials if trial.status in ("wrong", "failed")), None)
     if not best:
         bad = bad or next(iter(trials), None)
@@ -88,7 +94,9 @@ def outcome(trials: Sequence[Trial], source: Source, store: Path, csv: Path | No
 
 def show(outcome: dict) -> None:
     """The outcome as a table on stdout, and where its files are."""
-    timed = "times predicted by the model" if outcome["source"] == "model" else f"times measured, {outcome['regime']}"
+    timed = f"times measured, {outcome['regime']}"
+    if outcome["source"] == "model":
+        timed = "times predicted by the model" + ("" if outcome["verified"] else ", unverified on this GPU")
     table = Table(title=f"{outcome['gpu']}, {timed}", title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("problem", no_wrap=True)
     table.add_column("best config", overflow="fold")

@@ -82,12 +82,16 @@ def save(figure: Figure, path: str | Path) -> list[Path]:
     """Write the figure as PNG and as SVG and return both paths.
 
     `path` may end in .png or .svg or in neither; its folder is made. The bytes depend only on the
-    figure and on matplotlib's version: no date, no random ids. Raises ValueError for a path without a name.
+    figure and on matplotlib's version: no date, no random ids. Raises ValueError for a path without a name, or with
+    the suffix of another format.
     """
     path = Path(path)
     if path.name in ("", ".."):
         raise ValueError(f"'{path}' is a folder; a figure needs the name of a file, as in {path / 'order.png'}")
-    stem = path.with_suffix("") if path.suffix in (".png", ".svg") else path
+    suffix = path.suffix.lower()
+    if suffix not in (".png", ".svg") and suffix[1:] in figure.canvas.get_supported_filetypes():
+        raise ValueError(f"{path}: figures are written as PNG and SVG; name it {path.with_suffix('.png')}")
+    stem = path.with_suffix("") if suffix in (".png", ".svg") else path
     stem.parent.mkdir(parents=True, exist_ok=True)
     png, svg = stem.with_name(stem.name + ".png"), stem.with_name(stem.name + ".svg")
     figure.savefig(png, dpi=DPI, metadata={"Software": None})

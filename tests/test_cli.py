@@ -56,6 +56,25 @@ def test_modelled_times_are_announced_as_such(store):
     result = call(*SMALL, "--store", store)
     assert "predicted by the model" in " ".join(result.stderr.split())
     assert "predicted by the model" in result.stdout
+    assert "unverified" not in result.output
+
+
+@interpreted
+def test_modelled_times_of_other_gpus_are_said_to_be_unverified(store):
+    args = [*SMALL[:-1], "h100", "--store", store]
+    result = call(*args)
+    assert "unverified" in result.stderr
+    assert "unverified" in result.stdout
+    assert json.loads(call(*args, "--json").stdout)["verified"] is False
+
+
+@interpreted
+@pytest.mark.parametrize("regime", ["sustained", "burst"])
+def test_modelled_times_have_no_regime(regime, store):
+    result = call(*SMALL, "--store", store, "--regime", regime)
+    assert result.exit_code == 2
+    assert "--regime: only what runs on a GPU has a regime" in result.stderr
+    assert not store.exists()
 
 
 @interpreted
@@ -95,10 +114,18 @@ def test_wrong_trials_exit_with_1(store, monkeypatch):
 @interpreted
 def test_where_nothing_is_legal_it_says_why(store):
     result = call(*SMALL, "--blocks", "48x32x32", "--store", store)
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 1, result.output
     assert "the first illegal: tile 48x32x32" in result.stdout
-    assert "power of two" in result.stdout
     assert "best config" not in result.stdout
+    said = "tritonmm: no config is legal, 4 of 4 because: block_m is 48; Triton needs a power of two"
+    assert said in result.stderr.splitlines()
+
+
+@interpreted
+def test_the_commonest_reason_is_said(store):
+    result = call(*SMALL, "--blocks", "32x32x8,32x48x32,96x48x32,64x48x32", "--store", store)
+    assert result.exit_code == 1
+    assert "8 of 16 because: block_n is 48; Triton needs a power of two" in result.stderr
 
 
 @interpreted
@@ -161,6 +188,12 @@ def test_repeated_configs_are_swept_once(store):
         (["bench", "--shape", "8x8x8", "--suite", "dtypes"], "--suite: --shape is measured instead"),
         (["bench", "--shape", "8x8x8", "--family", "square"], "--family: --shape is measured instead"),
         (["bench", "--config", "tile"], "'tile' is not JSON"),
+        (["tune", "--budget", "nan"], "'nan' is not a number of minutes above 0"),
+        (["tune", "--budget", "inf"], "'inf' is not a number of minutes above 0"),
+        (["tune", "--budget", "-3"], "'-3' is not a number of minutes above 0"),
+        (["tune", "--budget", "0"], "'0' is not a number of minutes above 0"),
+        (["tune", "--budget", "soon"], "'soon' is not a number of minutes above 0"),
+        (["order", "hilbert", "--png", "foo.pdf"], "foo.pdf: figures are written as PNG and SVG"),
         (["tune", "--suite", "nowhere"], "no such file"),
         (["tune", "--scheduler", "10.0.0.1"], "'10.0.0.1' is not the address of a scheduler"),
         (["tune", "--scheduler", "tcp://10.0.0.1:65536"], "is not the address of a scheduler"),
@@ -261,8 +294,9 @@ def test_order_as_json(spelling, tmp_path):
 @pytest.mark.parametrize(("m", "tuned"), [(2049, True), (2050, False)])
 def test_explain_as_json_says_what_the_text_says(m, tuned):
     """The table that ships for the H200 has the one product and not the other."""
-    found = json.loads(call("explain", m, "8192", "3584", "--gpu", "h200", "--json").stdout)
-    text = call("explain", m, "8192", "3584", "--gpu", "h200").stdout
+    args = "explain", m, "8192", "3584", "--layout", "nt", "--gpu", "h200"
+    found = json.loads(call(*args, "--json").stdout)
+    text = call(*args).stdout
     assert (found["gpu"], found["problem"]["m"], found["is_measured"]) == ("h200", m, tuned)
     assert str(tritonmm.Config.from_json(json.dumps(found["config"]))) in text
     assert f"{found['us']:.1f} us" in text

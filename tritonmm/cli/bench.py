@@ -27,7 +27,12 @@ Examples:
 @click.option(
     "--shape", type=Parsed("shape", values.shape), help="One product instead of a suite, as in 4096x4096x4096."
 )
-@click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nt", help="Of --shape.")
+@click.option(
+    "--layout",
+    type=click.Choice(["nn", "nt", "tn", "tt"]),
+    default="nn",
+    help="Of --shape; torch multiplies fp8 only as nt.",
+)
 @click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16", help="Of --shape.")
 @click.option("--batch", type=Parsed("size", values.size), default="1", help="Of --shape.")
 @click.option(

@@ -20,7 +20,7 @@ Examples:
 @click.argument("n", type=Parsed("n", values.size))
 @click.argument("k", type=Parsed("k", values.size))
 @click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16")
-@click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nt")
+@click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nn")
 @click.option("--batch", type=Parsed("size", values.size), default="1", help="Products of that size.")
 @click.option("--gpu", type=Parsed("name", values.gpu), help="A GPU by name.  [default: this machine's, or the h200]")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")

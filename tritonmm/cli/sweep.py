@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -21,7 +22,7 @@ Examples:
 @click.option("--n", type=Parsed("size", values.size), default="4096", help="Columns of B.")
 @click.option("--k", type=Parsed("size", values.size), default="4096", help="Columns of A, rows of B.")
 @click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16")
-@click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nt")
+@click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nn")
 @click.option("--kernel", default="tile", help="Kernel family.")
 @click.option("--blocks", type=Parsed("blocks", values.blocks), help="Tiles, as in 128x256x64,64x128x64.")
 @click.option("--stages", type=Parsed("counts", values.sizes), help="Steps of K in flight, as in 3,4.")
@@ -51,11 +52,12 @@ def sweep(
 
     Trials go into a store, from which the same command continues, and into a CSV file. Without a GPU, times come from
     the model, and each config is checked in Triton's interpreter on a smaller problem. Exits with 1 if a trial was
-    wrong or failed, or if nothing could be counted.
+    wrong or failed, if no config is legal, or if nothing could be counted.
     """
     source = needs.source(gpu, regime)
-    if counters and source.source == "model":
-        raise click.UsageError("--counters: only what runs on a GPU is counted, and these times come from the model")
+    if source.source == "model":
+        needs.refuse("counters", why="only what runs on a GPU is counted, and these times come from the model")
+        needs.refuse("regime", why="only what runs on a GPU has a regime, and these times come from the model")
     from tritonmm.autotune import report, space
     from tritonmm.autotune import sweep as sweeping
     from tritonmm.autotune.store import Store, StoreError, write_csv
@@ -100,7 +102,10 @@ def sweep(
         click.echo(json.dumps(outcome, indent=2))
     else:
         report.show(outcome)
-    sys.exit(1 if outcome["wrong"] or outcome["failed"] or uncounted else 0)
+    if outcome["illegal"] == len(trials):
+        reason, times = Counter(trial.message for trial in trials).most_common(1)[0]
+        click.echo(f"tritonmm: no config is legal, {times} of {len(trials)} because: {reason}", err=True)
+    sys.exit(1 if not outcome["ok"] or outcome["wrong"] or outcome["failed"] or uncounted else 0)
 
 
 def _counted(trials, store, environment):

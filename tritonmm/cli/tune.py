@@ -29,9 +29,9 @@ Examples:
 @click.option("--n", type=Parsed("size", values.size), help="Columns of B, with --m.")
 @click.option("--k", type=Parsed("size", values.size), help="Columns of A, rows of B, with --m.")
 @click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16", help="With --m.")
-@click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nt", help="With --m.")
+@click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nn", help="With --m.")
 @click.option("--search", type=click.Choice(_SEARCHES), default="halving", help="All configs, or which of them.")
-@click.option("--budget", type=click.FloatRange(min=0, min_open=True), help="Minutes; a halving search fits into it.")
+@click.option("--budget", type=Parsed("minutes", values.minutes), help="Minutes; a halving search fits into it.")
 @click.option("--gpus", type=Parsed("count", values.size), help="Use so many GPUs of this machine.  [default: all]")
 @click.option(
     "--scheduler",
