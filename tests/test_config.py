@@ -350,7 +350,7 @@ def test_what_fits_is_true():
     [
         ({"m": -1}, "m is -1"),
         ({"k": 2.0}, "k is 2.0"),
-        ({"dtype": "bfloat16"}, "'bfloat16'"),
+        ({"dtype": "brain16"}, "'brain16'"),
         ({"precision": "high"}, "'high'"),
         ({"layout": "row"}, "'row'"),
         ({"a_alignment": 3}, "a_alignment is 3"),

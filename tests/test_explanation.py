@@ -1,5 +1,7 @@
 """explain: says what would be done, with no GPU and nothing computed."""
 
+import re
+
 import pytest
 import torch
 from click.testing import CliRunner
@@ -7,9 +9,10 @@ from click.testing import CliRunner
 import tritonmm
 from tritonmm import gpu as gpus
 from tritonmm.cli import main
+from tritonmm.config import KERNELS
 from tritonmm.explanation import Explanation
 from tritonmm.override import prefers
-from tritonmm.problem import Problem
+from tritonmm.problem import KINDS, Problem
 from tritonmm.select import choose
 
 H200 = gpus.spec("h200")
@@ -29,17 +32,100 @@ def test_it_says_what_select_and_the_policy_say(problem):
     assert found.config == choose(problem, H200)
     assert found.kernel == found.config.kernel
     assert (found.overrides, found.reason) == prefers(problem, H200)
-    text = str(found)
+    text = plain(found)
     how = "measured" if found.is_measured else "predicted"
     for said in (problem, found.config, found.traffic, found.why, found.reason, f"{found.us:.1f} us, {how}"):
         assert str(said) in text
-    assert ("enable()  tritonmm: " if found.overrides else "enable()  torch: ") in text
+    assert list(found.others) == [kernel for kernel in KERNELS if kernel != found.kernel]
+    for kernel, said in found.others.items():
+        assert f"{kernel} {said}" in text
+    assert ("enable() tritonmm: " if found.overrides else "enable() torch: ") in text
 
 
-def test_why_names_what_the_other_kernels_lack():
-    why = Explanation.of(Problem.dense(777, 1001, 0), H200).why
-    assert "no hopper kernel: k is 0" in why
-    assert "waves on 132 SMs" in why
+def plain(found: Explanation) -> str:
+    """What is printed, without its line breaks and columns."""
+    return " ".join(str(found).split())
+
+
+def test_others_say_what_they_lack():
+    found = Explanation.of(Problem.dense(777, 1001, 0), H200)
+    assert found.others["hopper"].startswith("not legal: k is 0")
+    assert "waves on 132 SMs" in found.why
+    assert "considered only for" in found.others["skinny"]
+    assert Explanation.of(Problem.dense(8, 8, 8), H200).why.endswith("1 tile, 0.01 waves on 132 SMs")
+
+
+SHAPES = ((1, 1, 1), (3, 5, 4), (16, 700, 64), (64, 64, 64), (300, 1000, 520), (4096, 4096, 4096))
+
+
+@pytest.mark.parametrize("gpu", ["h200", "a100", "b200"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_said_of_other_kernels_is_true(kind, gpu, user):
+    """A shorter estimate is one that is not considered, and what is illegal has a reason of its rules."""
+    for shape in SHAPES if gpu != "a100" or "fp8" not in kind else ():  # it multiplies no e4m3
+        found = Explanation.of(Problem.dense(*shape, layout="nt", **KINDS[kind]), gpus.spec(gpu))
+        for kernel, said in found.others.items():
+            us, _, rule = said.partition(" us estimated")
+            if "not legal: " in said:
+                assert re.search(r"sm_|dtype|scales|bytes|block|registers|split", said), f"{kernel}: {found}"
+                assert "no tile of" not in said
+            else:
+                assert float(us) >= round(found.us, 1) or "considered only" in rule, f"{kernel}: {found}"
+
+
+def test_printed_lines_are_short_and_aligned():
+    for args in (["2049", "8192", "3584"], ["1", "1", "1"], ["64", "4352", "4096", "--dtype", "bf16-int8"]):
+        lines = CliRunner().invoke(main, ["explain", *args, "--gpu", "h200"]).output.splitlines()
+        assert max(map(len, lines)) <= 120, lines
+        others = [i for i, line in enumerate(lines) if line.startswith("   others")]
+        for line in lines[others[0] : others[0] + 5]:
+            assert re.match(r"( {11}|   others  )(tile|persistent|hopper|skinny|sliced|weights) +(\d|not legal)", line)
+            assert line[22] != " "
+            assert line[21] == " "
+
+
+@pytest.mark.parametrize(
+    ("shape", "gpu", "warns"),
+    [((2**31 - 1, 4096, 4096), "h200", "35,184 GB, more than the 141 GB of h200"), ((4096, 4096, 4096), "h200", ""),
+     ((200_000, 200_000, 4096), "h200", ""), ((200_000, 200_000, 4096), "h100", "83 GB, more than the 80 GB of h100")],
+)  # fmt: skip
+def test_a_product_that_exceeds_the_memory_is_warned_of(shape, gpu, warns):
+    text = plain(Explanation.of(Problem.dense(*shape), gpus.spec(gpu)))
+    assert ("warning" in text) == bool(warns)
+    assert warns in text
+
+
+def test_times_of_gpus_that_were_not_compared_are_unverified():
+    of = {gpu: str(Explanation.of(Problem.dense(512, 512, 512), gpus.spec(gpu))) for gpu in gpus.names()}
+    assert {gpu for gpu, text in of.items() if "us, predicted (unverified on this GPU)" in text} == {*of} - {"h200"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"dtype": "fp8e5m2", "scales": "tensor"}, "refuses e5m2 by e5m2"),
+        ({"dtype": "int8", "scales": "row", "out_dtype": "bf16"}, "no operator for int8 but _int_mm"),
+        (KINDS["bf16-int8"], "no operator that is overridden multiplies bf16 by int8"),
+        (KINDS["bf16-fp8-row"], "no operator that is overridden multiplies bf16 by fp8e4m3"),
+        (KINDS["bf16x3"], "it has no bf16x3"),
+        (KINDS["fp16-fp32"], "mm(out_dtype=) is not overridden"),
+        (KINDS["fp8"] | {"layout": "nn"}, "takes layout nt"),
+        ({"dtype": "int8", "batch": 2}, "_int_mm takes one product"),
+        ({"k": 0}, "empty products stay torch's"),
+        ({"dtype": "fp8e4m3"}, "no operator for fp8 without scales"),
+        (KINDS["fp8"], ""), (KINDS["int8"], ""), (KINDS["bf16"], ""), (KINDS["tf32"], ""), (KINDS["fp8-block"], ""),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_torch_has_no_operator_for_stays_torchs(fields, says):
+    problem = Problem.dense(**{"m": 64, "n": 4096, "k": 4096, "layout": "nt"} | fields)
+    found = Explanation.of(problem, H200)
+    if says:
+        assert not found.overrides
+        assert says in found.reason
+        assert "enable()  torch: " in str(found)
+    else:
+        assert (found.overrides, found.reason) == prefers(problem, H200)
 
 
 def test_why_says_how_tiles_are_dealt():
@@ -64,4 +150,4 @@ def test_the_command():
     assert result.exit_code == 0, result.output
     assert result.output == str(Explanation.of(Problem.dense(2049, 8192, 3584, layout="nt"), H200)) + "\n"
     result = CliRunner().invoke(main, ["explain", "64", "64", "64", "--dtype", "tf32", "--batch", "2", "--gpu", "a100"])
-    assert "2x64x64x64 nt fp32 tf32 on a100" in result.output
+    assert "2x64x64x64 nn fp32 tf32 on a100" in result.output

@@ -235,7 +235,7 @@ def _persistent_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     if gpu.capability not in (90, 100):
         return f"the persistent kernel needs sm_90 or sm_100; {gpu.name} is {gpu.arch}"
     if problem.dtype not in HALF or problem.b_dtype not in HALF:
-        return f"dtype is {problem.dtype}; the persistent kernel multiplies bf16 and fp16"
+        return f"dtypes are {problem.dtype} and {problem.b_dtype}; the persistent kernel multiplies bf16 and fp16"
     if reason := _tma_reason(config, problem):
         return reason
     if config.split_k != 1 or config.split_tail != 1:

@@ -1,6 +1,7 @@
 """What tritonmm does with a product, and why: config, predicted traffic and time, and the verdict of the policy."""
 
-from dataclasses import dataclass
+import textwrap
+from dataclasses import dataclass, field
 
 import torch
 
@@ -11,18 +12,22 @@ from tritonmm.gpu import default as default_gpu
 from tritonmm.l2 import Traffic
 from tritonmm.ops import matrices
 from tritonmm.override import prefers
-from tritonmm.problem import Problem
+from tritonmm.problem import FP8, HALF, Problem, default_output
 from tritonmm.products import gpu_of, problem_of
 from tritonmm.rules import check_operands
 from tritonmm.seats import seats
-from tritonmm.select import Choice, best, estimated
+from tritonmm.select import Choice, best, estimated, passed_over
+
+COLUMNS = 120
+"""The width to which what is printed is wrapped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """How a product is computed. Printing it says all.
 
-    why: where the config comes from, and what speaks for it; traffic: what the model predicts;
+    why: where the config comes from, and what its tiles make of the GPU; others: for each other kernel, the time of its
+    best config by its estimate, or why it has none; traffic: what the model predicts;
     us: its microseconds, measured if `is_measured` and predicted if not;
     overrides: whether `enable()` gives the product to tritonmm, and reason: why.
     """
@@ -31,6 +36,7 @@ class Explanation:
     gpu: Gpu
     config: Config
     why: str
+    others: dict[str, str] = field(hash=False)
     traffic: Traffic
     us: float
     is_measured: bool
@@ -45,25 +51,47 @@ class Explanation:
         """
         gpu = gpu or default_gpu()
         choice = best(problem, gpu)
-        traffic = l2.of(problem, choice.config, gpu)
-        why = _why(problem, gpu, choice)
-        return cls(problem, gpu, choice.config, why, traffic, choice.us, choice.is_measured, *prefers(problem, gpu))
+        kept = _kept_by_torch(problem)
+        return cls(
+            problem,
+            gpu,
+            choice.config,
+            _why(problem, gpu, choice),
+            {kernel: _other(problem, gpu, kernel) for kernel in KERNELS if kernel != choice.config.kernel},
+            l2.of(problem, choice.config, gpu),
+            choice.us,
+            choice.is_measured,
+            *((False, kept) if kept else prefers(problem, gpu)),
+        )
 
     @property
     def kernel(self) -> str:
         return self.config.kernel
 
+    @property
+    def warning(self) -> str:
+        """That operands and output exceed the GPU's memory, or ""."""
+        size, memory = self.problem.compulsory_bytes, self.gpu.memory_bytes
+        if not 0 < memory < size:
+            return ""
+        return f"operands and output take {size / 1e9:,.0f} GB, more than the {memory / 1e9:.0f} GB of {self.gpu.name}"
+
     def __str__(self) -> str:
         verdict = "tritonmm" if self.overrides else "torch"
-        lines = {
-            "product": f"{self.problem} on {self.gpu.name}",
-            "config": str(self.config),
-            "why": self.why,
-            "traffic": str(self.traffic),
-            "time": f"{self.us:.1f} us, {'measured' if self.is_measured else 'predicted'}",
-            "enable()": f"{verdict}: {self.reason}",
-        }
-        return "\n".join(f"{name:>9}  {value}" for name, value in lines.items())
+        source = "measured" if self.is_measured else "predicted"
+        if not (self.is_measured or self.gpu.verified):
+            source += " (unverified on this GPU)"
+        lines = [
+            ("product", f"{self.problem} on {self.gpu.name}"),
+            ("warning", self.warning),
+            ("config", str(self.config)),
+            ("why", self.why),
+            *(("others" if i == 0 else "", f"{name:<10} {said}") for i, (name, said) in enumerate(self.others.items())),
+            ("traffic", str(self.traffic)),
+            ("time", f"{self.us:.1f} us, {source}"),
+            ("enable()", f"{verdict}: {self.reason}"),
+        ]
+        return "\n".join(_wrapped(name, text) for name, text in lines if text)
 
 
 def explain(a: torch.Tensor, b: torch.Tensor) -> Explanation:
@@ -77,8 +105,13 @@ def explain(a: torch.Tensor, b: torch.Tensor) -> Explanation:
     return Explanation.of(problem_of(a, b, out, (False, False, False)), gpu_of(a.device))
 
 
+def _wrapped(name: str, text: str) -> str:
+    indent = " " * (11 if name not in ("others", "") else 22)
+    return textwrap.fill(text, COLUMNS, initial_indent=f"{name:>9}  ", subsequent_indent=indent)
+
+
 def _why(problem: Problem, gpu: Gpu, choice: Choice) -> str:
-    """Why this config: where it comes from, what its tiles make of the GPU, and why not another kernel."""
+    """Why this config: where it comes from, and what its tiles make of the GPU."""
     config = choice.config
     tiles_m, tiles_n = config.tiles(problem)
     tiles = tiles_m * tiles_n * problem.batch
@@ -86,16 +119,50 @@ def _why(problem: Problem, gpu: Gpu, choice: Choice) -> str:
     if config.kernel == "weights":
         kind = "persistent programs" if config.persistent else "programs"
         waves = f"{weights.programs(config, problem, gpu, tiles)} {kind}"
-    said = [f"{choice.origin}: {tiles} tiles, {waves} on {gpu.sms} SMs"]
+    said = [f"{choice.origin}: {tiles} tile{'' if tiles == 1 else 's'}, {waves} on {gpu.sms} SMs"]
     if config.split_tail > 1:
         said.append(f"the last {config.split_tiles(problem, gpu)[0]} tiles split along K by {config.split_tail}")
     if dealt := seats(config, problem, gpu):
         said.append(f"dealt to SMs in {dealt}, wherever the programs begin")
-    for kernel in KERNELS:
-        if kernel != config.kernel:
-            try:
-                us = estimated(problem, gpu, kernel).us
-                said.append(f"the {kernel} kernel at best {us:.1f} us by its estimate")
-            except ValueError as error:
-                said.append(f"no {kernel} kernel: {str(error).partition(': ')[2]}")
     return "; ".join(said)
+
+
+def _other(problem: Problem, gpu: Gpu, kernel: str) -> str:
+    """What speaks against another kernel: the estimate of its best config, or why it has none or is not considered."""
+    try:
+        us = estimated(problem, gpu, kernel).us
+    except ValueError as error:
+        return f"not legal: {str(error).partition(': ')[2]}"
+    rule = passed_over(problem, gpu, kernel)
+    return f"{us:.1f} us estimated" + (f"; {rule}" if rule else "")
+
+
+def _kept_by_torch(problem: Problem) -> str:
+    """Why `enable()` leaves a product to torch whatever its time, or "".
+
+    torch has no operator for it that is overridden, or one that refuses it.
+    """
+    p = problem
+    if 0 in (p.batch, p.m, p.n, p.k):
+        return "empty products stay torch's"
+    if p.dtype in HALF and p.b_dtype not in HALF:
+        return f"no operator that is overridden multiplies {p.dtype} by {p.b_dtype}; tritonmm.weight_only_linear does"
+    if p.dtype in FP8:
+        if not p.scales:
+            return "it has no operator for fp8 without scales"
+        if p.dtype == p.b_dtype == FP8[1]:
+            return "its scaled_mm refuses e5m2 by e5m2; tritonmm.scaled_mm multiplies them"
+        if p.layout != "nt" or p.n % 16 or p.k % 16:
+            return "its scaled_mm takes layout nt and multiples of 16 for N and K; tritonmm.scaled_mm takes any"
+    elif p.dtype == "int8":
+        if p.scales or p.out_dtype != default_output(p.dtype):
+            return "it has no operator for int8 but _int_mm, to int32 and without scales; tritonmm.scaled_mm has scales"
+        if p.batch > 1 or p.m <= 16 or p.n % 8 or p.k % 8:
+            return "its _int_mm takes one product, M above 16 and multiples of 8 for N and K; tritonmm.int_mm any sizes"
+    elif p.precision.endswith("x3"):
+        return f'it has no {p.precision}; tritonmm.matmul(..., precision="{p.precision}") has'
+    elif p.out_dtype != p.dtype:
+        return (
+            f"its mm(out_dtype=) is not overridden; tritonmm.mm(..., out_dtype=) multiplies {p.dtype} to {p.out_dtype}"
+        )
+    return ""

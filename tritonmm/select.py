@@ -25,6 +25,9 @@ estimates' choice for a neighbour; the 28 times that both were measured they gai
 worst. With 1.05 it would be 62, which gain nothing in the mean.
 """
 
+NARROW, LONG = 64, 512
+"""The skinny kernel is considered for outputs of at most NARROW rows or columns by at least LONG of the other."""
+
 WALKING = ("hopper", "persistent")
 """The kernels that walk the tiles, and load by TMA."""
 
@@ -106,7 +109,7 @@ def best_by(problem: Problem, gpu: Gpu, kernel: str, tables: tuned.Tables) -> Ch
 
 def estimated(problem: Problem, gpu: Gpu, kernel: str = "") -> Choice:
     """`best` without tables: the config with the shortest estimate."""
-    least, reason = math.inf, f"no tile of kernel {kernel!r}"
+    least, reason = math.inf, ""
     found: Config | None = None
     for config, times in _candidates(problem, gpu, kernel):
         shorter = [pair for pair in times if pair[0] < least]  # first, since to see what is legal takes longer
@@ -117,8 +120,23 @@ def estimated(problem: Problem, gpu: Gpu, kernel: str = "") -> Choice:
                 if us < least:
                     least, found = us, split
     if found is None:
-        raise ValueError(f"no config for {problem} on {gpu.name}: {reason}")
-    return Choice(least, found, "the shortest estimate of all legal configs")
+        raise ValueError(f"no config for {problem} on {gpu.name}: {reason or _reason(problem, gpu, kernel)}")
+    return Choice(least, found, "the shortest estimate of the configs considered")
+
+
+def _reason(problem: Problem, gpu: Gpu, kernel: str) -> str:
+    """Why a kernel has no candidates: what its rules say of any config."""
+    fit = Config(kernel, persistent=kernel in WALKING).fits(problem, gpu)
+    return fit.reason or "none of its tiles is for such operands"
+
+
+def passed_over(problem: Problem, gpu: Gpu, kernel: str) -> str:
+    """Why a kernel's legal configs are not considered unless it is named, or "" if they are."""
+    if kernel == "skinny" and not _is_skinny(problem):
+        return f"considered only for at most {NARROW} rows or columns by at least {LONG}, K above 0"
+    if kernel == "weights" and not _is_stream(problem, gpu):
+        return "considered only on sm_90, for M and K above 0"
+    return ""
 
 
 def timed(problem: Problem, gpu: Gpu, kernel: str = "") -> dict[Config, float]:
@@ -203,7 +221,7 @@ def _is_skinny(problem: Problem) -> bool:
     """Whether the skinny kernel is worth an estimate: the output has few rows, or few columns, and is long."""
     if problem.sum_dtype != "fp32" or problem.element_bytes == 1:
         return False
-    return problem.k > 0 and min(problem.m, problem.n) <= 64 and max(problem.m, problem.n) >= 512
+    return problem.k > 0 and min(problem.m, problem.n) <= NARROW and max(problem.m, problem.n) >= LONG
 
 
 def _is_stream(problem: Problem, gpu: Gpu) -> bool:

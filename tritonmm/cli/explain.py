@@ -45,6 +45,7 @@ def explain(m, n, k, dtype, layout, batch, gpu, as_json) -> None:
         "problem": dataclasses.asdict(problem),
         "gpu": found.gpu.name,
         "config": json.loads(found.config.to_json()),
+        "warning": found.warning,
     }
     said["traffic"] = dataclasses.asdict(found.traffic) | {"hit_rate": found.traffic.hit_rate}
     click.echo(json.dumps(said, indent=2))
