@@ -1,6 +1,8 @@
 """The laws of tile orders, proved on every small grid and sampled on large ones."""
 
+import copy
 import itertools
+import pickle
 
 import numpy as np
 import pytest
@@ -196,6 +198,12 @@ def test_table_takes_any_permutation():
     assert table == Table(tiles.tolist())
     assert hash(table) == hash(Table(tiles.tolist()))
     assert table != Table(tiles[::-1])
+    for again in (pickle.loads(pickle.dumps(table)), copy.copy(table), copy.deepcopy(table)):
+        assert again == table
+        assert hash(again) == hash(table)
+        assert not again.tiles.flags.writeable
+        with pytest.raises(ValueError, match="read-only"):
+            again.tiles[0] = 0
 
 
 @pytest.mark.parametrize(

@@ -302,6 +302,9 @@ class Table(Order):
     def _map(self, i, tiles_m, tiles_n):
         return self.tiles[i, 0], self.tiles[i, 1]
 
+    def __reduce__(self):
+        return Table, (self.tiles,)  # what is unpickled or copied is checked, and read-only, as what is made
+
     def __eq__(self, other):
         return isinstance(other, Table) and self.digest == other.digest
 
