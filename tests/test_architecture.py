@@ -38,6 +38,7 @@ KNOWS = [
     ({"autotune"}, LIBRARY | {""}),
     ({"plots"}, LIBRARY | {"", "autotune"}),
     ({"cli", "tour"}, LIBRARY | {"", "autotune", "plots"}),
+    ({"__main__"}, {"cli"}),
 ]
 """The modules and packages of each room, and those of other rooms that they may import. "" is tritonmm itself."""
 

@@ -237,6 +237,13 @@ def python(*args):
     return subprocess.run([sys.executable, *map(str, args)], env=env, capture_output=True, text=True, timeout=120)
 
 
+def test_python_m_is_the_command():
+    done = python("-m", "tritonmm", "--version")
+    assert (done.returncode, done.stdout) == (0, f"tritonmm, version {tritonmm.__version__}\n")
+    done = python("-m", "tritonmm", "explain", "0", "1", "1")
+    assert (done.returncode, done.stderr) == (2, "tritonmm: Invalid value for 'M': '0' is not a whole number above 0\n")
+
+
 def test_help_waits_for_nothing_slow():
     code = (
         "import sys; from click.testing import CliRunner; from tritonmm.cli import main\n"
@@ -324,6 +331,6 @@ def test_plot_says_once_what_no_figure_can_do_without(tmp_path):
 
 
 def test_the_command_asks_for_the_interpreter_itself(store):
-    done = python("-m", "tritonmm.cli", *SMALL, "--store", store, "--json")
+    done = python("-m", "tritonmm", *SMALL, "--store", store, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["ok"] == 4

@@ -174,6 +174,14 @@ def test_config_that_does_not_fit_says_why(device):
         tritonmm.matmul(x, x, config=tritonmm.Config(num_stages=60))
 
 
+@pytest.mark.parametrize("config", ["fast", {"block_m": 64}, 128])
+def test_what_is_no_config_is_a_type_error(config, device):
+    x = torch.zeros(2, 64, 64, device=device)
+    for multiply, a in ((tritonmm.matmul, x), (tritonmm.mm, x[0]), (tritonmm.bmm, x)):
+        with pytest.raises(TypeError, match=rf"{multiply.__name__}: config must be a tritonmm.Config, or None .*not "):
+            multiply(a, a, config=config)
+
+
 def test_cpu_tensors_outside_of_the_interpreter_say_what_to_set():
     code = "import torch, tritonmm; tritonmm.matmul(torch.zeros(2, 2), torch.zeros(2, 2))"
     env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}

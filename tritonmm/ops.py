@@ -265,6 +265,8 @@ def _deliver(
     operands: tuple[Tensor, ...] = (),
 ) -> Tensor:
     """alpha * a @ b + beta * added, in `shape`, of operands that were checked; `operands` if a, b are not them."""
+    if not isinstance(config, Config | None):
+        raise TypeError(f"{name}: config must be a tritonmm.Config, or None for what select chooses, not {config!r}")
     alpha, beta = scalar(name, "alpha", alpha), scalar(name, "beta", beta)
     folded = *a.shape[:-1], b.shape[-1]
     addends = {} if added is None else addend(name, added, beta, folded)

@@ -1,6 +1,0 @@
-"""`python -m tritonmm.cli`."""
-
-from tritonmm.cli import main
-
-if __name__ == "__main__":
-    main()
