@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import click
 import numpy as np
 
 from tritonmm import l2, orders
@@ -22,6 +23,8 @@ from tritonmm.l2 import Constants, Traffic
 from tritonmm.problem import Problem
 
 RESULTS = Path(__file__).parent / "results"
+"""The folder of `FILES` in a checkout. An installed tritonmm has none."""
+
 FILES = ("h200-l2-16384.csv", "h200-l2.csv")
 GPU = spec("h200")
 
@@ -68,9 +71,9 @@ class Point:
         return f"{self.config.kernel} {self.config.block_m}x{self.config.block_n}"
 
 
-def points() -> list[Point]:
-    """All rows of `FILES`."""
-    return [_point(name, row) for name in FILES for row in results_file.read(RESULTS / name)[2]]
+def points(results: Path = RESULTS) -> list[Point]:
+    """All rows of `FILES`, in the folder `results`."""
+    return [_point(name, row) for name in FILES for row in results_file.read(results / name)[2]]
 
 
 def _point(name: str, row: results_file.Row) -> Point:
@@ -184,10 +187,32 @@ def family(point: Point) -> str:
     return order.name
 
 
-def main() -> None:
-    every = points()
+@click.command()
+@click.option(
+    "--results",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=RESULTS,
+    show_default="autotune/results of the checkout",
+    help=f"Folder that has {' and '.join(FILES)}.",
+)
+def main(results: Path) -> None:
+    """Fit the constants of tritonmm.l2 to what an H200 counted, and check them.
+
+    It prints the constants and, as Markdown, tables of the errors, and writes no file.
+    """
+    for name in FILES:
+        if not (results / name).is_file():
+            raise click.ClickException(
+                f"{results / name} is missing; it is in autotune/results of a checkout: name that folder by --results"
+            )
+    try:
+        every = points(results)
+    except (OSError, ValueError, KeyError) as error:
+        raise click.ClickException(f"{results}: not the counters of a sweep: {error}") from None
     found = counted(every)
     seen, unseen = [p for p in found if p.fitted], [p for p in found if not p.fitted]
+    if not seen or not unseen:
+        raise click.ClickException(f"{results}: there are no counters of shapes to fit, or none of others to check")
     constants = fit(seen)
     print("Fitted:", ", ".join(f"{name}={value:g}" for name, value in asdict(constants).items()))
     print("In l2 :", "the same" if constants == l2.FITTED else l2.FITTED, "\n")

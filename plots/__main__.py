@@ -1,10 +1,11 @@
-"""Draw every figure of the README and the docs again, into plots/figures: `python -m tritonmm.plots`.
+"""Draw every figure of the README and the docs again: `python -m tritonmm.plots`.
 
-In a checkout: the measured ones are drawn from the files of autotune/results.
+In a checkout from the files of autotune/results, into plots/figures; elsewhere both folders are the user's.
 """
 
 from pathlib import Path
 
+import click
 import pandas as pd
 
 from tritonmm.autotune import results_file
@@ -14,6 +15,9 @@ from tritonmm.orders import ColumnMajor, Hilbert, Morton, RowMajor, Serpentine, 
 from tritonmm.plots import comparison, factors, layouts, overflow, pipeline, rows, speedup, transpose, validation, visit
 
 ROOT = Path(__file__).parent
+IS_CHECKOUT = (ROOT.parent / "pyproject.toml").is_file()
+RESULTS = ROOT.parent / "autotune" / "results" if IS_CHECKOUT else None
+FIGURES = ROOT / "figures" if IS_CHECKOUT else Path("figures")
 
 
 def exact(folder: Path) -> list[Path]:
@@ -104,6 +108,33 @@ def together(*files, of_each: str = "row") -> tuple[pd.DataFrame, dict[str, str]
     return pd.concat(frames, ignore_index=True), merged
 
 
+@click.command()
+@click.option(
+    "--results",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=RESULTS,
+    show_default="autotune/results of the checkout",
+    help="Folder of the results files that are drawn.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=FIGURES,
+    show_default="plots/figures of the checkout, or figures",
+    help="Folder for the figures.",
+)
+def main(results: Path | None, out: Path) -> None:
+    """Draw every figure of the README and the docs again, as PNG and SVG."""
+    if results is None:
+        raise click.ClickException("the results files are in autotune/results of a checkout: name it by --results")
+    try:
+        for path in [*measured(results, out), *exact(out)]:
+            click.echo(path)
+    except FileNotFoundError as error:
+        raise click.ClickException(f"{error.filename} is missing; it is in autotune/results of a checkout") from None
+    except (OSError, ValueError) as error:
+        raise click.ClickException(str(error)) from None
+
+
 if __name__ == "__main__":
-    for path in [*exact(ROOT / "figures"), *measured(ROOT.parent / "autotune" / "results", ROOT / "figures")]:
-        print(path)
+    main()
