@@ -40,13 +40,18 @@ def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
     if table.dram.notna().any():
         said = {(True,): "counted", (False,): "predicted", (False, True): "counted, or predicted (hollow)"}
         panels["dram"] = f"DRAM reads, {said[tuple(sorted(set(table.counted)))]}"
+        if not table.counted.all():
+            panels["dram"] += model.unverified(about)
     tried = table.groupby("family").tried.min()
     more = " or more" if table.tried[table.family == "grouped"].max() > tried["grouped"] else ""
-    note = f"1, the dotted line: the fastest of {tried['grouped']}{more} single factors of swizzle-merge, in the same"
-    note += " config. Beside each family how many of its orders were run; the fastest is shown."
+    fastest = (
+        f"fastest of {tried['grouped']}{more} single factors" if tried["grouped"] > 1 or more else "one single factor"
+    )
+    note = f"1, the dotted line: the {fastest} of swizzle-merge, in the same config."
+    note += " Beside each family how many of its orders were run; the fastest is shown."
     alone = len(rows.problems(drawn)) - len(labels)
     if alone:
-        note += f" {alone} problems of the results have nothing to compare."
+        note += f" Of the results {style.count(alone, 'problem')} had nothing to compare."
     note += "\n" + style.configs((label, None, config) for label, config in zip(table.label, table.config, strict=True))
 
     height = max(0.46 * len(names) + 0.9, 0.2 * len(labels) + 0.5)

@@ -4,6 +4,7 @@ import itertools
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
@@ -11,12 +12,12 @@ from matplotlib.ticker import PercentFormatter
 from tritonmm.plots import model, rows, style
 
 PANELS = {
-    "hit_rate": ("L2 hit rate", 1.0),
-    "dram_read_bytes": ("DRAM reads (GB)", 1e9),
-    "l2_read_bytes": ("L2 reads (GB)", 1e9),
-    "tflops": ("TFLOP/s", 1.0),
+    "hit_rate": "L2 hit rate",
+    "dram_read_bytes": "DRAM reads",
+    "l2_read_bytes": "L2 reads",
+    "tflops": "TFLOP/s",
 }
-"""By column: the name of a row of panels, and its unit."""
+"""The names of the rows of panels, by column."""
 MOST_PROBLEMS = 4
 """Columns of a sheet; more would be too narrow to read."""
 _LEGEND = ("measured", "predicted", "torch", "fastest measured", "fastest predicted")
@@ -58,19 +59,22 @@ def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
     if len(every) > len(lines):
         note += f"\n{len(lines)} of the file's {len(every)} problems."
     if whole.tflops.notna().any() and whole.predicted_tflops.notna().any():
-        origin += " and predicted"
+        origin += f" and predicted{model.unverified(about)}"
     sheet = style.sheet(1.5 * len(panels) + 0.8, f"L2 and swizzle factor: {origin}", rest, note, legend=True)
     grid = sheet.subplots(len(panels), len(lines), sharex="col", squeeze=False)
+    units = {
+        name: style.byte_unit(whole[[name, f"predicted_{name}"]].max(axis=None)) for name in panels if _is_bytes(name)
+    }
     for column, (label, part, _) in enumerate(lines):
-        for axes, (name, (_, unit)) in zip(grid[:, column], panels.items(), strict=True):
-            _panel(axes, part, name, unit)
+        for axes, name in zip(grid[:, column], panels, strict=True):
+            _panel(axes, part, name, units[name][1] if name in units else 1)
         tiles = -(-part.m.iloc[0] // part.block_m.iloc[0]), -(-part.n.iloc[0] // part.block_n.iloc[0])
         ragged = ", M ragged" if _ragged(part) else ""
         title = f"{textwrap.fill(label, 30 if len(lines) > 2 else 60)}\n{tiles[0]} x {tiles[1]} tiles{ragged}"
         grid[0, column].set_title(title, size=8.5, loc="left")
         style.factor_axis(grid[-1, column], part.factor, style.WIDTH / len(lines))
-    for line, (name, (said, _)) in zip(grid, panels.items(), strict=True):
-        line[0].set_ylabel(said)
+    for line, (name, said) in zip(grid, panels.items(), strict=True):
+        line[0].set_ylabel(f"{said} ({units[name][0]})" if name in units else said)
         _scale(line, name)
     sheet.align_ylabels(grid[:, 0])
     found = {each.get_gid(): each for axes in grid.flat for each in axes.lines}
@@ -96,6 +100,10 @@ def _ragged(part: pd.DataFrame) -> bool:
     return part.m.iloc[0] % part.block_m.iloc[0] != 0
 
 
+def _is_bytes(name: str) -> bool:
+    return name.endswith("bytes")
+
+
 def _values(part: pd.DataFrame, about: dict[str, str]) -> pd.DataFrame:
     """The rows with each of `PANELS` as it was measured and, `predicted_...`, as the model has it; and torch_tflops."""
     part = model.beside(part, about)
@@ -117,21 +125,23 @@ def _panel(axes, part: pd.DataFrame, name: str, unit: float) -> None:
         shown = part.dropna(subset=which + name)
         if len(shown):
             look = {"ls": "--", "marker": "x", "lw": 1.2} if which else {"ls": "-", "marker": "o"}
-            axes.plot(shown.factor, shown[which + name] / unit, color=colour, ms=4, gid=said, **look)
+            axes.plot(shown.factor, shown[which + name] / unit, color=colour, ms=4, gid=said, clip_on=False, **look)
     if name == "tflops" and part.torch_tflops.notna().any():
         axes.plot(part.factor, part.torch_tflops, ":", color=style.INK, gid="torch")
 
 
 def _scale(line, name: str) -> None:
     """The y axes of a row of panels: bytes from zero and each for itself, the others alike."""
-    if name.endswith("bytes"):
-        for axes in line:
-            drawn = [each for each in axes.lines if each.get_gid() in ("measured", "predicted")]
-            style.byte_axis(axes, [value for each in drawn for value in each.get_ydata()])
+    drawn = ("measured", "predicted", "torch")
+    values = [[y for each in axes.lines if each.get_gid() in drawn for y in each.get_ydata()] for axes in line]
+    if _is_bytes(name):
+        for axes, own in zip(line, values, strict=True):
+            style.byte_axis(axes, own)
         return
-    low, high = min(axes.get_ylim()[0] for axes in line), max(axes.get_ylim()[1] for axes in line)
+    low, high = np.nanmin(np.concatenate(values)), np.nanmax(np.concatenate(values))
+    room = 0.06 * (high - low) or 0.06 * high
     for axes in line:
-        axes.set_ylim(*((0, 1) if name == "hit_rate" else (low, high)))
+        axes.set_ylim(*((0, 1) if name == "hit_rate" else (low - room, high + room)))
         if name == "hit_rate":
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.tick_params(labelleft=axes is line[0])

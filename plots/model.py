@@ -20,6 +20,12 @@ def gpu_of(about: dict[str, str]) -> Gpu | None:
     return gpus.named(about.get("gpu", ""))
 
 
+def unverified(about: dict[str, str]) -> str:
+    """What is said beside predictions for a GPU with which the models were not compared."""
+    gpu = gpu_of(about)
+    return "" if gpu and gpu.verified else ", unverified"
+
+
 def beside(rows: pd.DataFrame, about: dict[str, str]) -> pd.DataFrame:
     """The rows, as `rows.ok` returns them, with `COLUMNS` of bytes and microseconds; empty for an unknown GPU."""
     gpu = gpu_of(about)

@@ -31,9 +31,9 @@ def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
     ragged = int((table.surplus > 0).sum())
     grids = table[table.surplus > 0].groupby(["tiles_m", "tiles_n"]).ngroups
     note = (
-        f"{ragged} pairs on {grids} grids on which the factor does not divide the rows of tiles. Grey: it does, so that"
+        f"{style.count(ragged, 'pair')} on {style.count(grids, 'grid')} on which the factor does not divide the rows of"
+        " tiles. Grey: it does, so that both orders are the same map, in two kernels."
     )
-    note += " both orders are the same map, in two kernels."
     at, heads, y = [], [], -1.0
     for persistent, part in table.groupby("persistent", sort=False):
         y += 1.0
@@ -47,7 +47,8 @@ def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
     sheet = style.sheet(0.2 * (at[-1] + 2) + 0.5, f"Split-merge against swizzle-merge: {origin}", rest, note)
     programs, times = sheet.subplots(1, 2, sharey=True)
     programs.barh(at, table.surplus, height=0.62, color=colours, gid="surplus")
-    programs.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    programs.xaxis.set_major_formatter(PercentFormatter(1.0))
+    programs.xaxis.set_major_locator(MaxNLocator(6))
     programs.set_xlim(0, max(1.25 * table.surplus.max(), 0.01))
     programs.set_xlabel(f"programs without a tile of {split.pop() if len(split) == 1 else 'split-merge'}")
     for y, row in zip(at, table.itertuples(), strict=True):

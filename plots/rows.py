@@ -7,6 +7,7 @@ import pandas as pd
 
 from tritonmm.autotune import results_file
 from tritonmm.orders import RowMajor, SwizzleMerge, parse
+from tritonmm.plots.model import unverified
 
 PROBLEM = ["m", "n", "k", "batch", "layout", "dtype"]
 CONFIG = ["kernel", "block_m", "block_n", "block_k", "num_stages", "num_warps", "split_k", "persistent"]
@@ -134,7 +135,7 @@ def caption(rows: pd.DataFrame, about: dict[str, str]) -> tuple[str, str]:
     batch = [f"batch {same['batch']}"] if same.get("batch", 1) != 1 else []
     kinds = [str(same[name]) for name in ("layout", "dtype") if name in same]
     rest = ", ".join([*sizes, *batch, " ".join(kinds)]), provenance(about)
-    source = "measured" if set(rows.source) == {"gpu"} else "predicted by the model"
+    source = "measured" if set(rows.source) == {"gpu"} else f"predicted by the model{unverified(about)}"
     return f"{about['gpu']}, {source}", "; ".join(part for part in rest if part)
 
 

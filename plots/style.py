@@ -124,6 +124,16 @@ def byte_axis(axes, values) -> None:
         axes.set_ylim(0, 1.08 * max(values) or 1)
 
 
+def byte_unit(largest: float) -> tuple[str, float]:
+    """GB, MB or kB, and its bytes: the largest unit of which `largest` bytes are one or more."""
+    return next(((name, size) for name, size in (("GB", 1e9), ("MB", 1e6)) if largest >= size), ("kB", 1e3))
+
+
+def count(number: int, noun: str) -> str:
+    """The number and the noun, which is regular: "1 pair", "2 pairs"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def legend(figure: Figure, handles: dict) -> None:
     """The legend of a whole sheet, in the line that it keeps for it: handles by what they are called."""
     _, bottom, _, height = figure.get_layout_engine().get()["rect"]

@@ -38,22 +38,23 @@ def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
     tiles = sorted(set(drawn.tile))
     _, rest = rows.caption(drawn, {name: text for name, text in about.items() if name != "regime"})  # which is of times
     shapes = len(drawn.groupby(["m", "n", "k"]))
-    note = (
-        f"{len(drawn)} products of {shapes} shapes. The band: an error of {BAND:.0%}. p95: 95% of the errors are less."
-    )
+    note = f"{style.count(len(drawn), 'product')} of {style.count(shapes, 'shape')}."
+    note += f" The band: an error of {BAND:.0%}. p95: 95% of the errors are less."
     sheet = style.sheet(4.1, f"Bytes, predicted against counted: {about['gpu']}", rest, note)
+    columns = [f"{whose}_{name}" for whose in ("counted", "predicted") for name in PANELS]
+    unit, size = style.byte_unit(drawn[columns].max(axis=None))
     for axes, (name, said) in zip(sheet.subplots(1, len(PANELS)), PANELS.items(), strict=True):
         for (family, tile), part in drawn.groupby(["family", "tile"], sort=False):
             axes.plot(
-                part[f"counted_{name}"] / 1e9, part[f"predicted_{name}"] / 1e9, ls="", alpha=0.75, mec="none",
+                part[f"counted_{name}"] / size, part[f"predicted_{name}"] / size, ls="", alpha=0.75, mec="none",
                 marker=_MARKERS[tiles.index(tile) % len(_MARKERS)], ms=4.5, color=families.colour(family),
                 gid=f"{family}, {tile}",
             )  # fmt: skip
         error = errors(drawn, name)
         axes.set_title(f"{said}: median {error.median():.1%}, p95 {error.quantile(0.95):.1%}", size=9.5, loc="left")
         _square(axes)
-        axes.set_xlabel("counted (GB)")
-    sheet.axes[0].set_ylabel("predicted (GB)")
+        axes.set_xlabel(f"counted ({unit})")
+    sheet.axes[0].set_ylabel(f"predicted ({unit})")
     present = [name for name in families.COLOURS if name in {each.removesuffix("@n") for each in drawn.family}]
     handles = [Line2D([], [], ls="", marker="s", color=families.colour(name), label=name) for name in present]
     handles += [

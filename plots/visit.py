@@ -153,7 +153,7 @@ def _panel(axes, order, visit, grid, cell, number):
     idle = f", {overflow.sum()} idle (red)" if overflow.any() else ""
     axes.set_title(str(order), loc="left", weight="bold", size=10, pad=17)
     axes.annotate(
-        f"{len(visit)} programs{idle}",
+        style.count(len(visit), "program") + idle,
         (0, 1),
         (0, 5),
         xycoords="axes fraction",

@@ -87,7 +87,8 @@ def test_overflow_is_red_and_outside_exactly_as_often_as_split_merge_overflows(f
     assert not [(m, n) for m, n in red if m < tiles[0] and n < tiles[1]]
     assert red_tiles(whole) == set()
     title = split.texts[-1].get_text()
-    assert title == f"{order.launched(*tiles)} programs" + (f", {overflow} idle (red)" if overflow else "")
+    launched = "1 program" if order.launched(*tiles) == 1 else f"{order.launched(*tiles)} programs"
+    assert title == launched + (f", {overflow} idle (red)" if overflow else "")
 
 
 @pytest.mark.parametrize("along", ["m", "n"])
@@ -182,7 +183,7 @@ def test_the_sheet_has_the_times_of_the_file_and_the_traffic_of_the_model(result
     assert "no counters: the traffic is predicted" in texts(sheet).replace("\n", " ")
     for column, m in enumerate((1000, 2048)):
         expected = swept(results, m)
-        for row, (name, unit) in enumerate([("hit_rate", 1), ("dram_read_bytes", 1e9), ("l2_read_bytes", 1e9)]):
+        for row, (name, unit) in enumerate([("hit_rate", 1), ("dram_read_bytes", 1e6), ("l2_read_bytes", 1e6)]):
             drawn = lines(panel(sheet, row, column))
             assert "measured" not in drawn
             assert drawn["predicted"].get_xdata().tolist() == [1, 2, 3, 8]
@@ -204,7 +205,7 @@ def test_counters_are_measured_traffic(results):
     frame = pd.DataFrame([counted(row, 1.5, 0.75) for row in results.to_dict("records")])
     sheet = factors.figure(frame, ABOUT)
     assert "no counters" not in texts(sheet)
-    for row, (name, scale) in enumerate([("hit_rate", 0.5), ("dram_read_bytes", 1.5e-9), ("l2_read_bytes", 0.75e-9)]):
+    for row, (name, scale) in enumerate([("hit_rate", 0.5), ("dram_read_bytes", 1.5e-6), ("l2_read_bytes", 0.75e-6)]):
         drawn = lines(panel(sheet, row, 0))
         assert drawn["measured"].get_ydata() == pytest.approx((scale * swept(results, 1000)[name]).tolist())
         assert drawn["predicted"].get_ydata()[0] != pytest.approx(drawn["measured"].get_ydata()[0])
@@ -222,6 +223,59 @@ def test_a_gpu_that_the_model_does_not_know_shows_what_was_measured(results):
 def test_times_of_the_model_are_no_measurement(results):
     sheet = factors.figure(results.assign(source="model"), ABOUT)
     assert not [axes for axes in sheet.axes if "measured" in lines(axes)]
+
+
+def test_no_line_lies_on_the_edge_of_its_axes(results):
+    """Two products of unlike speed, each the same with every factor: their lines were cut in half."""
+    flat = results[results.block_m == 128].assign(torch_us=np.nan)
+    flat = flat.assign(tflops=np.where(flat.m == 1000, 10.0, 400.0))
+    for frame in (flat, flat[flat.m == 1000]):
+        for axes in factors.figure(frame, ABOUT).axes:
+            low, high = axes.get_ylim()
+            for name in {"measured", "predicted"} & set(lines(axes)):
+                y = lines(axes)[name].get_ydata()
+                if axes.get_ylim() == (0, 1):  # rates reach their limits
+                    assert not lines(axes)[name].get_clip_on()
+                else:
+                    assert min(y) - low > 0.02 * (high - low)
+                    assert high - max(y) > 0.02 * (high - low)
+
+
+@pytest.mark.parametrize(
+    ("largest", "unit", "size"),
+    [(12e9, "GB", 1e9), (1e9, "GB", 1e9), (1.5e6, "MB", 1e6), (90_000, "kB", 1e3), (4, "kB", 1e3)],
+)
+def test_bytes_have_a_unit_of_which_there_is_one(largest, unit, size):
+    assert style.byte_unit(largest) == (unit, size)
+
+
+def test_axes_of_bytes_name_their_unit(results):
+    labels = [axes.get_ylabel() for axes in factors.figure(results, ABOUT).axes[::2]]
+    assert labels == ["L2 hit rate", "DRAM reads (MB)", "L2 reads (MB)", "TFLOP/s"]
+
+
+def test_one_is_singular(results):
+    one = results[~results.order.isin(["swizzle-merge:2", "swizzle-merge:3"])]
+    assert "the one single factor of swizzle-merge" in texts(comparison.figure(one, ABOUT))
+    assert "the fastest of 3 single factors" in texts(comparison.figure(results, ABOUT))
+
+
+@pytest.mark.parametrize(("gpu", "said"), [("NVIDIA H200", False), ("NVIDIA H100 80GB HBM3", True)])
+def test_predictions_for_other_gpus_are_unverified(gpu, said, results):
+    about = ABOUT | {"gpu": gpu}
+    for frame in (results, results.assign(source="model")):
+        assert ("unverified" in texts(factors.figure(frame, about))) == said
+        sheet = comparison.figure(frame, about)
+        assert ("unverified" in sheet.axes[1].get_xlabel()) == said
+    assert ("unverified" in rows.caption(results.assign(source="model"), about)[0]) == said
+    assert "unverified" not in rows.caption(results, about)[0]
+
+
+@pytest.mark.parametrize("name", ["foo.pdf", "foo.jpg", "foo.EPS"])
+def test_other_formats_are_refused(name, tmp_path):
+    with pytest.raises(ValueError, match=r"figures are written as PNG and SVG; name it .*foo\.png"):
+        visit.draw([RowMajor()], 2, 2, tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_sheet_keeps_to_few_problems_with_both_kinds_of_m():
@@ -308,7 +362,7 @@ def test_a_comparison_of_a_gpu_without_a_model_is_of_time_alone(results):
 
 def test_a_comparison_says_how_many_problems_it_leaves_out(results):
     without = results[(results.m != 1000) | ~results.order.str.fullmatch(r"swizzle-merge:\d")]
-    assert "1 problems of the results have nothing to compare" in texts(comparison.figure(without, ABOUT))
+    assert "Of the results 1 problem had nothing to compare" in texts(comparison.figure(without, ABOUT))
     with pytest.raises(ValueError, match="no problem has an ok row of swizzle-merge with one factor"):
         comparison.figure(without[without.m == 1000], ABOUT)
 

@@ -44,7 +44,7 @@ def test_validation_compares_todays_model_with_the_counters(tmp_path):
         drawn = lines(axes)
         assert set(drawn) == {f"{families.family(order)}, tile 128x128" for order in ORDERS}
         points = [tuple(point) for line in drawn.values() for point in line.get_xydata()]
-        expected = [(row[f"counted_{name}"] / 1e9, row[f"counted_{name}"] / scale / 1e9) for row in found]
+        expected = [(row[f"counted_{name}"] / 1e6, row[f"counted_{name}"] / scale / 1e6) for row in found]
         assert sorted(points) == [pytest.approx(each) for each in sorted(expected)]
         assert f"median {error}, p95 {error}" in axes.get_title(loc="left")
     assert_drawn(validation.draw, both, tmp_path)
@@ -90,7 +90,7 @@ def test_overflow_pairs_what_differs_in_the_orders_kind_alone(tmp_path):
     (dots,) = (each for each in sheet.axes[1].collections if each.get_gid() == "time")
     assert dots.get_offsets()[:, 0].tolist() == table.time.tolist()
     assert [bar.get_width() for bar in sheet.axes[0].patches] == table.surplus.tolist()
-    assert "2 pairs on 1 grids" in texts(sheet)
+    assert "2 pairs on 1 grid on" in texts(sheet)
     assert_drawn(overflow.draw, frame, tmp_path)
 
 

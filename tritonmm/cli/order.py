@@ -43,6 +43,7 @@ def order(order, grid, png, as_json) -> None:
     width = len(str(max(when.values())))
     for m in range(grid[0]):
         click.echo(" ".join(f"{when[m, n]:{width}}" for n in range(grid[1])))
-    click.echo(f"{order} on {grid[0]} x {grid[1]} tiles: {launched} programs, {overflow} of them overflow")
+    programs = "1 program" if launched == 1 else f"{launched} programs"
+    click.echo(f"{order} on {grid[0]} x {grid[1]} tiles: {programs}, {overflow} of them overflow")
     for path in drawn:
         click.echo(path)
