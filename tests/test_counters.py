@@ -327,8 +327,8 @@ def test_a_continued_sweep_counts_only_what_has_no_counters(store, fake_ncu):
 
 
 ARGS = [
-    "sweep", "--m", "100,200", "--n", "64", "--k", "64", "--blocks", "32x32x32", "--stages", "3", "--warps", "8",
-    "--factors", "1,2", "--counters",
+    "sweep", "--m", "100,200", "--n", "64", "--k", "64", "--layout", "nt", "--blocks", "32x32x32", "--stages", "3",
+    "--warps", "8", "--factors", "1,2", "--counters",
 ]  # fmt: skip
 
 
