@@ -225,59 +225,6 @@ def test_times_of_the_model_are_no_measurement(results):
     assert not [axes for axes in sheet.axes if "measured" in lines(axes)]
 
 
-def test_no_line_lies_on_the_edge_of_its_axes(results):
-    """Two products of unlike speed, each the same with every factor: their lines were cut in half."""
-    flat = results[results.block_m == 128].assign(torch_us=np.nan)
-    flat = flat.assign(tflops=np.where(flat.m == 1000, 10.0, 400.0))
-    for frame in (flat, flat[flat.m == 1000]):
-        for axes in factors.figure(frame, ABOUT).axes:
-            low, high = axes.get_ylim()
-            for name in {"measured", "predicted"} & set(lines(axes)):
-                y = lines(axes)[name].get_ydata()
-                if axes.get_ylim() == (0, 1):  # rates reach their limits
-                    assert not lines(axes)[name].get_clip_on()
-                else:
-                    assert min(y) - low > 0.02 * (high - low)
-                    assert high - max(y) > 0.02 * (high - low)
-
-
-@pytest.mark.parametrize(
-    ("largest", "unit", "size"),
-    [(12e9, "GB", 1e9), (1e9, "GB", 1e9), (1.5e6, "MB", 1e6), (90_000, "kB", 1e3), (4, "kB", 1e3)],
-)
-def test_bytes_have_a_unit_of_which_there_is_one(largest, unit, size):
-    assert style.byte_unit(largest) == (unit, size)
-
-
-def test_axes_of_bytes_name_their_unit(results):
-    labels = [axes.get_ylabel() for axes in factors.figure(results, ABOUT).axes[::2]]
-    assert labels == ["L2 hit rate", "DRAM reads (MB)", "L2 reads (MB)", "TFLOP/s"]
-
-
-def test_one_is_singular(results):
-    one = results[~results.order.isin(["swizzle-merge:2", "swizzle-merge:3"])]
-    assert "the one single factor of swizzle-merge" in texts(comparison.figure(one, ABOUT))
-    assert "the fastest of 3 single factors" in texts(comparison.figure(results, ABOUT))
-
-
-@pytest.mark.parametrize(("gpu", "said"), [("NVIDIA H200", False), ("NVIDIA H100 80GB HBM3", True)])
-def test_predictions_for_other_gpus_are_unverified(gpu, said, results):
-    about = ABOUT | {"gpu": gpu}
-    for frame in (results, results.assign(source="model")):
-        assert ("unverified" in texts(factors.figure(frame, about))) == said
-        sheet = comparison.figure(frame, about)
-        assert ("unverified" in sheet.axes[1].get_xlabel()) == said
-    assert ("unverified" in rows.caption(results.assign(source="model"), about)[0]) == said
-    assert "unverified" not in rows.caption(results, about)[0]
-
-
-@pytest.mark.parametrize("name", ["foo.pdf", "foo.jpg", "foo.EPS"])
-def test_other_formats_are_refused(name, tmp_path):
-    with pytest.raises(ValueError, match=r"figures are written as PNG and SVG; name it .*foo\.png"):
-        visit.draw([RowMajor()], 2, 2, tmp_path / name)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_sheet_keeps_to_few_problems_with_both_kinds_of_m():
     frame = pd.DataFrame([trial(m, f"swizzle-merge:{f}", 128) for m in range(1000, 1008) for f in (1, 2)])
     whole = pd.DataFrame([trial(m, f"swizzle-merge:{f}", 128) for m in (256, 384, 512) for f in (1, 2)])
