@@ -114,7 +114,7 @@ def key(a: torch.Tensor, b: torch.Tensor) -> tuple:
         b.dtype,
         a.device if device_a < 0 else device_a,
         b.device if device_b < 0 else device_b,
-        (a.data_ptr() | b.data_ptr()) & 15,
+        (a.data_ptr() & 15) << 4 | b.data_ptr() & 15,  # each one's: (aligned, unaligned) is not (unaligned, aligned)
         fp32_precision() if dtype is torch.float32 else "ieee",
     )
 
