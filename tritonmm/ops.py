@@ -25,6 +25,7 @@ import math
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from tritonmm import first_call
 from tritonmm.config import Config
@@ -245,7 +246,11 @@ def _again(a: Tensor, b: Tensor, dims: int, out: Tensor | None) -> Tensor | None
                 return None
         except RuntimeError:  # something has no memory: a sparse tensor, say, which the long way refuses
             return None
-        return call.plan(a, b, empty(call.shape, call.strides, a) if out is None else out)
+        if out is None:
+            out = empty(call.shape, call.strides, a)
+        else:
+            increment_version(out)
+        return call.plan(a, b, out)
     return None
 
 
@@ -285,6 +290,7 @@ def _deliver(
         first_call.tune(a, b, target)
     if target is None:
         return out.copy_(compute(a, b, **options).reshape(shape))
+    increment_version(out)  # kernels write what autograd may have saved
     product(a, b, target, **options)
     return out
 

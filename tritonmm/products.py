@@ -53,6 +53,7 @@ class Call(NamedTuple):
             or out.get_device() != a.get_device()
             or out.is_neg()
             or (out.requires_grad and torch.is_grad_enabled())
+            or (out.is_inference() and not torch.is_inference_mode_enabled())
         ):
             return False
         at, (a_span, b_span, span) = out.data_ptr(), self.spans

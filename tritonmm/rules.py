@@ -77,7 +77,11 @@ def prepare_out(
     *operands: torch.Tensor,
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Resizes `out` where it must be, with torch's warning; raises where it cannot take the result, of `dtype`."""
+    """Resizes `out` where it must be, with torch's warning; raises where it cannot take the result, of `dtype`.
+
+    Raises too where torch's bookkeeping forbids to write it: it requires grad, or is an inference tensor outside of
+    inference mode.
+    """
     dtype = dtype or operands[0].dtype
     if not isinstance(out, torch.Tensor):
         raise TypeError(f"{name}: out must be a Tensor, not {type(out).__name__}")
@@ -89,6 +93,10 @@ def prepare_out(
         for x, what in (*((x, "an operand") for x in operands), (out, "out")):
             if x.requires_grad:
                 raise RuntimeError(f"{name}: out= does not support automatic differentiation, but {what} requires grad")
+    if out.is_inference() and not torch.is_inference_mode_enabled():
+        raise RuntimeError(
+            f"{name}: inplace update to inference tensor outside InferenceMode is not allowed, and out is one; clone() it"
+        )
     if out.shape != shape:
         if out.numel():
             warnings.warn(

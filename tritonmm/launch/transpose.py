@@ -159,6 +159,7 @@ def transpose(x: torch.Tensor, *, layout: str = "swizzled", out: torch.Tensor | 
     if any(size > 1 and stride == 0 for size, stride in zip(out.shape, out.stride(), strict=True)):
         raise RuntimeError("transpose: several elements of out share one memory location; clone() it first")
     tile = tile_for(x, out, layout)
+    torch.autograd.graph.increment_version(out)
     if x.numel():
         with torch.cuda.device(x.device):
             launch(x, out, tile)
