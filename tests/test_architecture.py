@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-WORDS = {"version", "problem", "gpu", "orders", "hopper", "sliced", "weights", "config", "seats"}
+WORDS = {"version", "forks", "problem", "gpu", "orders", "hopper", "sliced", "weights", "config", "seats"}
 MODELS = {"l2", "l2_laws", "l2_megarows", "l2_simulator", "l2_waves", "cost"}
 SELECT = {"select", "estimates", "skinny", "streams", "tuned"}
 PRODUCTS = {"products", "rules", "dispatch", "first_call"}

@@ -1,4 +1,4 @@
-"""What is written through out= counts as written: autograd and inference mode see it, as after torch's own operators."""
+"""What is written through out= counts as written: autograd and inference mode see it, as of torch's own operators."""
 
 import pytest
 import torch

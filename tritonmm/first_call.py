@@ -2,12 +2,11 @@
 
 import math
 import statistics
-import threading
 import warnings
 
 import torch
 
-from tritonmm import products, tuned
+from tritonmm import forks, products, tuned
 from tritonmm.dispatch import is_plain
 from tritonmm.products import gpu_of
 from tritonmm.select import best, timed
@@ -119,4 +118,4 @@ def _took(plan, a, b, out, launches: int) -> float:
 
 
 _TUNED: dict[tuple, None] = {}
-_LOCK = threading.Lock()
+_LOCK = forks.lock()

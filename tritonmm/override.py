@@ -15,13 +15,12 @@ import contextlib
 import inspect
 import itertools
 import math
-import threading
 import warnings
 from collections.abc import Iterator
 
 import torch
 
-from tritonmm import quantized_leaves
+from tritonmm import forks, quantized_leaves
 from tritonmm.cost import ACHIEVABLE_BANDWIDTH
 from tritonmm.gpu import Gpu
 from tritonmm.leaves import LEAVES, kernels
@@ -77,7 +76,7 @@ class Override:
 
     def __init__(self, dispatch_key: str = "CUDA"):
         self.dispatch_key = dispatch_key
-        self._lock = threading.RLock()
+        self._lock = forks.rlock()
         self._enabled = ""
         self._scopes: list[list[str]] = []
         self._installed = ""

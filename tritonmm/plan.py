@@ -1,13 +1,12 @@
 """Config -> Plan: what can be computed once for a problem on a device, and the cache of plans."""
 
-import threading
 from collections import OrderedDict
 from dataclasses import replace
 
 import torch
 
+from tritonmm import forks, weights
 from tritonmm import gpu as gpus
-from tritonmm import weights
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.launch import Plan
@@ -87,7 +86,7 @@ class _PlanCache:
 
     def __init__(self):
         self.plans: OrderedDict[tuple, Plan | RelayoutPlan] = OrderedDict()
-        self.lock = threading.Lock()
+        self.lock = forks.lock()
 
     def get(self, problem: Problem, config: Config, device: torch.device) -> Plan | RelayoutPlan:
         key = problem, config, device

@@ -1,10 +1,10 @@
 """From tensors to a launch: the plan of every product is remembered by the shapes it was made for."""
 
-import threading
 from typing import NamedTuple
 
 import torch
 
+from tritonmm import forks
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
 from tritonmm.problem import Epilogue, Problem, output_dtype
@@ -239,4 +239,4 @@ def _addends(a, b, out, c, bias, beta) -> torch.Tensor:
 
 
 _CALLS: dict[tuple, Call] = {}
-_LOCK = threading.Lock()
+_LOCK = forks.lock()

@@ -95,7 +95,7 @@ def prepare_out(
                 raise RuntimeError(f"{name}: out= does not support automatic differentiation, but {what} requires grad")
     if out.is_inference() and not torch.is_inference_mode_enabled():
         raise RuntimeError(
-            f"{name}: inplace update to inference tensor outside InferenceMode is not allowed, and out is one; clone() it"
+            f"{name}: inplace update to inference tensor outside InferenceMode is not allowed; clone() out before it"
         )
     if out.shape != shape:
         if out.numel():

@@ -1,9 +1,10 @@
 """A bound on the entries of many dicts together: what is kept for speed must not grow with a long run."""
 
-import threading
 from collections import deque
 from collections.abc import Hashable
 from typing import Any
+
+from tritonmm import forks
 
 
 class Bounded:
@@ -15,7 +16,7 @@ class Bounded:
 
     def __init__(self, limit: int):
         self.limit = limit
-        self.lock = threading.Lock()
+        self.lock = forks.lock()
         self.entries: deque[tuple[dict, Hashable]] = deque()
 
     def put(self, table: dict, key: Hashable, value: Any) -> None:
@@ -25,4 +26,4 @@ class Bounded:
             table[key] = value
             if len(self.entries) > self.limit:
                 oldest, key = self.entries.popleft()
-                del oldest[key]
+                oldest.pop(key, None)  # in a child that was forked amid a put, it may be missing

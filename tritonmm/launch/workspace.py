@@ -9,12 +9,12 @@ is spent, or not known to be cleared, each launch clears its own in the graph.
 """
 
 import contextlib
-import threading
 from collections.abc import Hashable, Iterator
 from contextvars import ContextVar
 
 import torch
 
+from tritonmm import forks
 from tritonmm.launch import capture
 
 RESERVE = 1 << 18
@@ -28,7 +28,7 @@ class Reserve:
         self.flags = _zeros(RESERVE, device)
         self.cleared = torch.cuda.Event()
         self.cleared.record()
-        self.lock = threading.Lock()
+        self.lock = forks.lock()
         self.settled = False
         self.taken = 0
         self.captures: dict[Hashable, torch.Tensor] = {}
@@ -60,7 +60,7 @@ class _Flags:
 
     def __init__(self, device: torch.device):
         self.device = device
-        self.lock = threading.Lock()
+        self.lock = forks.lock()
         self.streams: dict[int, torch.Tensor] = {}
         self.reserve: Reserve | None = None
 
@@ -98,7 +98,7 @@ def _zeros(count: int, device: torch.device) -> torch.Tensor:
 
 _BORROWED: ContextVar[Reserve | None] = ContextVar("tritonmm_reserve", default=None)
 _DEVICES: dict[torch.device, _Flags] = {}
-_LOCK = threading.Lock()
+_LOCK = forks.lock()
 
 
 def flags(count: int, device: torch.device) -> torch.Tensor:

@@ -9,12 +9,12 @@ import heapq
 import itertools
 import math
 import os
-import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from tritonmm import forks
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
 from tritonmm.gpu import TRITON, Gpu
@@ -179,4 +179,4 @@ def _steps(one: Problem, other: Problem) -> list[float]:
 
 
 _TABLES: dict[Gpu, Tables] = {}
-_LOCK = threading.Lock()
+_LOCK = forks.lock()

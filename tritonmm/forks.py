@@ -1,0 +1,31 @@
+"""Locks that are free in the child of a fork: a thread that holds one when another thread forks is not in the child."""
+
+import os
+import threading
+import weakref
+
+_LOCKS: weakref.WeakSet = weakref.WeakSet()
+
+
+def lock() -> threading.Lock:
+    """A new lock. Every lock of tritonmm is made here."""
+    return _kept(threading.Lock())
+
+
+def rlock() -> threading.RLock:
+    """A new reentrant lock."""
+    return _kept(threading.RLock())
+
+
+def _kept(made):
+    _LOCKS.add(made)
+    return made
+
+
+def _free() -> None:
+    for each in _LOCKS:
+        each._at_fork_reinit()  # as the standard library frees its own
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free)
