@@ -96,6 +96,17 @@ def test_weights_are_scaled_by_row_or_group(scale, rows, dtypes, device):
     assert torch.equal(weight_only_linear(x.view(1, rows, 256), weight, scale, bias), found[None])
 
 
+@pytest.mark.parametrize(("n", "k"), [(0, 256), (48, 0), (0, 0)])
+@pytest.mark.parametrize("rows", [(5,), (2, 3), (0,)], ids=str)
+def test_weights_without_elements(n, k, rows, device):
+    x = torch.ones(*rows, k, device=device).bfloat16()
+    weight, bias = torch.ones(n, k, device=device).char(), torch.arange(float(n), device=device).bfloat16()
+    for scale in ((n,), (n, 1), *(((n, k // 128),) if k else ())):
+        scale = torch.ones(scale, device=device)
+        assert torch.equal(weight_only_linear(x, weight, scale), torch.zeros(*rows, n, device=device).bfloat16())
+        assert torch.equal(weight_only_linear(x, weight, scale, bias), bias.expand(*rows, n))
+
+
 def refused(error, message, function, *args, **kwargs):
     with pytest.raises(error, match=message):
         function(*args, **kwargs)
@@ -120,7 +131,12 @@ def test_errors_are_torchs_and_say_what_would_be_right(device):
     x = torch.zeros(4, 32, device=device).bfloat16()
     refused(RuntimeError, "weight int8 or fp8", weight_only_linear, x, x, one)
     refused(RuntimeError, "group of 16", weight_only_linear, x, i8, torch.ones(4, 4, device=device))
-    refused(RuntimeError, "group of 16", weight_only_linear, x, i8, torch.ones(3, device=device))
+    for scale in ((3,), (1, 4), (8,), (4, 0), (4, 1, 1), ()):
+        refused(RuntimeError, "group of 16", weight_only_linear, x, i8, torch.ones(scale, device=device))
+    refused(RuntimeError, "at least one dimension", weight_only_linear, x[0, 0], i8, one)
+    refused(RuntimeError, "must be 2-D", weight_only_linear, x, i8[0], one)
+    refused(TypeError, "not list", weight_only_linear, x, [[1]], one)
+    refused(TypeError, "not list", weight_only_linear, [[1.0]], i8, one)
     refused(NotImplementedError, "int_mm multiplies int8", tritonmm.mm, i8, i8.t())
     refused(NotImplementedError, "scaled_mm multiplies fp8", tritonmm.mm, f8, f8.t())
     refused(NotImplementedError, "complex64", tritonmm.mm, torch.zeros(2, 2, dtype=torch.complex64, device=device),

@@ -98,42 +98,52 @@ def weight_only_linear(input: Tensor, weight: Tensor, scale: Tensor, bias: Tenso
     16, 32, 64 or 128; those below 2**-126 may count as 0. Weights are read once and converted on their way to tensor
     cores: with few rows of input that is what such a layer costs. Raises RuntimeError for other dtypes and shapes.
     """
-    rows = input.reshape(-1, input.shape[-1]) if input.dim() != 2 else input
-    right = weight.t()
-    _check("weight_only_linear", rows, right, scale, bias)
+    _check_operands("weight_only_linear", input, weight, scale, bias)
+    check_dims("weight_only_linear", weight=(weight, 2))
+    if not input.dim():
+        raise RuntimeError("weight_only_linear: input needs at least one dimension, but it has none")
+    rows, right = input.reshape(math.prod(input.shape[:-1]), input.shape[-1]), weight.t()
+    check_inner("weight_only_linear", input, weight, rows, right)
     if input.dtype not in (torch.bfloat16, torch.float16) or weight.dtype not in (torch.int8, *FP8_DTYPES):
         raise RuntimeError(
             f"weight_only_linear: input must be bf16 or fp16 and weight int8 or fp8, but they are {input.dtype} and"
             f" {weight.dtype}"
         )
     n, k = weight.shape
-    of_groups = scale.reshape(n, -1).t() if scale.dtype == torch.float32 and scale.numel() % max(n, 1) == 0 else None
-    groups = 0 if of_groups is None or scale.dim() > 2 else of_groups.shape[0]
-    group = k // groups if groups > 1 and k % groups == 0 else 128
-    if not groups or (groups > 1 and (group not in (16, 32, 64, 128) or group * groups != k)):
+    groups = scale.shape[1] if scale.dim() == 2 else 1
+    group = 128 if groups == 1 else k // max(groups, 1)
+    of_rows = scale.dtype == torch.float32 and scale.dim() in (1, 2) and scale.shape[0] == n
+    if not of_rows or (groups > 1 and (group not in (16, 32, 64, 128) or group * groups != k)) or (k and not groups):
         raise RuntimeError(
             f"weight_only_linear: scale is {scale.dtype} {list(scale.shape)}; for weights {shape_of(weight)} it must be"
             f" float32 [{n}] or [{n}, {k} / group], with a group of 16, 32, 64 or 128"
         )
     _check_bias("weight_only_linear", bias, n)
-    how = How("ieee", input.dtype, None, of_groups, "row" if groups == 1 else "1x1", group)
+    if not n or not k:  # no weights to be scaled
+        out = input.new_zeros((*input.shape[:-1], n))
+        return out if bias is None else out.add_(bias)
+    how = How("ieee", input.dtype, None, scale.reshape(n, groups).t(), "row" if groups == 1 else "1x1", group)
     return compute(rows, right, bias=bias, how=how).reshape(*input.shape[:-1], n)
 
 
 def _check(name: str, a: Tensor, b: Tensor, *others: Tensor | None) -> None:
     """Raises unless all are dense tensors of one device, none needs a derivative, and a @ b is one of matrices."""
-    given = [a, b, *(x for x in others if x is not None)]
-    for x in given:
+    _check_operands(name, a, b, *others)
+    check_dims(name, a=(a, 2), b=(b, 2))
+    check_inner(name, a, b, a, b)
+
+
+def _check_operands(name: str, first: Tensor, *others: Tensor | None) -> None:
+    """Raises unless all are dense tensors of one device, and none needs a derivative."""
+    for x in (first, *(x for x in others if x is not None)):
         if not isinstance(x, Tensor):
             raise TypeError(f"{name}: operands must be Tensors, not {type(x).__name__}")
-        if x.device != a.device:
-            raise RuntimeError(f"{name}: operands need the same device, but they are on {a.device} and {x.device}")
+        if x.device != first.device:
+            raise RuntimeError(f"{name}: operands need the same device, but they are on {first.device} and {x.device}")
         if x.layout != torch.strided:
             raise NotImplementedError(f"{name}: operands must be dense; got {x.layout}")
         if x.requires_grad and torch.is_grad_enabled():
             raise RuntimeError(f"{name}: it has no derivative, but an operand requires grad; detach() it first")
-    check_dims(name, a=(a, 2), b=(b, 2))
-    check_inner(name, a, b, a, b)
 
 
 def _check_bias(name: str, bias: Tensor | None, n: int) -> None:
