@@ -1,9 +1,11 @@
 """What torch's products promise beside their values: epilogues, out, views, errors, autocast."""
 
+import numpy as np
 import pytest
 import torch
 from bounds import assert_product
 from pairs import all_pairs
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import tritonmm
 from tritonmm import products, rules
@@ -61,6 +63,11 @@ def test_k_zero_leaves_what_is_added(device):
     assert torch.equal(tritonmm.dot(a[0], b[:, 0]), torch.zeros((), device=device))
     assert torch.equal(tritonmm.addbmm(c, a.expand(2, 5, 0), b.expand(2, 0, 7)), c)
     assert torch.equal(tritonmm.addbmm(c, torch.ones(0, 5, 4, device=device), torch.ones(0, 4, 7, device=device)), c)
+    for alpha in (NAN, float("inf")):
+        assert torch.equal(tritonmm.addmm(c, a, b, alpha=alpha, beta=2), 2 * c)
+        assert torch.equal(tritonmm.addmm(c[0], a, b, alpha=alpha, out=torch.empty_like(c)), c[0].expand(5, 7))
+        assert torch.equal(tritonmm.baddbmm(c, a[None], b[None], alpha=alpha), c[None])
+        assert torch.equal(tritonmm.addbmm(c, a[None], b[None], alpha=alpha, beta=0), torch.zeros_like(c))
 
 
 @pytest.mark.parametrize("which", range(4), ids=["mat1", "mat2", "c", "bias"])
@@ -226,6 +233,18 @@ def test_complex_scalars(number, device):
     assert torch.equal(tritonmm.addmm(*args, **{number: torch.tensor(2.0)}), args[0])
 
 
+@pytest.mark.parametrize("number", ["alpha", "beta"])
+def test_scalars_that_are_no_numbers(number, device):
+    args = [torch.ones(2, 2, device=device)] * 3
+    for value in ("2", None, [2.0], torch.tensor([2.0]), torch.tensor(2.0, requires_grad=True)):
+        for module in (torch, tritonmm):
+            with pytest.raises(TypeError, match=number):
+                module.addmm(*args, **{number: value})
+    for value in (True, 2, 0.5, np.float32(0.5), np.int64(2), torch.tensor(2), torch.tensor(True)):
+        expected = torch.addmm(*args, **{number: value})
+        assert torch.equal(tritonmm.addmm(*args, **{number: value}), expected), value
+
+
 def test_sparse_operands_say_so(device):
     dense = torch.eye(4, device=device)
     with pytest.raises(NotImplementedError, match="sparse"):
@@ -242,17 +261,69 @@ def test_a_matrix_product_after_a_batch_of_the_same_operands(device):
         tritonmm.bmm(a[0], b[0])
 
 
-@pytest.mark.parametrize("name", [*OUTS, "linear"])
+SHAPES = OUTS | {"linear": ((5, 7), (3, 7), (3,))}
+
+
+def torchs(name):
+    return torch.nn.functional.linear if name == "linear" else getattr(torch, name)
+
+
+@pytest.mark.parametrize("name", SHAPES)
 def test_autocast(name, device):
-    shapes = ((5, 7), (3, 7), (3,)) if name == "linear" else OUTS[name]
-    args = [randn(*shape, device=device) for shape in shapes]
+    args = [randn(*shape, device=device) for shape in SHAPES[name]]
     with torch.autocast(device.type, dtype=torch.bfloat16):
-        found = getattr(tritonmm, name)(*args)
+        found, expected = getattr(tritonmm, name)(*args), torchs(name)(*args)
         if name != "linear":
             out = getattr(tritonmm, name)(*args, out=torch.empty(0, device=device))
             assert out.dtype == torch.float32
-    assert found.dtype == torch.bfloat16
-    assert torch.equal(found, getattr(tritonmm, name)(*(x.bfloat16() for x in args)))
+    assert found.dtype == expected.dtype
+    assert torch.equal(found, getattr(tritonmm, name)(*(x.to(found.dtype) for x in args)))
+
+
+@pytest.mark.parametrize("first", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_autocast_casts_what_torch_casts(name, kind, first):
+    """The lists of functions differ between devices. Fake tensors tell them without a GPU."""
+    rest = torch.float64 if first == torch.float64 else torch.float32
+    with FakeTensorMode():
+        args = [torch.empty(s, device=kind, dtype=rest if i else first) for i, s in enumerate(SHAPES[name])]
+        before = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        torch.set_autocast_enabled(kind, True)
+        torch.set_autocast_dtype(kind, torch.bfloat16)
+        try:
+            if kind == "cpu" and first != rest and name in ("mv", "dot"):  # which keep their dtypes
+                with pytest.raises(RuntimeError, match="same dtype"):
+                    getattr(tritonmm, name)(*args)
+            else:
+                assert getattr(tritonmm, name)(*args).dtype == torchs(name)(*args).dtype
+        finally:
+            torch.set_autocast_enabled(kind, before[0])
+            torch.set_autocast_dtype(kind, before[1])
+
+
+@pytest.mark.parametrize("strided", [False, True], ids=["contiguous", "strided"])
+@pytest.mark.parametrize("shape", [(5, 7), (2, 7), (1, 7), (7,), (3, 2, 7), (1, 2, 7), (2, 0, 7), (0, 7)], ids=str)
+def test_biases_of_linear(shape, strided, device):
+    input = randn(*shape, device=device) if not strided else randn(*shape[:-1], 14, device=device)[..., ::2]
+    weight = randn(3, 7, device=device)
+    biases = [(3,), (1, 3), (2, 3), (5, 3), (1,), (), (1, 2, 3), (3, 2, 3), (6, 3), (0, 3), (2, 1)]
+    for bias in (randn(*bias, device=device) for bias in biases):
+        try:
+            expected = torch.nn.functional.linear(input, weight, bias)
+        except RuntimeError:
+            with pytest.raises(RuntimeError, match=r"^linear: "):
+                tritonmm.linear(input, weight, bias)
+        else:
+            torch.testing.assert_close(tritonmm.linear(input, weight, bias), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["mm", "bmm", "matmul"])
+def test_a_config_that_is_none(name, device):
+    args = [torch.ones(shape, device=device) for shape in OUTS[name]]
+    for config in ("fast", {"block_m": 64}, 0):
+        with pytest.raises(TypeError, match=f"^{name}: config is .*; it must be a tritonmm.Config"):
+            getattr(tritonmm, name)(*args, config=config)
 
 
 def test_autocast_is_differentiable(device):

@@ -18,7 +18,8 @@ tune: "first-call" has the configs that should be fastest measured when operands
 
 Raises RuntimeError, as torch does, for shapes that cannot be multiplied, for dtypes or devices that differ, and for CPU
 tensors unless Triton's interpreter is on; NotImplementedError for dtypes and layouts that tritonmm does not multiply;
-ValueError for a config that cannot do it, or for another `tune`.
+TypeError for operands, alpha, beta or a config of another type; ValueError for a config that cannot do it, or for
+another `tune`.
 """
 
 import math
@@ -38,6 +39,7 @@ from tritonmm.rules import (
     check_dims,
     check_inner,
     check_operands,
+    expanded,
     is_same,
     overlap,
     prepare_out,
@@ -62,7 +64,7 @@ def mm(
     how = _how(input, precision, out_dtype)
     if config is None and not tune and how is None and (found := _again(input, mat2, 2, out)) is not None:
         return found
-    input, mat2 = _cast(out, input, mat2)
+    input, mat2 = _cast("mm", out, input, mat2)
     check_operands("mm", input, mat2)
     check_dims("mm", input=(input, 2), mat2=(mat2, 2))
     check_inner("mm", input, mat2, input, mat2)
@@ -83,7 +85,7 @@ def bmm(
     how = _how(input, precision, out_dtype)
     if config is None and not tune and how is None and (found := _again(input, mat2, 3, out)) is not None:
         return found
-    input, mat2 = _cast(out, input, mat2)
+    input, mat2 = _cast("bmm", out, input, mat2)
     check_operands("bmm", input, mat2)
     shape = _batched("bmm", input, mat2)
     return _deliver("bmm", input, mat2, shape, out=out, config=config, how=how, tune=tune)
@@ -106,7 +108,7 @@ def matmul(
     how = _how(input, precision)
     if config is None and not tune and how is None and (found := _again(input, other, 0, out)) is not None:
         return found
-    input, other = _cast(out, input, other)
+    input, other = _cast("matmul", out, input, other)
     check_operands("matmul", input, other)
     left, right, shape = matrices(input, other)
     return _deliver("matmul", left, right, shape, out=out, config=config, how=how, tune=tune)
@@ -120,7 +122,7 @@ def addmm(
 
     beta = 0 leaves `input` unread, alpha = 0 the matrices: NaNs in what is unread do not matter.
     """
-    input, mat1, mat2 = _cast(out, input, mat1, mat2)
+    input, mat1, mat2 = _cast("addmm", out, input, mat1, mat2)
     check_operands("addmm", mat1, mat2, input)
     check_dims("addmm", mat1=(mat1, 2), mat2=(mat2, 2))
     check_inner("addmm", mat1, mat2, mat1, mat2)
@@ -133,7 +135,7 @@ def baddbmm(
     precision: str = "",
 ) -> Tensor:  # fmt: skip
     """beta * input + alpha * bmm(batch1, batch2), as torch.baddbmm; otherwise as `addmm`."""
-    input, batch1, batch2 = _cast(out, input, batch1, batch2)
+    input, batch1, batch2 = _cast("baddbmm", out, input, batch1, batch2)
     check_operands("baddbmm", batch1, batch2, input)
     shape = _batched("baddbmm", batch1, batch2)
     how = _how(batch1, precision)
@@ -147,7 +149,7 @@ def addbmm(
 
     It is one product whose K is batch * k, so the sum is rounded once too.
     """
-    input, batch1, batch2 = _cast(out, input, batch1, batch2)
+    input, batch1, batch2 = _cast("addbmm", out, input, batch1, batch2)
     check_operands("addbmm", batch1, batch2, input)
     batch, m, n = _batched("addbmm", batch1, batch2)
     k = batch * batch1.shape[2]
@@ -167,7 +169,7 @@ def addbmm(
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, precision: str = "") -> Tensor:
     """input @ weight.T + bias, as torch.nn.functional.linear: (..., k), (n, k) and (n,) to (..., n)."""
-    given = _cast(None, input, weight) if bias is None else _cast(None, input, weight, bias)
+    given = _cast("linear", None, input, weight) if bias is None else _cast("linear", None, input, weight, bias)
     check_operands("linear", *given)
     input, weight = given[:2]
     if weight.dim() not in (1, 2) or not input.dim():
@@ -176,7 +178,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, precisi
         )
     if weight.dim() == 1:
         found = matmul(input, weight, precision=precision)
-        return found if bias is None else found + given[2]
+        return found if bias is None else found + expanded("linear", given[2], found.shape)
     right = weight.t()
     left = input.unsqueeze(0) if input.dim() == 1 else input
     check_inner("linear", input, weight, left, right)
@@ -186,14 +188,16 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, precisi
     how = _how(input, precision)
     if bias is None:
         return _deliver("linear", left, right, shape, how=how)
-    if bias.dim() > 1 and math.prod(bias.shape[:-1]) != 1:
-        return _deliver("linear", left, right, shape, how=how) + given[2]
-    return _deliver("linear", left, right, shape, added=given[2], how=how)
+    bias = given[2]
+    if bias.dim() > 1 and input.dim() != 2 and not (input.is_contiguous() and sum(x != 1 for x in bias.shape) == 1):
+        # As in torch, which else adds it to rows of a matrix, in which the result has another shape.
+        bias = expanded("linear", bias, shape).reshape(left.shape[0], cols)
+    return _deliver("linear", left, right, shape, added=bias, how=how)
 
 
 def mv(input: Tensor, vec: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The product of a matrix (m, k) and a vector (k,), as torch.mv."""
-    input, vec = _cast(out, input, vec)
+    input, vec = _cast("mv", out, input, vec)
     check_operands("mv", input, vec)
     check_dims("mv", input=(input, 2), vec=(vec, 1))
     right = vec.unsqueeze(1)
@@ -203,7 +207,7 @@ def mv(input: Tensor, vec: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 def dot(input: Tensor, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The product of two vectors of one length, as torch.dot."""
-    input, tensor = _cast(out, input, tensor)
+    input, tensor = _cast("dot", out, input, tensor)
     check_operands("dot", input, tensor)
     check_dims("dot", input=(input, 1), tensor=(tensor, 1))
     if input.shape != tensor.shape:
@@ -273,6 +277,8 @@ def _deliver(
     if not isinstance(config, Config | None):
         raise TypeError(f"{name}: config must be a tritonmm.Config, or None for what select chooses, not {config!r}")
     alpha, beta = scalar(name, "alpha", alpha), scalar(name, "beta", beta)
+    if config is not None and not isinstance(config, Config):
+        raise TypeError(f"{name}: config is {config!r}; it must be a tritonmm.Config, or None to have one chosen")
     folded = *a.shape[:-1], b.shape[-1]
     addends = {} if added is None else addend(name, added, beta, folded)
     options: dict[str, Any] = {"alpha": alpha, "beta": beta, "config": config, "how": how, **addends}
@@ -319,8 +325,8 @@ def _target(
     return target if c is None or is_same(target, c) or not overlap(target, c) else None
 
 
-def _cast(out: Tensor | None, *operands: Tensor) -> tuple[Tensor, ...]:
-    """The operands as autocast has them. As in torch, functions that are given an `out` are left alone."""
+def _cast(name: str, out: Tensor | None, *operands: Tensor) -> tuple[Tensor, ...]:
+    """The operands as autocast has them for a function. As in torch, those that are given an `out` are left alone."""
     first = operands[0]
     if out is not None or not isinstance(first, Tensor):
         return operands
@@ -328,6 +334,12 @@ def _cast(out: Tensor | None, *operands: Tensor) -> tuple[Tensor, ...]:
     if kind not in ("cuda", "cpu") or not torch.is_autocast_enabled(kind):
         return operands
     dtype = torch.get_autocast_dtype(kind)
+    if (kind, name) in (("cpu", "mv"), ("cpu", "dot")):
+        return operands
+    if name == "dot":  # on GPUs both get the wider dtype of the two
+        if not any(isinstance(x, Tensor) and x.dtype == torch.float32 for x in operands):
+            return operands
+        dtype = torch.float32
     return tuple(
         x.to(dtype)
         if isinstance(x, Tensor) and x.device.type == kind and x.is_floating_point() and x.dtype != torch.float64

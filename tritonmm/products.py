@@ -87,6 +87,8 @@ def product(
         out = new_output(a, b, how and how.out_dtype)
     if alpha == 0:
         return _addends(a, b, out, c, bias, beta)
+    if not a.shape[-1]:
+        alpha = 1.0  # the sum of nothing stays 0, also times NaN or infinity
     epilogue = (alpha != 1, bias is not None, c is not None)
     call = _bind(a, b, epilogue, out, config, how) if config else find(a, b, epilogue, out, how)
     if out is None:

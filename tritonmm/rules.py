@@ -2,6 +2,7 @@
 
 import warnings
 
+import numpy as np
 import torch
 
 from tritonmm.problem import dtype_name
@@ -52,11 +53,18 @@ def broadcast_batch(name: str, a: torch.Tensor, b: torch.Tensor) -> tuple[int, .
 
 
 def scalar(name: str, argument: str, value: float | torch.Tensor) -> float:
-    """alpha or beta as a number. Raises RuntimeError for a complex one."""
-    if isinstance(value, torch.Tensor):
+    """alpha or beta as a number. Raises TypeError for what is none, and RuntimeError for a complex one."""
+    given = value
+    if isinstance(value, np.number | np.bool_) or (
+        isinstance(value, torch.Tensor) and not value.dim() and not value.requires_grad
+    ):
         value = value.item()
     if isinstance(value, complex):
         raise RuntimeError(f"{name}: {argument} is {value}; real operands need a real one")
+    if not isinstance(value, int | float | torch.SymInt | torch.SymFloat):
+        raise TypeError(
+            f"{name}: {argument} is {given!r}; it must be a number, or a tensor of no dimension that needs no gradient"
+        )
     return value
 
 
@@ -64,10 +72,15 @@ def addend(name: str, c: torch.Tensor, beta: float, shape: tuple[int, ...]) -> d
     """c as an argument of `compute`: a row vector that is added as it is, is a bias, which kernels read once a tile."""
     if beta == 1 and shape[-1] == c.numel() and c.dim() and c.shape[-1] == c.numel():
         return {"bias": c.reshape(-1)}
+    return {"c": expanded(name, c, shape)}
+
+
+def expanded(name: str, x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """x broadcast to `shape`. Raises RuntimeError where it does not broadcast to that."""
     try:
-        return {"c": c.expand(shape)}
+        return x.expand(shape)
     except RuntimeError:
-        raise RuntimeError(f"{name}: {shape_of(c)} does not broadcast to {list(shape)}") from None
+        raise RuntimeError(f"{name}: {shape_of(x)} does not broadcast to {list(shape)}") from None
 
 
 def prepare_out(
