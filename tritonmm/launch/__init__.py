@@ -1,6 +1,7 @@
 """How plans are launched, a module a kernel family; this one holds what they share."""
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -112,9 +113,14 @@ class Plan:
             arguments, options = self.arguments(a, b, out, alpha, beta, c, bias, scales)
             kernel = self.kernel[(self.grid,)](*arguments, **options)
             if self.device.type == "cuda" and key not in self.launches:
-                launch = direct.repeatable(
-                    self.kernel, kernel, self.grid, self.device.index, arguments, options, self.operands
-                )
+                try:
+                    launch = direct.repeatable(
+                        self.kernel, kernel, self.grid, self.device.index, arguments, options, self.operands
+                    )
+                except Exception as error:
+                    # The kernel is launched: an error here would have `override` compute the product twice, on C too.
+                    warnings.warn(f"tritonmm: a launch was not kept, which makes calls slower: {error!r}", stacklevel=2)
+                    launch = None
                 if launch is not None:
                     direct.LAUNCHES.put(self.launches, key, launch)
 
