@@ -34,6 +34,14 @@ def device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if HAS_GPU else torch.device("cpu")
 
 
+@pytest.fixture(scope="session")
+def override(device):
+    """The override of the kernels of this session's device: a process has one, since they stay registered."""
+    from tritonmm import override
+
+    return override._CUDA if HAS_GPU else override.Override("CPU")
+
+
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)

@@ -18,7 +18,7 @@ MODELS = {"l2", "l2_laws", "l2_megarows", "l2_simulator", "l2_waves", "cost"}
 SELECT = {"select", "estimates", "skinny", "streams", "tuned"}
 PRODUCTS = {"products", "rules", "dispatch", "first_call"}
 OPS = {"ops", "quantized"}
-OVERRIDE = {"override", "leaves", "quantized_leaves"}
+OVERRIDE = {"override", "routes", "leaves", "quantized_leaves"}
 LIBRARY = WORDS | MODELS | SELECT | PRODUCTS | OPS | OVERRIDE | {"kernels", "layouts", "launch", "plan", "explanation"}
 
 KNOWS = [

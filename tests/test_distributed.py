@@ -12,7 +12,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import tritonmm
-from tritonmm.override import Override
 
 CHECK = Path(__file__).with_name("distributed_check.py")
 WHOLE, ROWS, COLS = Replicate(), Shard(0), Shard(1)
@@ -74,9 +73,9 @@ def test_a_sum_is_not_added_to_twice(place, device):
     assert found.placements != (Partial(),)
 
 
-def test_torchs_products_of_dtensors_under_the_override(place, device):
+def test_torchs_products_of_dtensors_under_the_override(place, device, override):
     x, weight = torch.randn(6, 8, device=device), torch.randn(4, 8, device=device)
-    with Override(device.type.upper()).use("always"):
+    with override.use("always"):
         found = torch.nn.functional.linear(place(x, WHOLE), place(weight, ROWS))
     assert found.placements == (COLS,)
     assert_product(found.to_local(), x, weight[:2].t())

@@ -5,7 +5,6 @@ import torch
 from bounds import assert_like_torch
 
 import tritonmm
-from tritonmm.override import Override
 
 methods = pytest.importorskip(
     "torch.testing._internal.common_methods_invocations", reason="torch's samples need expecttest"
@@ -48,12 +47,6 @@ def test_our_functions_on_torchs_samples(name, dtype, contiguous, device):
         # Derivatives in half precision would be rounded once for beta and once for the sum over a broadcast C.
         derivatives = 0 if dtype != torch.float32 else 2 if contiguous else 1
         assert_like_torch(OURS[name], OPS[name].op, args, kwargs, derivatives)
-
-
-@pytest.fixture(scope="module")
-def override(device):
-    """The override where kernels run in this session."""
-    return Override(device.type.upper())
 
 
 @LAYOUTS

@@ -3,12 +3,12 @@
 import pytest
 import torch
 from bounds import assert_product
-from threads import at_once
 
 import tritonmm
 from tritonmm import gpu as gpus
 from tritonmm import leaves
-from tritonmm.override import Override, prefers
+from tritonmm.launch import Plan
+from tritonmm.override import prefers
 from tritonmm.problem import Problem
 
 NAN = float("nan")
@@ -18,12 +18,6 @@ OPERATORS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def override(device):
-    """The override of the kernels of this session's device."""
-    return Override(device.type.upper())
-
-
 @pytest.fixture
 def ours(override):
     with override.use("always"):
@@ -31,8 +25,24 @@ def ours(override):
 
 
 @pytest.fixture
-def routes(monkeypatch):
+def launched(monkeypatch):
+    """The problems that tritonmm computed."""
+    found = []
+    call = Plan.__call__
+
+    def spy(plan, *args, **kwargs):
+        found.append(plan.problem)
+        return call(plan, *args, **kwargs)
+
+    monkeypatch.setattr(Plan, "__call__", spy)
+    return found
+
+
+@pytest.fixture
+def routes(override, monkeypatch):
     """The routes that are found, None for each that is torch's; those of the references in double are left out."""
+    override.enable()  # which forgets those of tests before
+    override.disable()
     found = []
     find = leaves._route
 
@@ -51,81 +61,107 @@ def registered():
     return [torch._C._dispatch_dump(name) + torch._C._dispatch_dump_table(name) for name in names]
 
 
-def test_leaving_restores_every_kernel(override):
-    before = registered()
-    with override.use():
-        changed = [x != y for x, y in zip(before, registered(), strict=True)]
-        assert all(changed), [name for name, is_new in zip(OPERATORS, changed, strict=True) if not is_new]
-    assert registered() == before
-
-
-def test_enabling_twice_is_one_enabling(override):
-    before = registered()
-    override.enable()
-    once = registered()
-    override.enable()
-    assert registered() == once
-    override.disable()
-    assert registered() == before
-    override.disable()
-    assert registered() == before
-
-
-def test_nested_blocks_end_one_by_one(override, routes, device):
-    before = registered()
-    a = torch.randn(6, 6, device=device)
-    override.enable("always")
-    with override.use("always"):
-        override.disable()
-        torch.mm(a, a)
-        assert routes[-1]
-        with pytest.raises(KeyError), override.use("faster"):
-            raise KeyError
-        torch.mm(a, a)
-        assert registered() != before
-    assert registered() == before
-
-
-def test_the_block_entered_last_decides_the_policy(override, routes, monkeypatch, device):
-    a = torch.randn(6, 6, device=device)
-    monkeypatch.setattr("tritonmm.override.prefers", lambda problem, gpu: (False, "never"))
-    with override.use("always"):
-        with override.use("faster"):
-            torch.mm(a, a)
-        torch.mm(a, a)
-    assert routes[0] is None
-    assert routes[1]
-
-
-def test_unknown_policies(override):
-    before = registered()
-    for enter in (override.enable, lambda policy: override.use(policy).__enter__()):
-        with pytest.raises(ValueError, match="'fastest'; it must be one of faster, always"):
-            enter("fastest")
-    assert registered() == before
-
-
-@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # torch's own, of a new thread
-def test_threads_enter_and_leave(override, device):
-    before = registered()
-    a = torch.randn(4, 4, device=device, dtype=torch.float64)
-    expected = a @ a
-
-    def enter(_):
-        for _ in range(5):
-            with override.use("always"):
-                assert torch.equal(a @ a, expected)
-
-    at_once(4, enter)
-    assert registered() == before
-
-
 SHAPES = {
     "mm": ((5, 7), (7, 3)), "bmm": ((2, 5, 7), (2, 7, 3)), "addmm": ((5, 3), (5, 7), (7, 3)), "dot": ((7,), (7,)),
     "vdot": ((7,), (7,)), "baddbmm": ((2, 5, 3), (2, 5, 7), (2, 7, 3)), "addbmm": ((5, 3), (2, 5, 7), (2, 7, 3)),
     "addmv": ((5,), (5, 7), (7,)), "mv": ((5, 7), (7,)),
 }  # fmt: skip
 ADDING = ("addmm", "baddbmm", "addbmm", "addmv")
+
+
+def products(device):
+    """One product of every operator."""
+    for name, shapes in SHAPES.items():
+        args = [torch.randn(shape, device=device) for shape in shapes]
+        out = torch.empty(getattr(torch, name)(*args).shape, device=device)
+        yield lambda name=name, args=args: getattr(torch, name)(*args)
+        yield lambda name=name, args=args, out=out: getattr(torch, name)(*args, out=out).clone()
+        if name in ADDING:
+            yield lambda name=name, args=args: getattr(args[0].clone(), name + "_")(*args[1:])
+
+
+def test_after_leaving_all_products_are_torchs(override, launched, device):
+    every = list(products(device))
+    before = [product() for product in every]
+    with override.use("always"):
+        for product in every:
+            launched.clear()
+            product()
+            assert launched
+    launched.clear()
+    assert all(torch.equal(product(), x) for product, x in zip(every, before, strict=True))
+    assert not launched
+
+
+def test_kernels_are_registered_once(override):
+    override.enable()
+    once = registered()
+    assert len(once) == len(OPERATORS)
+    for enter in (override.disable, override.enable, lambda: override.enable("always"), override.disable):
+        enter()
+        with override.use("always"):
+            assert registered() == once
+        assert registered() == once
+
+
+def test_enabling_twice_is_one_enabling(override, launched, device):
+    a = torch.randn(6, 6, device=device)
+    override.enable("always")
+    override.enable("always")
+    torch.mm(a, a)
+    assert len(launched) == 1
+    for _ in range(2):
+        override.disable()
+        torch.mm(a, a)
+    assert len(launched) == 1
+
+
+def test_nested_blocks_end_one_by_one(override, launched, device):
+    a = torch.randn(6, 6, device=device)
+    override.enable("always")
+    with override.use("always"):
+        override.disable()
+        torch.mm(a, a)
+        assert len(launched) == 1
+        with pytest.raises(KeyError), override.use("faster"):
+            raise KeyError
+        torch.mm(a, a)
+        assert len(launched) == 2
+    torch.mm(a, a)
+    assert len(launched) == 2
+
+
+def test_the_block_entered_last_decides_the_policy(override, routes, launched, monkeypatch, device):
+    a = torch.randn(6, 6, device=device)
+    monkeypatch.setattr("tritonmm.override.prefers", lambda problem, gpu: (False, "never"))
+    with override.use("always"):
+        for _ in range(2):
+            with override.use("faster"):
+                torch.mm(a, a)
+            assert not launched
+        torch.mm(a, a)
+    assert len(launched) == 1
+    assert routes[0] is None  # and remembered for the second block
+    assert routes[1]
+    assert len(routes) == 2
+
+
+def test_enabling_again_finds_routes_anew(override, routes, monkeypatch, device):
+    a = torch.randn(6, 6, device=device)
+    for wanted in (False, True):
+        monkeypatch.setattr("tritonmm.override.prefers", lambda problem, gpu, wanted=wanted: (wanted, ""))
+        override.enable("faster")
+        torch.mm(a, a)
+        override.disable()
+    assert [route is not None for route in routes] == [False, True]
+
+
+def test_unknown_policies(override, launched, device):
+    for enter in (override.enable, lambda policy: override.use(policy).__enter__()):
+        with pytest.raises(ValueError, match="'fastest'; it must be one of faster, always"):
+            enter("fastest")
+    torch.mm(torch.eye(6, device=device), torch.eye(6, device=device))
+    assert not launched
 
 
 def exact(name, args, kwargs):
@@ -151,7 +187,7 @@ def test_each_form_of_each_operator_is_ours(name, dtype, ours, routes, device):
     assert all(routes)
 
 
-def test_what_comes_down_to_the_operators_is_ours(override, routes, device):
+def test_what_comes_down_to_the_operators_is_ours(ours, launched, device):
     x, w, bias = (torch.randn(s, device=device) for s in ((2, 5, 7), (3, 7), (3,)))
     for product in (
         lambda: torch.nn.functional.linear(x, w, bias),
@@ -163,11 +199,9 @@ def test_what_comes_down_to_the_operators_is_ours(override, routes, device):
         lambda: x @ x.mT,
         lambda: torch.nn.functional.bilinear(x, x, torch.randn(3, 7, 7, device=device)),
     ):
-        routes.clear()
-        with override.use("always"):
-            product()
-        assert routes
-        assert all(routes)
+        launched.clear()
+        product()
+        assert launched
 
 
 def test_a_bias_is_added_as_one(ours, routes, device):
@@ -354,13 +388,11 @@ def test_what_the_policy_prefers_on_an_h200(problem, preferred, user):
     assert "us and torch's" in reason
 
 
-def test_public_names_override_cuda():
-    before = registered()
-    tritonmm.enable()
+def test_public_names_override_cuda(launched):
+    """A script that enables runs where there are no GPUs, too."""
+    tritonmm.enable("always")
     with tritonmm.use("always"):
         tritonmm.disable()
-        if torch._C._dispatch_has_kernel_for_dispatch_key("aten::mm", "CUDA"):
-            assert registered() != before
-        else:  # a script that enables runs where there are no GPUs
-            assert registered() == before
-    assert registered() == before
+        if torch.cuda.is_available():
+            torch.eye(6, device="cuda") @ torch.eye(6, device="cuda")
+            assert len(launched) == 1

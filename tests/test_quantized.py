@@ -219,10 +219,9 @@ def test_double_scalars_are_not_rounded():
     assert (tritonmm.addmm(torch.ones(64, device="cuda").double(), a, a, beta=0.1, alpha=0.3).diag() == 0.1 + 0.3).all()
 
 
-def test_overriding_the_private_operators(device, monkeypatch):
+def test_overriding_the_private_operators(device, override, monkeypatch):
     """Under enable() they are ours where that is wanted, with torch's errors, and torch's own again afterwards."""
     from tritonmm import quantized_leaves
-    from tritonmm.override import Override
 
     ours = []
     compute = quantized_leaves.product
@@ -235,7 +234,7 @@ def test_overriding_the_private_operators(device, monkeypatch):
     one = torch.full((), 0.5, device=device)
     bias = integers(64, dtype=torch.bfloat16, device=device)
     expected = torch._int_mm(*i8), (0.25 * (a.double() @ b.double()) + bias).bfloat16()
-    with Override(device.type.upper()).use("always"):
+    with override.use("always"):
         assert torch.equal(torch._int_mm(*i8), expected[0])
         assert torch.equal(torch._int_mm(*i8, out=torch.zeros_like(expected[0])), expected[0])
         for _ in range(2):
@@ -276,10 +275,9 @@ def by_recipe(recipe, lines, k, device):
     ],
 )
 @pytest.mark.parametrize("k", [128, 400, 512])
-def test_overriding_scaled_mm_with_recipes(recipe_a, recipe_b, k, device, monkeypatch):
+def test_overriding_scaled_mm_with_recipes(recipe_a, recipe_b, k, device, override, monkeypatch):
     """torch.nn.functional.scaled_mm under enable(): each recipe's scales mean what they mean to torch."""
     from tritonmm import quantized_leaves
-    from tritonmm.override import Override
 
     ours = []
     compute = quantized_leaves.product
@@ -294,7 +292,7 @@ def test_overriding_scaled_mm_with_recipes(recipe_a, recipe_b, k, device, monkey
     if device.type == "cuda" or "Block" not in recipe_a:
         torchs = torch.nn.functional.scaled_mm(*given, bias=bias)
         torch.testing.assert_close(torchs, exact.bfloat16(), rtol=2**-7, atol=2**-3)
-    with Override(device.type.upper()).use("always"):
+    with override.use("always"):
         assert torch.equal(torch.nn.functional.scaled_mm(*given, bias=bias), exact.bfloat16())
         assert len(ours) == 1
         for wrong in ((*given[:3], types["BlockWise1x32"], *given[4:]), (a, b.t(), *given[2:])):

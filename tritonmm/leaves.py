@@ -1,25 +1,28 @@
 """The operators of aten at the bottom of all matrix products, and kernels for them that fall back on torch's.
 
 What a call needs is found once for operands of its kind, and remembered as a route.
+
+If a plan cannot be made, compiled or launched, torch's kernel computes the call. C is unchanged then, also where it is
+the output: a plan writes its output in its last launch, and nothing fails after that. Errors that CUDA finds while the
+kernel runs cannot be caught: the next synchronisation raises them, as with any kernel. The interpreter runs kernels
+during the call: one that fails there may have overwritten part of C.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 
 from tritonmm.dispatch import PLAIN
-from tritonmm.gpu import Gpu
-from tritonmm.problem import Problem
 from tritonmm.products import Call, empty, find, gpu_of, key, problem_of, remember
+from tritonmm.routes import Routes, Switch, Wanted
 from tritonmm.rules import repeats, spanned
 
 Tensor = torch.Tensor
 
 _MULTIPLIED = (torch.bfloat16, torch.float16, torch.float32)
 """The rest is torch's: of float64 its own kernels are at least as fast, complex and integers tritonmm has not."""
-
-Wanted = Callable[[Problem, Gpu], bool]
 
 
 class Leaf(NamedTuple):
@@ -72,18 +75,21 @@ def original(name: str, dispatch_key: str) -> Callable:
     """torch's own kernel of an overload."""
     kernel = torch.library.get_kernel(f"aten::{name}", dispatch_key)
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, dispatch_key))
-    return lambda *args, **kwargs: kernel.call_boxed(keys, *args, **kwargs)
+    return functools.partial(kernel.call_boxed, keys)
 
 
-def kernels(leaf: Leaf, dispatch_key: str, wanted: Wanted) -> Iterator[tuple[str, Callable]]:
-    """The names of a leaf's overloads, and kernels for them, that leave to the present ones what is not `wanted`."""
+def kernels(leaf: Leaf, dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
+    """Kernels for the overloads of a leaf, and the switch of each.
+
+    They leave to the present kernels what is not wanted, what tritonmm does not multiply, and what fails.
+    """
     if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{leaf.name}", dispatch_key):
         return  # a build of torch for CPUs alone: there is nothing to override
     device = dispatch_key.lower()
 
-    def attempt(routes: dict, a, b, c=None, beta=1, alpha=1, out=None) -> Tensor | None:
+    def attempt(routes: Routes | None, a, b, c=None, beta=1, alpha=1, out=None) -> Tensor | None:
         """The result, or None where the call is torch's."""
-        if type(a) not in PLAIN or type(b) not in PLAIN:
+        if routes is None or type(a) not in PLAIN or type(b) not in PLAIN:
             return None
         about = key(a, b)
         if c is not None:
@@ -93,75 +99,84 @@ def kernels(leaf: Leaf, dispatch_key: str, wanted: Wanted) -> Iterator[tuple[str
         if out is not None:
             if type(out) not in PLAIN:
                 return None
-            about += out.shape, out.stride(), out.dtype, out.device, out.data_ptr() & 15
+            about += out.shape, out.stride(), out.dtype, out.device, out.data_ptr() & 15, out is c
         try:
-            route = routes[about]
-        except KeyError:
-            route = _route(leaf, wanted, device, a, b, c, beta, alpha, out)
-            remember(routes, about, route)
-        if route is None or alpha == 0 or isinstance(alpha, complex) or isinstance(beta, complex):
+            try:
+                route = routes[about]
+            except KeyError:
+                route = _route(leaf, routes.wanted, device, a, b, c, beta, alpha, out)
+                remember(routes, about, route)
+            if route is None or alpha == 0 or isinstance(alpha, complex) or isinstance(beta, complex):
+                return None
+            if out is not None and _meets(route, a, b, c, out):
+                return None
+            call, added, _ = route
+            left, right = leaf.operands(a, b) if leaf.operands else (a, b)
+            target = empty(call.shape, call.strides, a) if out is None else _as_addend(leaf, out)
+            if added == "c":
+                call.plan(left, right, target, alpha=alpha, beta=beta, c=_as_addend(leaf, c))
+            elif added:
+                call.plan(left, right, target, alpha=alpha, bias=c if c.dim() == 1 else c.view(-1))
+            else:
+                call.plan(left, right, target, alpha=alpha)
+        except Exception as error:
+            routes.give_up(about, a, b, error)
             return None
-        if out is not None and _meets(route, a, b, c, out):
-            return None
-        call, added, _ = route
-        left, right = leaf.operands(a, b) if leaf.operands else (a, b)
-        target = empty(call.shape, call.strides, a) if out is None else _as_addend(leaf, out)
-        if added == "c":
-            call.plan(left, right, target, alpha=alpha, beta=beta, c=_as_addend(leaf, c))
-        elif added:
-            call.plan(left, right, target, alpha=alpha, bias=c if c.dim() == 1 else c.view(-1))
-        else:
-            call.plan(left, right, target, alpha=alpha)
         if out is not None:
             return out
         return target.view(leaf.shape(call.shape)) if leaf.shape else target
 
-    torchs, routes = original(leaf.name, dispatch_key), {}
+    torchs, switch = original(leaf.name, dispatch_key), Switch(leaf.name)
     if leaf.adds:
+        # scalars: beta and alpha, each only where it is not 1.
+        def functional(c, a, b, **scalars):
+            found = attempt(switch.routes, a, b, c, **scalars)
+            return torchs(c, a, b, **scalars) if found is None else found
 
-        def functional(c, a, b, *, beta=1, alpha=1):
-            found = attempt(routes, a, b, c, beta, alpha)
-            return torchs(c, a, b, beta=beta, alpha=alpha) if found is None else found
+        def in_place(c, a, b, **scalars):
+            found = attempt(switch_in_place.routes, a, b, c, out=c, **scalars)
+            return torchs_in_place(c, a, b, **scalars) if found is None else found
 
-        def in_place(c, a, b, *, beta=1, alpha=1):
-            found = attempt(in_place_routes, a, b, c, beta, alpha, c)
-            return torchs_in_place(c, a, b, beta=beta, alpha=alpha) if found is None else found
+        def into(c, a, b, *, out, **scalars):
+            found = attempt(switch_out.routes, a, b, c, out=out, **scalars)
+            return torchs_out(c, a, b, out=out, **scalars) if found is None else found
 
-        def into(c, a, b, *, beta=1, alpha=1, out):
-            found = attempt(out_routes, a, b, c, beta, alpha, out)
-            return torchs_out(c, a, b, beta=beta, alpha=alpha, out=out) if found is None else found
-
-        torchs_in_place, in_place_routes = original(leaf.name + "_", dispatch_key), {}
-        yield leaf.name + "_", in_place
+        torchs_in_place, switch_in_place = original(leaf.name + "_", dispatch_key), Switch(leaf.name + "_")
+        yield switch_in_place, in_place
     elif leaf.name in ("mm", "bmm"):
 
         def functional(a, b):
             # The shortest way, since it is the one taken most often.
-            if type(a) in PLAIN and type(b) in PLAIN:
+            routes = switch.routes
+            if routes is not None and type(a) in PLAIN and type(b) in PLAIN:
+                about = key(a, b)
                 try:
-                    route = routes[key(a, b)]
-                except KeyError:
-                    route = _route(leaf, wanted, device, a, b)
-                    remember(routes, key(a, b), route)
-                if route is not None:
-                    call = route.call
-                    return call.plan(a, b, empty(call.shape, call.strides, a))
+                    try:
+                        route = routes[about]
+                    except KeyError:
+                        route = _route(leaf, routes.wanted, device, a, b)
+                        remember(routes, about, route)
+                    if route is not None:
+                        call = route.call
+                        return call.plan(a, b, empty(call.shape, call.strides, a))
+                except Exception as error:
+                    routes.give_up(about, a, b, error)
             return torchs(a, b)
 
         def into(a, b, *, out):
-            found = attempt(out_routes, a, b, out=out)
+            found = attempt(switch_out.routes, a, b, out=out)
             return torchs_out(a, b, out=out) if found is None else found
 
     else:
 
         def functional(a, b):
-            found = attempt(routes, a, b)
+            found = attempt(switch.routes, a, b)
             return torchs(a, b) if found is None else found
 
-    yield leaf.name, functional
+    yield switch, functional
     if leaf.adds or leaf.name in ("mm", "bmm"):
-        torchs_out, out_routes = original(leaf.name + ".out", dispatch_key), {}
-        yield leaf.name + ".out", into
+        torchs_out, switch_out = original(leaf.name + ".out", dispatch_key), Switch(leaf.name + ".out")
+        yield switch_out, into
 
 
 def _route(leaf: Leaf, wanted: Wanted, device: str, a, b, c=None, beta=1, alpha=1, out=None) -> Route | None:

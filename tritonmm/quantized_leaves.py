@@ -10,111 +10,131 @@ from collections.abc import Callable, Iterator
 import torch
 
 from tritonmm.dispatch import PLAIN
-from tritonmm.leaves import Wanted, original
+from tritonmm.leaves import original
 from tritonmm.problem import DTYPES, FP8
 from tritonmm.products import How, gpu_of, key, new_output, problem_of, product, remember
 from tritonmm.quantized import FP8_DTYPES, OUTPUTS, matched_scales
+from tritonmm.routes import Routes, Switch
 from tritonmm.rules import overlap, repeats
 
 Tensor = torch.Tensor
 
 
-def kernels(dispatch_key: str, wanted: Wanted) -> Iterator[tuple[str, Callable]]:
-    """The names of the overloads, and kernels for them, that leave to the present ones what is not `wanted`."""
-    device = dispatch_key.lower()
-    routes: dict[tuple, How | None] = {}
+def kernels(dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
+    """Kernels for the overloads, and the switch of each.
 
-    def attempt(a, b, find: Callable, about: tuple, bias=None, scale_a=None, scale_b=None, out=None) -> Tensor | None:
+    They leave to the present kernels what is not wanted, what tritonmm does not multiply, and what fails.
+    """
+    device = dispatch_key.lower()
+
+    def attempt(
+        routes: Routes | None, a, b, find: Callable[[], How | None], about: tuple,
+        bias=None, scale_a=None, scale_b=None, out=None,
+    ) -> Tensor | None:  # fmt: skip
         """The result, or None where the call is torch's; find() says how it is done, once for calls alike."""
+        if routes is None:
+            return None
         given = [x for x in (a, b, bias, scale_a, scale_b, out) if x is not None]
         if any(type(x) not in PLAIN or x.device != a.device for x in given) or a.device.type != device:
             return None
         about = key(a, b), *about
+        if out is not None:
+            about += out.shape, out.stride(), out.dtype, out.data_ptr() & 15
         try:
-            how = routes[about]
-        except KeyError:
-            how = find()
-            if how is not None:
-                epilogue = False, bias is not None, False
-                problem = problem_of(a, b, new_output(a, b, how.out_dtype), epilogue, how)
-                how = how if wanted(problem, gpu_of(a.device)) else None
-            remember(routes, about, how and how._replace(scale_a=None, scale_b=None))
-        if how is None:
+            try:
+                how = routes[about]
+            except KeyError:
+                how = find()
+                if how is not None:
+                    into = new_output(a, b, how.out_dtype) if out is None else out
+                    right = into.dtype == how.out_dtype and into.shape == (a.shape[0], b.shape[1]) and not repeats(into)
+                    epilogue = False, bias is not None, False
+                    if not right or not routes.wanted(problem_of(a, b, into, epilogue, how), gpu_of(a.device)):
+                        how = None
+                remember(routes, about, how and how._replace(scale_a=None, scale_b=None))
+            if how is None or (out is not None and any(overlap(out, x) for x in given[:-1])):
+                return None
+            if how.scales == "tensor":
+                scale_a, scale_b = scale_a.view(1, 1), scale_b.view(1, 1)
+            return product(a, b, out, bias=bias, how=how._replace(scale_a=scale_a, scale_b=scale_b))
+        except Exception as error:
+            routes.give_up(about, a, b, error)
             return None
-        if out is not None and (out.dtype != how.out_dtype or out.shape != (a.shape[0], b.shape[1]) or repeats(out)):
-            return None
-        if out is not None and any(overlap(out, x) for x in given[:-1]):
-            return None
-        if how.scales == "tensor":
-            scale_a, scale_b = scale_a.view(1, 1), scale_b.view(1, 1)
-        return product(a, b, out, bias=bias, how=how._replace(scale_a=scale_a, scale_b=scale_b))
 
-    if torch._C._dispatch_has_kernel_for_dispatch_key("aten::_int_mm", dispatch_key):
-        torchs_int, torchs_int_out = (original(name, dispatch_key) for name in ("_int_mm", "_int_mm.out"))
+    def overloads(name: str) -> Iterator[tuple[Callable, Switch]]:
+        """torch's kernels of an operator and of its out variant, with a switch for ours."""
+        for overload in (name, f"{name}.out"):
+            yield original(overload, dispatch_key), Switch(overload)
+
+    def is_present(name: str) -> bool:
+        return torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", dispatch_key)
+
+    if is_present("_int_mm"):
+        (torchs_int, switch_int), (torchs_int_out, switch_int_out) = overloads("_int_mm")
 
         def int_mm(a, b):
-            found = attempt(a, b, lambda: _int_how(a, b), ("int",))
+            found = attempt(switch_int.routes, a, b, lambda: _int_how(a, b), ())
             return torchs_int(a, b) if found is None else found
 
         def int_mm_out(a, b, *, out):
-            found = attempt(a, b, lambda: _int_how(a, b), ("int",), out=out)
+            found = attempt(switch_int_out.routes, a, b, lambda: _int_how(a, b), (), out=out)
             return torchs_int_out(a, b, out=out) if found is None else found
 
-        yield "_int_mm", int_mm
-        yield "_int_mm.out", int_mm_out
+        yield switch_int, int_mm
+        yield switch_int_out, int_mm_out
 
-    def scaled(a, b, scale_a, scale_b, bias, scale_result, out_dtype, fast, out=None):
-        if scale_result is not None:
+    def scaled(routes, a, b, scale_a, scale_b, bias, scale_result, out_dtype, fast, out=None):
+        if routes is None or scale_result is not None:
             return None
         about = tuple(x if x is None else (x.dtype, x.shape, x.stride()) for x in (scale_a, scale_b, bias))
 
         def find():
             return _scaled_how(a, b, scale_a, scale_b, bias, out_dtype, fast)
 
-        return attempt(a, b, find, (*about, out_dtype, fast), bias, scale_a, scale_b, out)
+        return attempt(routes, a, b, find, (*about, out_dtype, fast), bias, scale_a, scale_b, out)
 
-    if torch._C._dispatch_has_kernel_for_dispatch_key("aten::_scaled_mm", dispatch_key):
-        torchs_scaled, torchs_scaled_out = (original(name, dispatch_key) for name in ("_scaled_mm", "_scaled_mm.out"))
+    if is_present("_scaled_mm"):
+        (torchs_scaled, switch_scaled), (torchs_scaled_out, switch_scaled_out) = overloads("_scaled_mm")
 
         def scaled_mm(
             a, b, scale_a, scale_b, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False
         ):  # fmt: skip
             given = scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum
-            found = scaled(a, b, *given)
+            found = scaled(switch_scaled.routes, a, b, *given)
             return torchs_scaled(a, b, *given) if found is None else found
 
         def scaled_mm_out(
             a, b, scale_a, scale_b, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False, *, out
         ):  # fmt: skip
             given = scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum
-            found = scaled(a, b, *given, out=out)
+            found = scaled(switch_scaled_out.routes, a, b, *given, out=out)
             return torchs_scaled_out(a, b, *given, out=out) if found is None else found
 
-        yield "_scaled_mm", scaled_mm
-        yield "_scaled_mm.out", scaled_mm_out
+        yield switch_scaled, scaled_mm
+        yield switch_scaled_out, scaled_mm_out
 
-    if torch._C._dispatch_has_kernel_for_dispatch_key("aten::_scaled_mm_v2", dispatch_key):
-        torchs_v2, torchs_v2_out = (original(name, dispatch_key) for name in ("_scaled_mm_v2", "_scaled_mm_v2.out"))
+    if is_present("_scaled_mm_v2"):
+        (torchs_v2, switch_v2), (torchs_v2_out, switch_v2_out) = overloads("_scaled_mm_v2")
 
         def by_recipes(
-            a, b, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, bias, out_dtype,
+            routes, a, b, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, bias, out_dtype,
             contraction_dim=(), use_fast_accum=False, out=None,
         ):  # fmt: skip
-            if any(swizzle_a) or any(swizzle_b) or contraction_dim:
+            if routes is None or any(swizzle_a) or any(swizzle_b) or contraction_dim:
                 return None
             scales = _scales_by_recipes(a, b, scale_a, recipe_a, scale_b, recipe_b)
-            return scales and scaled(a, b, *scales, bias, None, out_dtype, use_fast_accum, out)
+            return scales and scaled(routes, a, b, *scales, bias, None, out_dtype, use_fast_accum, out)
 
         def scaled_mm_v2(*args, **rest):
-            found = by_recipes(*args, **rest)
+            found = by_recipes(switch_v2.routes, *args, **rest)
             return torchs_v2(*args, **rest) if found is None else found
 
         def scaled_mm_v2_out(*args, **rest):
-            found = by_recipes(*args, **rest)
+            found = by_recipes(switch_v2_out.routes, *args, **rest)
             return torchs_v2_out(*args, **rest) if found is None else found
 
-        yield "_scaled_mm_v2", scaled_mm_v2
-        yield "_scaled_mm_v2.out", scaled_mm_v2_out
+        yield switch_v2, scaled_mm_v2
+        yield switch_v2_out, scaled_mm_v2_out
 
 
 _OF_TENSOR, _OF_ROWS, _OF_GROUPS, _OF_BLOCKS = 0, 1, 4, 5
