@@ -10,10 +10,11 @@ from tritonmm import gpu as gpus
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.launch import Plan
+from tritonmm.launch.interpreter import INTERPRETED
 from tritonmm.launch.persistent import PersistentPlan
 from tritonmm.launch.relayout import RESIDENT, RelayoutPlan
 from tritonmm.launch.skinny import SkinnyPlan
-from tritonmm.launch.tile import INTERPRETED, TilePlan
+from tritonmm.launch.tile import TilePlan
 from tritonmm.problem import Problem
 from tritonmm.seats import seats
 

@@ -10,7 +10,7 @@ import torch
 from triton.runtime import driver
 
 from tritonmm.config import Config
-from tritonmm.launch import capture, context, direct, workspace
+from tritonmm.launch import capture, context, direct, interpreter, workspace
 from tritonmm.problem import DTYPES, Problem
 
 
@@ -111,7 +111,8 @@ class Plan:
             if self.device.type == "cuda":
                 context.bind(self.device.index)
             arguments, options = self.arguments(a, b, out, alpha, beta, c, bias, scales)
-            kernel = self.kernel[(self.grid,)](*arguments, **options)
+            with interpreter.exclusive():
+                kernel = self.kernel[(self.grid,)](*arguments, **options)
             if self.device.type == "cuda" and key not in self.launches:
                 try:
                     launch = direct.repeatable(

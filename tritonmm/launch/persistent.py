@@ -12,7 +12,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from tritonmm.config import output_pieces
 from tritonmm.kernels.persistent import persistent_kernel
 from tritonmm.launch import Plan, addend_strides, described, early_start
-from tritonmm.launch.tile import INTERPRETED
+from tritonmm.launch.interpreter import INTERPRETED
 
 
 @dataclass(frozen=True, slots=True)

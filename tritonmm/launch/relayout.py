@@ -14,7 +14,7 @@ import torch
 
 from tritonmm.config import Config
 from tritonmm.kernels.relayout import relayout_kernel
-from tritonmm.launch import Plan, early_start, strides
+from tritonmm.launch import Plan, early_start, interpreter, strides
 from tritonmm.problem import Problem
 
 CACHE_LINE = 128
@@ -160,7 +160,8 @@ def fill(copies: list[Copy], wave: int) -> None:
     """
     for alike in _launched_together(copies):
         grid, arguments, options = launch(alike, wave)
-        relayout_kernel[(grid,)](*arguments, **options)
+        with interpreter.exclusive():
+            relayout_kernel[(grid,)](*arguments, **options)
 
 
 def _launched_together(copies: list[Copy]) -> list[list[Copy]]:

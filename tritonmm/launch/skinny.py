@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 from tritonmm.config import Config, streams_a
 from tritonmm.kernels.skinny import skinny_kernel
 from tritonmm.launch import Plan, addend_strides, early_start, line_divisor, scale_arguments, strides
-from tritonmm.launch.tile import INTERPRETED, dot_precision
+from tritonmm.launch.interpreter import INTERPRETED
+from tritonmm.launch.tile import dot_precision
 from tritonmm.problem import Problem
 
 

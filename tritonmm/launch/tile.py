@@ -3,15 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import triton
 import triton.language as tl
 
 from tritonmm.kernels.tile import tile_kernel
 from tritonmm.launch import Plan, addend_strides, early_start, line_divisor, scale_arguments, strides
+from tritonmm.launch.interpreter import INTERPRETED
 from tritonmm.problem import Problem, divisor
-
-INTERPRETED = not isinstance(tile_kernel, triton.JITFunction)
-"""Whether kernels run in Triton's interpreter: TRITON_INTERPRET was set before the first import."""
 
 _SUMS = {"fp32": tl.float32, "fp64": tl.float64, "int32": tl.int32}
 
