@@ -9,7 +9,7 @@ from tritonmm import forks, weights
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
-from tritonmm.launch import Plan
+from tritonmm.launch import Plan, order_table
 from tritonmm.launch.interpreter import INTERPRETED
 from tritonmm.launch.persistent import PersistentPlan
 from tritonmm.launch.relayout import RESIDENT, RelayoutPlan
@@ -19,8 +19,8 @@ from tritonmm.problem import Problem
 from tritonmm.seats import seats
 
 CACHED_PLANS = 1024
-"""Plans kept: 1 KiB each, and a table of int32 on the device for an order without a closed form. What they launch is
-bounded on its own, see `launch.direct`."""
+"""Plans kept: 1 KiB each. What they launch is bounded on its own, see `launch.direct`; the tables that they share
+are freed with the last plan or kept for graphs, see `launch.order_table`."""
 
 
 def plan_for(problem: Problem, config: Config, device: torch.device) -> Plan | RelayoutPlan:
@@ -48,7 +48,7 @@ def bind(problem: Problem, config: Config, gpu: Gpu, device: torch.device) -> Pl
     if config.order.closed_form:
         order, table = (config.order.name, config.order.factors, config.order.along), None
     else:
-        order, table = ("table", (), "m"), torch.from_numpy(config.order.linear(*tiles)).to(device)
+        order, table = ("table", (), "m"), order_table.of(config.order, tiles, device)
     split, splits = config.split_tiles(problem, gpu)
     items = programs + split * (splits - 1)
     dealt = seats(config, problem, gpu)

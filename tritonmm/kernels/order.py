@@ -3,7 +3,8 @@
 The arithmetic is that of `orders.py`, on scalars. ORDER and ALONG are an order's name and axis;
 `factors`, a tuple, are run-time values, so that a sweep over them compiles once. Orders without a
 closed form are read from `table`, one int32 an index, the linear number m * tiles_n + n of the
-tile. Overflow programs get a tile outside of the grid. Written without anything but integer
+tile. Overflow programs get a tile whose m or n is too large for the grid, and never a negative one: an
+entry of a table that is no tile's number is overflow, too. Written without anything but integer
 arithmetic and one load, so that Gluon can compile it too.
 """
 
@@ -66,6 +67,9 @@ def tile_at(i, tiles_m, tiles_n, table, factors, ORDER: tl.constexpr, ALONG: tl.
         tl.static_assert(ORDER == "table", "unknown order")
         linear = tl.load(table + i)
         m, n = linear // cols, linear % cols
+        # Overflow is in a row of the grid, only its columns are not there: loads of A need no case of their own.
+        inside = (linear >= 0) & (m < rows)
+        m, n = tl.where(inside, m, 0), tl.where(inside, n, cols)
     if ALONG == "n":
         m, n = n, m
     return m, n

@@ -10,7 +10,7 @@ import torch
 from triton.runtime import driver
 
 from tritonmm.config import Config
-from tritonmm.launch import capture, context, direct, interpreter, workspace
+from tritonmm.launch import capture, context, direct, interpreter, order_table, workspace
 from tritonmm.problem import DTYPES, Problem
 
 
@@ -22,7 +22,7 @@ class Plan:
     programs: those of the whole batch; the last `split` of them are shared by `splits` programs each;
     grid: what the kernel is launched with;
     order: name, factors and axis of the order as the kernel takes it; table: the order as a table,
-    for an order that has no closed form;
+    for an order that has no closed form, from `order_table.of`;
     seats: how the tiles are dealt to the SMs, see `tritonmm.seats`;
     launches: those made before, by what their kernel and arguments depend on.
     """
@@ -76,6 +76,9 @@ class Plan:
         """
         if not self.grid:
             return out
+        if self.table is not None:
+            with self._current_device():
+                order_table.retain(self.table)
         a_at, b_at, out_at = a.data_ptr(), b.data_ptr(), out.data_ptr()
         # All that Triton looks at when it chooses or compiles a kernel, apart from what the plan fixes.
         key = (

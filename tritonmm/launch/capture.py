@@ -10,6 +10,8 @@ import ctypes
 import functools
 from collections.abc import Iterator
 
+import torch
+
 from tritonmm.launch import context
 
 RELAXED = 2
@@ -28,6 +30,11 @@ def relaxed() -> Iterator[None]:
         yield
     finally:
         exchange(ctypes.byref(mode))  # the former mode
+
+
+def underway(device: torch.device) -> bool:
+    """Whether a graph captures the current stream of `device`, which is the current device."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def of_stream(stream: int) -> tuple[int, int] | None:

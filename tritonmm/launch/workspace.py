@@ -22,7 +22,10 @@ RESERVE = 1 << 18
 
 
 class Reserve:
-    """Flags of one device, the current one: captures take theirs for ever, while there are enough."""
+    """Flags of one device, the current one: captures take theirs for ever, while there are enough.
+
+    kept: other tensors that captured launches read, by address.
+    """
 
     def __init__(self, device: torch.device):
         self.flags = _zeros(RESERVE, device)
@@ -32,6 +35,7 @@ class Reserve:
         self.settled = False
         self.taken = 0
         self.captures: dict[Hashable, torch.Tensor] = {}
+        self.kept: dict[int, torch.Tensor] = {}
 
     def take(self, count: int, captured: Hashable = None) -> torch.Tensor | None:
         """`count` flags, the same for the same capture by a stream; of their own where it is None, not known."""
@@ -81,7 +85,8 @@ class _Flags:
 
 @contextlib.contextmanager
 def borrowed(reserve: Reserve) -> Iterator[None]:
-    """What is captured meanwhile, by this thread and for the reserve's device, takes its flags from the reserve.
+    """What is captured meanwhile, by this thread and for the reserve's device, takes its flags from the reserve, which
+    also keeps the tensors that it reads.
 
     It must be kept as long as the graph. It is for whoever captures and drops many: the device's own is never refilled.
     """
@@ -98,6 +103,7 @@ def _zeros(count: int, device: torch.device) -> torch.Tensor:
 
 _BORROWED: ContextVar[Reserve | None] = ContextVar("tritonmm_reserve", default=None)
 _DEVICES: dict[torch.device, _Flags] = {}
+_KEPT: dict[int, torch.Tensor] = {}
 _LOCK = forks.lock()
 
 
@@ -110,6 +116,12 @@ def flags(count: int, device: torch.device) -> torch.Tensor:
         with _LOCK:
             found = _DEVICES.setdefault(device, _Flags(device))
     return found.take(count)
+
+
+def keep(x: torch.Tensor) -> None:
+    """Keeps x, which a captured launch reads: in the reserve that is borrowed, else until the process ends."""
+    reserve = _BORROWED.get()
+    (_KEPT if reserve is None else reserve.kept)[x.data_ptr()] = x
 
 
 def sums(count: int, device: torch.device) -> torch.Tensor:
