@@ -47,7 +47,8 @@ class Slicing(Static):
 
     warps: how the warps divide the rows and the columns of the tile; layout: the letters of A and B, see
     `Problem.layout`; vector: elements that are copied at once, which divide the lines of both; divisor: a power of two
-    that divides the output's lines; whole: whether block_k divides K, and copies of a whole step need no mask.
+    that divides the output's lines; whole: whether block_k divides K, and copies of a whole step need no mask; wide:
+    whether offsets within a tile need 64 bits.
     """
 
     block_m: int
@@ -64,6 +65,7 @@ class Slicing(Static):
     scaled: bool = False
     split_k: int = 1
     whole: bool = False
+    wide: bool = False
 
     @property
     def on_tensor_cores(self):
@@ -160,11 +162,18 @@ class Slicing(Static):
 
 
 @gluon.jit
+def indices(SIZE: gl.constexpr, LAYOUT: gl.constexpr, S: gl.constexpr):
+    """0 to SIZE - 1, as wide as offsets are."""
+    i = gl.arange(0, SIZE, LAYOUT)
+    return i.to(gl.int64) if S.wide else i
+
+
+@gluon.jit
 def offsets(left, stride_line, stride_k, OPERAND: gl.constexpr, S: gl.constexpr):
     """Where the elements of a step are, from its first one on, [lines, block_k], of which `left` lines are inside."""
     LAYOUT: gl.constexpr = S.copied(OPERAND)
-    lines = gl.arange(0, S.lines(OPERAND), gl.SliceLayout(1, LAYOUT))
-    depth = gl.arange(0, S.block_k, gl.SliceLayout(0, LAYOUT))
+    lines = indices(S.lines(OPERAND), gl.SliceLayout(1, LAYOUT), S)
+    depth = indices(S.block_k, gl.SliceLayout(0, LAYOUT), S)
     if S.clamped:
         RUN: gl.constexpr = S.vector if S.across(OPERAND) else 1  # which divides `left`, and stays a run
         lines = gl.where(lines < left, lines, lines % RUN)
@@ -346,8 +355,8 @@ def sliced_kernel(
             sums = workspace + i.to(gl.int64) * (S.split_k * S.block_m * S.block_n)
             acc, writes = gathered(acc, sums, flags + i, part, S)
         if writes:
-            rows = gl.arange(0, S.block_m, gl.SliceLayout(1, LAYOUT))
-            cols = gl.arange(0, S.block_n, gl.SliceLayout(0, LAYOUT))
+            rows = indices(S.block_m, gl.SliceLayout(1, LAYOUT), S)
+            cols = indices(S.block_n, gl.SliceLayout(0, LAYOUT), S)
             inside = (rows < m_left)[:, None] & (cols < n_left)[None, :]
             if S.scaled:
                 acc = acc * alpha.to(S.dtype)

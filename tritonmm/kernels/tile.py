@@ -4,8 +4,8 @@ One program computes one output tile, or walks several when PERSISTENT. Every lo
 masked, so nothing has to divide and nothing has to be contiguous or aligned.
 
 Offsets: a tile's origin is a 64-bit product, so operands of more than 2**31 elements are safe;
-inside a tile 32 bits are enough unless a stride is so large that one block spans 2**31 elements,
-which the plan announces with WIDE.
+inside a tile 32 bits are enough unless strides are so large that a tile of an operand spans 2**31
+elements, which the plan announces with WIDE.
 
 Determinism: one program sums a tile's whole K in a fixed order, so results are bitwise the same
 from run to run, and do not depend on the order of the tiles.

@@ -79,6 +79,8 @@ class Plan:
         if self.table is not None:
             with self._current_device():
                 order_table.retain(self.table)
+        if scales is not None:
+            scales = _near(scales[0]), _near(scales[1])
         a_at, b_at, out_at = a.data_ptr(), b.data_ptr(), out.data_ptr()
         # All that Triton looks at when it chooses or compiles a kernel, apart from what the plan fixes.
         key = (
@@ -167,6 +169,14 @@ def _looks(x: torch.Tensor | None) -> tuple | None:
     return None if x is None else (x.dtype, x.shape, x.stride(), x.data_ptr() % 16)
 
 
+def _near(x: torch.Tensor | None) -> torch.Tensor | None:
+    """Scales whose last element is within 2**31 of the first, copied if need be: kernels have 32 bits for offsets."""
+    if x is None or x.is_contiguous():
+        return x
+    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    return x.contiguous() if last >= 2**31 else x
+
+
 def early_start(device: torch.device) -> dict[str, bool]:
     """The option by which a grid starts before the previous one has ended, where the current device can do so.
 
@@ -181,6 +191,16 @@ def early_start(device: torch.device) -> dict[str, bool]:
 def strides(x: torch.Tensor) -> tuple[int, int, int]:
     """Batch, row and column stride of a 2-D or 3-D tensor, in elements."""
     return (x.stride(0) if x.dim() == 3 else 0), x.stride(-2), x.stride(-1)
+
+
+def needs_int64(rows: int, cols: int, depth: int, a: tuple, b: tuple, *outputs: tuple) -> bool:
+    """True if an offset within a tile of rows x cols x depth does not fit 32 bits, for any operand.
+
+    a: its strides along rows and K; b: along columns and K; outputs: along rows and columns. An offset is a sum over
+    both axes: each term may fit while the sum does not.
+    """
+    operands = (rows, depth, *a), (cols, depth, *b), *((rows, cols, *x) for x in outputs)
+    return any((first - 1) * step + (second - 1) * other >= 2**31 for first, second, step, other in operands)
 
 
 def described(x: torch.Tensor) -> tuple[torch.Tensor, list[int], list[int]]:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from tritonmm.config import Config, streams_a
 from tritonmm.kernels.skinny import skinny_kernel
-from tritonmm.launch import Plan, addend_strides, early_start, line_divisor, scale_arguments, strides
+from tritonmm.launch import Plan, addend_strides, early_start, line_divisor, needs_int64, scale_arguments, strides
 from tritonmm.launch.interpreter import INTERPRETED
 from tritonmm.launch.tile import dot_precision
 from tritonmm.problem import Problem
@@ -37,7 +37,10 @@ class SkinnyPlan(Plan):
             held = p.b_alignment // p.b_element_bytes, p.a_alignment // p.element_bytes
             out_strides, c_strides, bias_strides = _swap(out_strides), _swap(c_strides), (1, 0)
         sums, flags = self.workspace() if config.split_k > 1 else (None, None)
-        spans = *w_strides, *x_strides, *out_strides, *c_strides
+        wide = needs_int64(
+            block_r, block_c, config.block_k,
+            w_strides[1:], x_strides[1:], out_strides[1:], c_strides[1:],
+        )  # fmt: skip
         options = {
             "BLOCK_R": block_r, "BLOCK_C": block_c, "BLOCK_K": config.block_k, "SPLIT_K": config.split_k,
             "ORDER": order, "ALONG": along, "SWAPPED": swapped, "BATCHED": p.batch > 1,
@@ -48,12 +51,13 @@ class SkinnyPlan(Plan):
             "UNROLL": _unroll(block_r * block_c // config.num_warps, config.split_k),
             "SCALED": p.epilogue.scaled, "GROUP": p.group if p.grouped else 0,
             "INTERLEAVED": _interleaved(config, p, layouts[0]), "PRECISION": dot_precision(p),
-            "WIDE": max(spans) * max(block_r, block_c, config.block_k) >= 2**31, "INTERPRETED": INTERPRETED,
+            "WIDE": wide, "INTERPRETED": INTERPRETED,
             "num_warps": config.num_warps, "num_stages": config.num_stages, **early_start(self.device),
         }  # fmt: skip
         arguments = (
             w, x, out, c, bias, float(alpha), float(beta), self.table, factors, sums, flags,
-            rows, cols, p.k, self.launched, self.programs, *spans, *bias_strides,
+            rows, cols, p.k, self.launched, self.programs,
+            *w_strides, *x_strides, *out_strides, *c_strides, *bias_strides,
             *scale_arguments(p, scales)[3:],
         )  # fmt: skip
         return arguments, options

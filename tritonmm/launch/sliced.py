@@ -1,20 +1,20 @@
 """Launches the kernel of fp32 on CUDA cores and fp64 on tensor cores."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from triton.experimental.gluon import language as gl
 
 from tritonmm.config import Config
 from tritonmm.kernels.sliced import Slicing, sliced_kernel
-from tritonmm.launch import Plan, addend_strides, early_start, strides
+from tritonmm.launch import Plan, addend_strides, early_start, needs_int64, strides
 from tritonmm.problem import Problem
 from tritonmm.sliced import vector, warp_grid
 
 
 @dataclass(frozen=True, slots=True)
 class SlicedPlan(Plan):
-    """slicing: what is static about the kernel."""
+    """slicing: what is static about the kernel, for operands with few enough elements between their lines."""
 
     kernel: ClassVar[Any] = sliced_kernel
 
@@ -24,17 +24,23 @@ class SlicedPlan(Plan):
         object.__setattr__(self, "slicing", _slicing(self.problem, self.config, self.order))
 
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
-        p = self.problem
-        sums, flags = self.workspace() if self.config.split_k > 1 else (None, None)
+        p, config = self.problem, self.config
+        a_strides, b_strides, out_strides, c_strides = strides(a), strides(b), strides(out), addend_strides(c, out)
+        wide = needs_int64(
+            config.block_m, config.block_n, config.block_k,
+            a_strides[1:], strides(b.mT)[1:], out_strides[1:], c_strides[1:],
+        )  # fmt: skip
+        slicing = replace(self.slicing, wide=True) if wide else self.slicing
+        sums, flags = self.workspace() if config.split_k > 1 else (None, None)
         arguments = (
             a, b, out, c, bias, float(alpha), float(beta), self.table, self.order[1], sums, flags,
             p.m, p.n, p.k, self.launched, self.programs,
-            *strides(a), *strides(b), *strides(out), *addend_strides(c, out), self.slicing,
+            *a_strides, *b_strides, *out_strides, *c_strides, slicing,
         )  # fmt: skip
-        options = {"num_warps": self.config.num_warps, **early_start(self.device)}
-        if p.dtype == "fp32" and p.layout == "tn" and self.slicing.clamped and self.config.split_k == 1:
+        options = {"num_warps": config.num_warps, **early_start(self.device)}
+        if p.dtype == "fp32" and p.layout == "tn" and slicing.clamped and config.split_k == 1:
             # What takes hardly more than 128 registers: ptxas spills some for the warps that this makes room for.
-            options["maxnreg"] = min(255, 65_536 // (32 * self.config.num_warps))
+            options["maxnreg"] = min(255, 65_536 // (32 * config.num_warps))
         return arguments, options
 
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import triton.language as tl
 
 from tritonmm.kernels.tile import tile_kernel
-from tritonmm.launch import Plan, addend_strides, early_start, line_divisor, scale_arguments, strides
+from tritonmm.launch import Plan, addend_strides, early_start, line_divisor, needs_int64, scale_arguments, strides
 from tritonmm.launch.interpreter import INTERPRETED
 from tritonmm.problem import Problem, divisor
 
@@ -25,7 +25,11 @@ class TilePlan(Plan):
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
         p, config = self.problem, self.config
         order, factors, along = self.order
-        spans = *strides(a), *strides(b), *strides(out), *addend_strides(c, out)
+        a_strides, b_strides, out_strides, c_strides = strides(a), strides(b), strides(out), addend_strides(c, out)
+        wide = needs_int64(
+            config.block_m, config.block_n, config.block_k,
+            a_strides[1:], strides(b.mT)[1:], out_strides[1:], c_strides[1:],
+        )  # fmt: skip
         elements = min(p.alignment, p.out_alignment) // max(p.element_bytes, p.b_element_bytes, p.out_element_bytes)
         shared = line = divisor(p, elements, p.n)
         if p.element_bytes != p.b_element_bytes:  # more weights than others to 16 bytes
@@ -36,14 +40,13 @@ class TilePlan(Plan):
             "LAYOUT_A": p.layout[0], "LAYOUT_B": p.layout[1], "DIVISOR": shared, "DIVISOR_B": line,
             "PERSISTENT": config.persistent, "SCALED": p.epilogue.scaled, "PRECISION": dot_precision(p),
             "SUM": _SUMS[p.sum_dtype], "PROMOTES": p.promotes, "SCALES": p.scales, "GROUP": p.group if p.grouped else 0,
-            "WIDE": max(spans) * max(config.block_m, config.block_n, config.block_k) >= 2**31,
-            "INTERPRETED": INTERPRETED,
+            "WIDE": wide, "INTERPRETED": INTERPRETED,
             "num_warps": config.num_warps, "num_stages": config.num_stages, **early_start(self.device),
         }  # fmt: skip
         arguments = (
             a, b, out, c, bias, float(alpha), float(beta), self.table, factors,
-            p.m, p.n, p.k, self.launched, self.programs, *spans,
-            *_scales(p, scales),
+            p.m, p.n, p.k, self.launched, self.programs,
+            *a_strides, *b_strides, *out_strides, *c_strides, *_scales(p, scales),
         )  # fmt: skip
         return arguments, options
 
