@@ -40,6 +40,11 @@ from tritonmm.weights import meeting, programs
 LOGS: dict[str, str] = {}
 """What ptxas said of each kernel; a kernel that is compiled twice comes from Triton's cache, with no log."""
 
+SKINNY_SPILLS = 120
+"""Bytes that the skinny kernel may store and load for want of registers. Without a batch four kernels do so with Triton
+3.9: 120 bytes in tiles of 64 x 128 x 128 with int8 weights and scales of rows, 24 with scales of groups, and 8 and 16
+bytes for one row. They were measured and chosen like that. With offsets of 64 bits none of them would."""
+
 
 @dataclass(frozen=True)
 class Compiled:
@@ -152,7 +157,7 @@ def weights_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpu
 
 def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:
     """What is wrong with a compiled kernel, or ""."""
-    if compiled.spilled_bytes:
+    if compiled.spilled_bytes > (SKINNY_SPILLS if config.kernel == "skinny" and gpu.is_nvidia else 0):
         return f"spills {compiled.spilled_bytes} bytes"
     if compiled.warnings:
         return compiled.warnings

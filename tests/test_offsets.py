@@ -54,7 +54,7 @@ def test_offsets_fit_32_bits_unless_the_plan_says_they_need_64(config, a, b, out
     m, n, k = config.block_m, config.block_n, config.block_k
     alignments = {"a_alignment": 2, "b_alignment": 2, "out_alignment": 2}
     problem = Problem(m, n, k, layout="ss", epilogue=Epilogue(c=True), **alignments)
-    plan = bind(problem, config, gpus.spec("h200"), torch.device("cpu"))
+    plan = bind(problem, config, gpus.default(), torch.device("cpu"))
     operands = {"a": ((m, k), a), "b": ((k, n), b), "out": ((m, n), out), "c": ((m, n), c)}
     tensors = {
         name: torch.empty_strided(block, spans, dtype=torch.bfloat16, device="meta")
@@ -72,7 +72,7 @@ def test_offsets_fit_32_bits_unless_the_plan_says_they_need_64(config, a, b, out
 def test_batches_far_apart_leave_offsets_at_32_bits(batch):
     """A batch is added in 64 bits, outside of the tile."""
     problem = Problem(64, 64, 64, batch=2)
-    plan = bind(problem, TILE, gpus.spec("h200"), torch.device("cpu"))
+    plan = bind(problem, TILE, gpus.default(), torch.device("cpu"))
     x = torch.empty_strided((2, 64, 64), (batch, 64, 1), dtype=torch.bfloat16, device="meta")
     assert not plan.arguments(x, x, x)[1]["WIDE"]
 
@@ -99,7 +99,7 @@ def test_both_axes_of_a_tile_far_apart(device):
     b = torch.randint(-128, 128, (64, 32), dtype=torch.int8, device=device)
     out = torch.empty(16, 32, dtype=torch.int32, device=device)
     problem = Problem.of(a, b, out)
-    bind(problem, TILE, gpus.spec("h200"), device)(a, b, out)
+    bind(problem, TILE, gpus.default(), device)(a, b, out)
     assert torch.equal(out.double(), a.double() @ b.double())
     assert torch.equal(int_mm(a, b), out)
 
@@ -113,7 +113,7 @@ def test_both_axes_of_streamed_weights_far_apart(rows, device):
     x = torch.randint(-2, 3, (rows, config.block_k), device=device).bfloat16()
     out = torch.empty(rows, len(weight), dtype=torch.bfloat16, device=device)
     problem = Problem.of(x, weight.t(), out, scales="row")
-    bind(problem, config, gpus.spec("h200"), device)(x, weight.t(), out, scales=(None, scale[None]))
+    bind(problem, config, gpus.default(), device)(x, weight.t(), out, scales=(None, scale[None]))
     assert torch.equal(out, (x.double() @ weight.t().double() * scale.double()).bfloat16())
     assert torch.equal(weight_only_linear(x, weight, scale), out)
 
@@ -137,7 +137,7 @@ def test_scales_far_apart(scales, kernel, device):
     scale_b = 2.0 ** torch.randint(-2, 3, (groups, cols), device=device)
     out = torch.empty(rows, cols, dtype=torch.float32, device=device)
     problem = Problem.of(a, b, out, scales=scales)
-    bind(problem, config, gpus.spec("h200"), device)(a, b, out, scales=(scale_a, scale_b))
+    bind(problem, config, gpus.default(), device)(a, b, out, scales=(scale_a, scale_b))
     left = a.double() * scale_a.double().repeat_interleave(depth // groups, 1)
     right = b.double() * scale_b.double().repeat_interleave(depth // groups, 0)
     assert torch.equal(out.double(), left @ right)
