@@ -9,11 +9,11 @@ graphs have. Code that captures and drops many graphs lends a reserve for them, 
 
 import contextlib
 import ctypes
-import threading
 from weakref import WeakValueDictionary
 
 import torch
 
+from tritonmm import forks
 from tritonmm.launch import capture, context, workspace
 from tritonmm.orders import Order
 
@@ -70,4 +70,4 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 _TABLES: WeakValueDictionary[tuple[Order, tuple[int, int], torch.device], torch.Tensor] = WeakValueDictionary()
 _STREAMS: dict[torch.device, torch.cuda.Stream] = {}
-_LOCK = threading.Lock()
+_LOCK = forks.lock()
