@@ -111,6 +111,10 @@ NARROW_SHARE = {1: 1.0, 2: 1.0, 4: 0.5, 8: 0.8, 16: 1.0}
 """What is left of the tile kernel's rate where operands are aligned to so many bytes only: its loads are that narrow.
 For tensor cores: fp32 products are slow anyway. Loads of less than 4 bytes have limits of their own:"""
 
+TRANSPOSED_SHARE = 0.3
+"""What is left of the tile kernel's rate in tf32 where an operand does not lie along K, as wgmma needs it: eight
+products of h200-mixed420.csv."""
+
 STAGED_BANDWIDTH = 2.7e12
 """Bytes/s at which unaligned outputs are written, an element a thread, beside all other work. Read off 36 unaligned
 products of h200-random60.csv to -random72.csv, whose best configs are then off by 6% in the median."""
@@ -380,6 +384,7 @@ def estimates(config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> list[tu
     share = tile.share
     if config.kernel == "tile" and (p.element_bytes <= 2 or p.precision != "ieee"):
         share *= NARROW_SHARE[p.relaid(config.relayout).alignment]
+        share *= TRANSPOSED_SHARE if p.precision == "tf32" and p.layout != "nt" else 1
     programs = gpu.sms * tile.resident
     rows = block_m // consumer_grid(config)[0] if config.kernel == "hopper" else block_m
     present = (min(block_m, -(-p.m // rows) * rows) / block_m) ** kernel.absent

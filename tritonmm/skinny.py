@@ -37,6 +37,14 @@ FEWER = 0.54
 MMA_SHARE = 0.76
 """Of the peak rate, what the products of a program's blocks reach, those beyond the matrices included."""
 
+FP32_MMA_SHARE = 0.12
+"""The same in fp32, on CUDA cores: 13 products of autotune/results/h200-mixed420.csv took 1.4 to 11 times as long as
+with the share of tensor cores. One row or column is not multiplied so."""
+
+TRANSPOSED_MMA_SHARE = 0.07
+"""The same in tf32 where an operand does not lie along K, as wgmma needs it: seven products of that file took twice to
+four times as long."""
+
 SMALL_US = 0.95
 """What a program takes longer in tiles of at most 32 x 32, which are too small for wgmma, whatever its K."""
 
@@ -188,6 +196,16 @@ def _converts(config: Config, problem: Problem) -> bool:
     return problem.b_element_bytes == 1 and problem.layout[1] == "t" and narrow > 1 and not streams_a(config)
 
 
+def _mma_share(problem: Problem, narrow: int) -> float:
+    """The share of the peak rate that blocks of so many rows of the smaller operand reach."""
+    if problem.dtype == "fp32" and narrow > 1:
+        if problem.precision == "ieee":
+            return FP32_MMA_SHARE
+        if problem.precision == "tf32" and problem.layout != "nt":
+            return TRANSPOSED_MMA_SHARE
+    return MMA_SHARE
+
+
 def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     """What a launch costs and its start, reading from device memory or through L2, and the gathering of the parts.
 
@@ -220,7 +238,7 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     narrow = min(config.block_m, config.block_n)
     most = -(-programs // gpu.sms)  # on one SM
     flops = 2 * wide * narrow * config.block_k * steps * most * gpu.sms
-    mma_us = flops / (gpu.rate(p.dtype, p.precision) * MMA_SHARE) * 1e6
+    mma_us = flops / (gpu.rate(p.dtype, p.precision) * _mma_share(p, narrow)) * 1e6
     loads_us = elements_us(config, p, gpu, programs) if by_element else read_bytes * LATENCY_US / in_flight
     limits = [read_bytes / (share * gpu.bandwidth) * 1e6, loads_us, l2_us, mma_us]
     if _converts(config, p):
