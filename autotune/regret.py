@@ -80,11 +80,11 @@ def regrets(measured: Measured, gpu: Gpu) -> list[Regret]:
     for problem, times in measured.items():
         for way, choose in ways.items():
             config = choose(problem)
-            found.append(Regret(way, problem, config, _time(times, config), *best[problem]))
+            found.append(Regret(way, problem, config, time_of(times, config), *best[problem]))
     return found
 
 
-def _time(times: dict[Config, float], config: Config) -> float | None:
+def time_of(times: dict[Config, float], config: Config) -> float | None:
     """What was measured of the config, or else the longest of all that are the same but for their order; or None."""
     if config in times:
         return times[config]

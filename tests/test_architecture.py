@@ -15,10 +15,10 @@ ROOT = Path(__file__).parents[1]
 
 WORDS = {"version", "forks", "problem", "gpu", "orders", "hopper", "sliced", "weights", "config", "seats"}
 MODELS = {"l2", "l2_laws", "l2_megarows", "l2_simulator", "l2_waves", "cost"}
-SELECT = {"select", "estimates", "skinny", "streams", "tuned"}
+SELECT = {"select", "estimates", "skinny", "streams", "torch_time", "tuned"}
 PRODUCTS = {"products", "rules", "dispatch", "first_call"}
 OPS = {"ops", "quantized"}
-OVERRIDE = {"override", "routes", "leaves", "quantized_leaves"}
+OVERRIDE = {"override", "policy", "routes", "leaves", "quantized_leaves"}
 LIBRARY = WORDS | MODELS | SELECT | PRODUCTS | OPS | OVERRIDE | {"kernels", "layouts", "launch", "plan", "explanation"}
 
 KNOWS = [

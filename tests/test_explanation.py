@@ -11,7 +11,7 @@ from tritonmm import gpu as gpus
 from tritonmm.cli import main
 from tritonmm.config import KERNELS
 from tritonmm.explanation import Explanation
-from tritonmm.override import prefers
+from tritonmm.policy import prefers
 from tritonmm.problem import KINDS, Problem
 from tritonmm.select import choose
 

@@ -8,7 +8,7 @@ import tritonmm
 from tritonmm import gpu as gpus
 from tritonmm import leaves
 from tritonmm.launch import Plan
-from tritonmm.override import prefers
+from tritonmm.policy import prefers
 from tritonmm.problem import Problem
 
 NAN = float("nan")

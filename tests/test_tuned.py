@@ -2,6 +2,7 @@
 
 import gc
 import json
+import math
 import os
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from tritonmm import orders, tuned
 from tritonmm.config import Config
 from tritonmm.explanation import Explanation
 from tritonmm.hopper import HAS_CLUSTERS
-from tritonmm.override import prefers
+from tritonmm.policy import prefers
 from tritonmm.problem import Epilogue, Problem
 from tritonmm.tuned import table
 from tritonmm.tuned.table import DamagedError, Row, TableError
@@ -379,6 +380,17 @@ def test_timed_begins_with_the_shortest_estimate():
         assert found[0] == select.estimated(problem, H200).config
         assert len(set(found)) == len(found) > 4
         assert all(config.fits(problem, H200) for config in found)
+
+
+def test_torchs_time_is_in_a_row_that_has_it(user):
+    assert "torch_us" not in json.loads(row().to_json())
+    timed = replace(row(), torch_us=210.5)
+    assert Row.of(json.loads(timed.to_json())) == timed
+    put(user, valid(timed))
+    assert best().torch_us == 210.5
+    for wrong in (0, -1.0, math.inf, "1", True):
+        with pytest.raises(ValueError, match="torch_us must be a finite number above 0"):
+            replace(row(), torch_us=wrong)
 
 
 def test_asdict_of_a_row_is_what_is_written():

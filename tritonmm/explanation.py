@@ -11,7 +11,7 @@ from tritonmm.gpu import Gpu
 from tritonmm.gpu import default as default_gpu
 from tritonmm.l2 import Traffic
 from tritonmm.ops import matrices
-from tritonmm.override import prefers
+from tritonmm.policy import prefers
 from tritonmm.problem import FP8, HALF, Problem, default_output
 from tritonmm.products import gpu_of, problem_of
 from tritonmm.rules import check_operands

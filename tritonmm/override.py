@@ -21,60 +21,15 @@ do not have; mm.dtype with its kin; products of groups.
 import contextlib
 import inspect
 import itertools
-import math
 import warnings
 from collections.abc import Iterator
 
 import torch
 
 from tritonmm import forks, quantized_leaves
-from tritonmm.cost import ACHIEVABLE_BANDWIDTH
-from tritonmm.gpu import Gpu
 from tritonmm.leaves import LEAVES, kernels
-from tritonmm.problem import Problem
+from tritonmm.policy import prefers
 from tritonmm.routes import Switch
-from tritonmm.select import best
-
-
-def prefers(problem: Problem, gpu: Gpu) -> tuple[bool, str]:
-    """Whether policy "faster" gives a problem to tritonmm, and why: `select`'s time against the estimate of torch's."""
-    if problem.dtype == "fp64":
-        return False, "fp64 stays torch's, whose kernels are at least as fast"
-    ours, torchs = best(problem, gpu), torch_us(problem, gpu)
-    faster = ours.us <= torchs * TOLERANCE
-    if ours.is_measured:
-        return faster, f"ours was measured to take {ours.us:.1f} us, torch's is predicted to take {torchs:.1f} us"
-    return faster, f"ours is predicted to take {ours.us:.1f} us and torch's {torchs:.1f} us"
-
-
-TOLERANCE = 1.03
-"""How much longer than torch's an estimate may be: the mean error of select's estimates on an H200 (2026-11-21)."""
-
-
-TORCH_FIRST_US = 2.5
-"""From the start of its launch to the first product, and from the last one to the end, where memory is the limit."""
-
-TORCH_LAUNCH_US = 1.7
-"""What torch's launches cost that follow another: they start in turn."""
-
-
-def torch_us(problem: Problem, gpu: Gpu) -> float:
-    """Microseconds that torch's own kernel takes, by a roofline joined as `select` joins its own.
-
-    Shares of the peak rates are those of an H200 (cuBLAS 13, burst, 2026-11-20): 800 of 989 TFLOP/s where operands are
-    aligned, 130 where they are not, 51 of 67 in fp32, 60 of 67 in fp64, 734 of 1979 of int8 and 1329 of fp8; of the
-    bandwidth what a copy reaches. cuBLAS has tiles of many shapes and loses little to waves: nothing is subtracted for
-    them.
-    """
-    aligned = min(problem.alignment, problem.out_alignment) == 16
-    share = 0.81 if aligned or problem.dtype == "fp32" else 0.15
-    if problem.dtype == "fp32" and problem.precision == "ieee":
-        share = 0.76
-    share = {"int8": 0.37, "fp8e4m3": 0.67, "fp8e5m2": 0.67, "fp64": 0.9}.get(problem.dtype, share)
-    computing_us = 1e6 * problem.flops / (gpu.rate(problem.dtype, problem.precision) * share)
-    reading_us = TORCH_FIRST_US + 1e6 * problem.compulsory_bytes / (gpu.bandwidth * ACHIEVABLE_BANDWIDTH)
-    return TORCH_LAUNCH_US + math.hypot(computing_us, reading_us)
-
 
 _WANTED = {"faster": lambda problem, gpu: prefers(problem, gpu)[0], "always": lambda problem, gpu: True}
 

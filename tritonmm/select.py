@@ -46,13 +46,15 @@ share no less than along the other: see `_order`."""
 class Choice(NamedTuple):
     """A config for a problem.
 
-    us: the microseconds it takes, measured if `is_measured` and estimated if not; origin: why it is this one.
+    us: the microseconds it takes, measured if `is_measured` and estimated if not; origin: why it is this one;
+    torch_us: what torch's kernel took where that was measured, too.
     """
 
     us: float
     config: Config
     origin: str
     is_measured: bool = False
+    torch_us: float | None = None
 
 
 def select(
@@ -96,7 +98,7 @@ def best_by(problem: Problem, gpu: Gpu, kernel: str, tables: tuned.Tables) -> Ch
         if kernel in ("", row.config.kernel) and row.config.fits(problem, gpu):
             like = "" if row.problem == problem else f" for {row.problem}"
             origin = f"measured to be fastest{like} on {row.date} with Triton {row.triton}"
-            return Choice(row.us, row.config, origin, True)
+            return Choice(row.us, row.config, origin, True, row.torch_us)
     shortest = estimated(problem, gpu, kernel)
     for row in tables.near(problem):
         if kernel in ("", row.config.kernel):

@@ -50,7 +50,8 @@ class DamagedError(TableError):
 class Row:
     """The fastest config seen for a problem. Raises ValueError, naming the field, for values that no row can have.
 
-    us: microseconds of one product; tritonmm, triton: versions, Triton's as "3.6"; date: ISO 8601, in UTC.
+    us: microseconds of one product; tritonmm, triton: versions, Triton's as "3.6"; date: ISO 8601, in UTC;
+    torch_us: what torch's kernel took in the same run, None where that was not measured.
     """
 
     problem: Problem
@@ -59,13 +60,15 @@ class Row:
     tritonmm: str
     triton: str
     date: str
+    torch_us: float | None = None
 
     def __post_init__(self):
         for name in ("m", "n", "k", "batch"):
             if not 1 <= getattr(self.problem, name) <= MAX_SIZE:
                 raise ValueError(f"problem: {name} must be from 1 to {MAX_SIZE}")
-        if type(self.us) not in (int, float) or not 0 < self.us < 1e12 or not math.isfinite(self.us):
-            raise ValueError("us must be a finite number above 0")
+        for name, us in (("us", self.us), ("torch_us", 1.0 if self.torch_us is None else self.torch_us)):
+            if type(us) not in (int, float) or not 0 < us < 1e12 or not math.isfinite(us):
+                raise ValueError(f"{name} must be a finite number above 0")
         if not re.fullmatch(r"[\w.+-]{1,64}", self.tritonmm, re.ASCII):
             raise ValueError("tritonmm must be a version")
         if not re.fullmatch(r"\d{1,4}\.\d{1,4}", self.triton, re.ASCII):
@@ -75,6 +78,8 @@ class Row:
     def to_json(self) -> str:
         """One line. Raises ValueError for a `Table` order, which has no spelling."""
         values = {name: getattr(self, name) for name in ("us", "tritonmm", "triton", "date")}
+        if self.torch_us is not None:
+            values["torch_us"] = self.torch_us
         return json.dumps({"problem": asdict(self.problem), "config": json.loads(self.config.to_json()), **values})
 
     @classmethod

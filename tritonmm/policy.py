@@ -1,0 +1,72 @@
+"""The policy "faster": which products `enable` gives to tritonmm, and which it leaves to torch's kernels."""
+
+import math
+from typing import NamedTuple
+
+from tritonmm.gpu import Gpu
+from tritonmm.problem import Problem
+from tritonmm.select import best
+from tritonmm.torch_time import torch_us
+from tritonmm.tuned import errors
+from tritonmm.tuned.errors import Errors, Expected
+
+CAUTION = 0.5
+"""How many standard deviations faster than torch's kernel ours must be expected to be: with it, 2% of the products of
+the fit lose more than 5% where nothing is known of them. Without caution 6% do, and they are 0.6% faster in the mean.
+`python -m tritonmm.autotune.fit_torch` judges it by the other products."""
+
+TOGETHER = Expected(0.0, 0.01)
+"""What two times of one run err, each."""
+
+
+class Times(NamedTuple):
+    """What to expect of a product, in microseconds.
+
+    is_measured, torch_is_measured: whether the tuned tables have it; spread: standard deviation of the logarithm of
+    torch_us over ours_us.
+    """
+
+    ours_us: float
+    torch_us: float
+    is_measured: bool
+    torch_is_measured: bool
+    spread: float
+
+    @property
+    def faster(self) -> bool:
+        """Whether the policy "faster" has tritonmm multiply."""
+        return math.log(self.torch_us / self.ours_us) >= CAUTION * self.spread
+
+
+def times(problem: Problem, gpu: Gpu, known: Errors) -> Times:
+    """Times of a tuned table where it has both of one run, else its time or estimates, less what those err by what is
+    `known`."""
+    ours = best(problem, gpu)
+    ours_error = torch_error = TOGETHER
+    if not ours.torch_us:
+        ours_error = known.expected(errors.our_kind(problem, ours.config, ours.is_measured), problem)
+        torch_error = known.expected(errors.torch_kind(problem), problem)
+    return Times(
+        ours.us * math.exp(-ours_error.error),
+        (ours.torch_us or torch_us(problem, gpu)) * math.exp(-torch_error.error),
+        ours.is_measured,
+        bool(ours.torch_us),
+        math.hypot(ours_error.spread, torch_error.spread),
+    )
+
+
+def prefers(problem: Problem, gpu: Gpu) -> tuple[bool, str]:
+    """Whether policy "faster" gives a problem to tritonmm, and why."""
+    if problem.dtype == "fp64":
+        return False, "fp64 stays torch's, whose kernels are at least as fast"
+    found = times(problem, gpu, errors.of(gpu))
+    torchs = f"{found.torch_us:.1f} us"
+    if found.torch_is_measured:
+        said = f"ours was measured to take {found.ours_us:.1f} us and torch's {torchs}"
+    elif found.is_measured:
+        said = f"ours was measured to take {best(problem, gpu).us:.1f} us, torch's is predicted to take {torchs}"
+    else:
+        said = f"ours is predicted to take {found.ours_us:.1f} us and torch's {torchs}"
+    if not found.faster and found.ours_us < found.torch_us:
+        said += f"; that is too close to call, the ratio being off by {found.spread:.0%} or so"
+    return found.faster, said
