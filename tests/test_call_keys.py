@@ -37,8 +37,10 @@ class Call(NamedTuple):
     fp32_precision: str
 
 
-def tensor(shape: tuple[int, ...], layout: str, offset: int, dtype: torch.dtype) -> torch.Tensor:
-    rows, cols = shape[-2:]
+def strided(memory: torch.Tensor, shape: tuple[int, ...], layout: str, offset: int) -> torch.Tensor:
+    """A vector, a matrix or a stack of them somewhere in `memory`, which starts at a multiple of 16 bytes."""
+    assert memory.data_ptr() % 16 == 0
+    rows, cols = (1, 1, *shape)[-2:]
     strides = {
         "rows": (cols, 1),
         "columns": (1, rows),
@@ -46,10 +48,8 @@ def tensor(shape: tuple[int, ...], layout: str, offset: int, dtype: torch.dtype)
         "padded columns": (1, rows + 8),
         "every other": (2 * cols, 2),
     }[layout]
-    if len(shape) == 3:
-        strides = (2 * (rows + 8) * (cols + 8), *strides)
-    assert MEMORY[dtype].data_ptr() % 16 == 0
-    return MEMORY[dtype].as_strided(shape, strides, offset)
+    stack = rows * cols if layout in ("rows", "columns") else 2 * (rows + 8) * (cols + 8)
+    return memory.as_strided(shape, (stack, *strides)[3 - len(shape) :], offset)
 
 
 def asked(call: Call) -> tuple:
@@ -57,7 +57,7 @@ def asked(call: Call) -> tuple:
     m, n, k, batch = call.sizes
     stack = (batch,) if batch else ()
     a, b, out = (
-        tensor((*stack, *shape), layout, offset, call.dtype)
+        strided(MEMORY[call.dtype], (*stack, *shape), layout, offset)
         for shape, layout, offset in zip(((m, k), (k, n), (m, n)), call.layouts, call.offsets, strict=True)
     )
     how, given_out = None, out if call.out else None
@@ -104,7 +104,7 @@ def test_calls_of_different_problems_have_different_keys(first, data):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_operands_that_change_places_have_another_key(dtype):
-    aligned, unaligned = (tensor((16, 16), "rows", offset, dtype) for offset in (0, 1))
+    aligned, unaligned = (strided(MEMORY[dtype], (16, 16), "rows", offset) for offset in (0, 1))
     assert products.about(aligned, unaligned, None) != products.about(unaligned, aligned, None)
 
 

@@ -8,7 +8,7 @@ from bounds import assert_product
 from threads import at_once
 
 import tritonmm
-from tritonmm import first_call, gpu, products, tuned
+from tritonmm import call_cache, first_call, gpu, products, tuned
 from tritonmm.config import Config
 from tritonmm.tuned import table
 
@@ -18,10 +18,10 @@ def user(tmp_path, monkeypatch):
     """The file of the user's table, which is missing; nothing is remembered."""
     monkeypatch.setenv("TRITONMM_TABLES", str(tmp_path))
     monkeypatch.setattr(tuned, "_SHIPPED", tmp_path / "shipped")
-    for memory in (tuned._TABLES, products._CALLS, first_call._TUNED):
+    for memory in (tuned._TABLES, products._CALLS, call_cache._KEPT, first_call._TUNED):
         memory.clear()
     yield tuned.user_path(gpu.default())
-    for memory in (tuned._TABLES, products._CALLS, first_call._TUNED):
+    for memory in (tuned._TABLES, products._CALLS, call_cache._KEPT, first_call._TUNED):
         memory.clear()
 
 
@@ -89,7 +89,7 @@ def test_what_a_table_has_is_not_measured_again(user, timer, device):
     a, b = operands(device)
     tritonmm.mm(a, b, tune="first-call")
     winner = config_of(a, b)
-    for memory in (tuned._TABLES, products._CALLS, first_call._TUNED):  # as in another process
+    for memory in (tuned._TABLES, products._CALLS, call_cache._KEPT, first_call._TUNED):  # as in another process
         memory.clear()
     tritonmm.mm(a, b, tune="first-call")
     assert timer.rounds == 1

@@ -318,14 +318,6 @@ def test_biases_of_linear(shape, strided, device):
             torch.testing.assert_close(tritonmm.linear(input, weight, bias), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["mm", "bmm", "matmul"])
-def test_a_config_that_is_none(name, device):
-    args = [torch.ones(shape, device=device) for shape in OUTS[name]]
-    for config in ("fast", {"block_m": 64}, 0):
-        with pytest.raises(TypeError, match=f"^{name}: config is .*; it must be a tritonmm.Config"):
-            getattr(tritonmm, name)(*args, config=config)
-
-
 def test_autocast_is_differentiable(device):
     a, b = randn(5, 7, device=device).requires_grad_(), randn(7, 3, device=device).requires_grad_()
     with torch.autocast(device.type, dtype=torch.bfloat16):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import tritonmm
+from tritonmm import call_cache
 from tritonmm.override import Override
 
 FLOATS = {
@@ -24,7 +25,7 @@ def operands(name, device):
 @pytest.fixture(params=["new", "remembered"])
 def call(request, device):
     """A function of tritonmm by its name, of operands that it has seen before or not."""
-    tritonmm.products._CALLS.clear()
+    call_cache.forget()
 
     def prepared(name):
         function, args = getattr(tritonmm, name), operands(name, device)

@@ -6,7 +6,7 @@ import warnings
 
 import torch
 
-from tritonmm import forks, products, tuned
+from tritonmm import call_cache, forks, products, tuned
 from tritonmm.dispatch import is_plain
 from tritonmm.products import gpu_of
 from tritonmm.select import best, timed
@@ -62,7 +62,7 @@ def _tune(a, b, out) -> None:
             kernel = "tile" if INTERPRETED else ""
             known = best(problem, gpu, kernel)
             if known.is_measured:
-                products.adopt(a, b, out, known.config)
+                _adopt(a, b, out, known.config)
                 return
             configs = list(timed(problem, gpu, kernel))[:MEASURED]
             times = _times([plan_for(problem, config, a.device) for config in configs], a, b, scratch)
@@ -71,11 +71,16 @@ def _tune(a, b, out) -> None:
     us, config = min(zip(times, configs, strict=True), key=lambda pair: pair[0])
     if us == math.inf:  # then the call itself says what is wrong
         return
-    products.adopt(a, b, out, config)
+    _adopt(a, b, out, config)
     try:
         tuned.publish([(problem, config, us)], gpu)
     except (OSError, tuned.TableError) as error:
         warnings.warn(f"tritonmm: what was tuned is not kept for other processes: {error}", stacklevel=5)
+
+
+def _adopt(a, b, out, config) -> None:
+    products.adopt(a, b, out, config)
+    call_cache.forget()
 
 
 def _is_measurable(a: torch.Tensor, b: torch.Tensor) -> bool:

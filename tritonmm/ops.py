@@ -29,10 +29,11 @@ import torch
 from torch.autograd.graph import increment_version
 
 from tritonmm import first_call
+from tritonmm.call_cache import again, keep
 from tritonmm.config import Config
 from tritonmm.dispatch import compute, is_plain
 from tritonmm.problem import PRECISIONS
-from tritonmm.products import How, empty, product, recall
+from tritonmm.products import How, product
 from tritonmm.rules import (
     addend,
     broadcast_batch,
@@ -62,13 +63,14 @@ def mm(
 ) -> Tensor:
     """The product of two matrices, (m, k) and (k, n), as torch.mm."""
     how = _how(input, precision, out_dtype)
-    if config is None and not tune and how is None and (found := _again(input, mat2, 2, out)) is not None:
+    if config is None and not tune and how is None and (found := again("mm", input, mat2, None, out)) is not None:
         return found
     input, mat2 = _cast("mm", out, input, mat2)
     check_operands("mm", input, mat2)
     check_dims("mm", input=(input, 2), mat2=(mat2, 2))
     check_inner("mm", input, mat2, input, mat2)
-    return _deliver("mm", input, mat2, (input.shape[0], mat2.shape[1]), out=out, config=config, how=how, tune=tune)
+    shape = input.shape[0], mat2.shape[1]
+    return _deliver("mm", (input, mat2), input, mat2, shape, out=out, config=config, how=how, tune=tune)
 
 
 def bmm(
@@ -83,12 +85,12 @@ def bmm(
 ) -> Tensor:
     """The products of two stacks of matrices, (batch, m, k) and (batch, k, n), as torch.bmm."""
     how = _how(input, precision, out_dtype)
-    if config is None and not tune and how is None and (found := _again(input, mat2, 3, out)) is not None:
+    if config is None and not tune and how is None and (found := again("bmm", input, mat2, None, out)) is not None:
         return found
     input, mat2 = _cast("bmm", out, input, mat2)
     check_operands("bmm", input, mat2)
     shape = _batched("bmm", input, mat2)
-    return _deliver("bmm", input, mat2, shape, out=out, config=config, how=how, tune=tune)
+    return _deliver("bmm", (input, mat2), input, mat2, shape, out=out, config=config, how=how, tune=tune)
 
 
 def matmul(
@@ -106,12 +108,12 @@ def matmul(
     the last two are a batch and broadcast.
     """
     how = _how(input, precision)
-    if config is None and not tune and how is None and (found := _again(input, other, 0, out)) is not None:
+    if config is None and not tune and how is None and (found := again("matmul", input, other, None, out)) is not None:
         return found
     input, other = _cast("matmul", out, input, other)
     check_operands("matmul", input, other)
     left, right, shape = matrices(input, other)
-    return _deliver("matmul", left, right, shape, out=out, config=config, how=how, tune=tune)
+    return _deliver("matmul", (input, other), left, right, shape, out=out, config=config, how=how, tune=tune)
 
 
 def addmm(
@@ -122,12 +124,15 @@ def addmm(
 
     beta = 0 leaves `input` unread, alpha = 0 the matrices: NaNs in what is unread do not matter.
     """
+    if not precision and (found := again("addmm", mat1, mat2, input, out, alpha, beta)) is not None:
+        return found
     input, mat1, mat2 = _cast("addmm", out, input, mat1, mat2)
     check_operands("addmm", mat1, mat2, input)
     check_dims("addmm", mat1=(mat1, 2), mat2=(mat2, 2))
     check_inner("addmm", mat1, mat2, mat1, mat2)
     shape = mat1.shape[0], mat2.shape[1]
-    return _deliver("addmm", mat1, mat2, shape, added=input, alpha=alpha, beta=beta, out=out, how=_how(mat1, precision))
+    given, how = (mat1, mat2, input), _how(mat1, precision)
+    return _deliver("addmm", given, mat1, mat2, shape, added=input, alpha=alpha, beta=beta, out=out, how=how)
 
 
 def baddbmm(
@@ -135,11 +140,13 @@ def baddbmm(
     precision: str = "",
 ) -> Tensor:  # fmt: skip
     """beta * input + alpha * bmm(batch1, batch2), as torch.baddbmm; otherwise as `addmm`."""
+    if not precision and (found := again("baddbmm", batch1, batch2, input, out, alpha, beta)) is not None:
+        return found
     input, batch1, batch2 = _cast("baddbmm", out, input, batch1, batch2)
     check_operands("baddbmm", batch1, batch2, input)
     shape = _batched("baddbmm", batch1, batch2)
-    how = _how(batch1, precision)
-    return _deliver("baddbmm", batch1, batch2, shape, added=input, alpha=alpha, beta=beta, out=out, how=how)
+    given, how = (batch1, batch2, input), _how(batch1, precision)
+    return _deliver("baddbmm", given, batch1, batch2, shape, added=input, alpha=alpha, beta=beta, out=out, how=how)
 
 
 def addbmm(
@@ -153,22 +160,14 @@ def addbmm(
     check_operands("addbmm", batch1, batch2, input)
     batch, m, n = _batched("addbmm", batch1, batch2)
     k = batch * batch1.shape[2]
-    a = batch1.transpose(0, 1).reshape(m, k)
-    return _deliver(
-        "addbmm",
-        a,
-        batch2.reshape(k, n),
-        (m, n),
-        added=input,
-        alpha=alpha,
-        beta=beta,
-        out=out,
-        operands=(batch1, batch2),
-    )
+    a, b = batch1.transpose(0, 1).reshape(m, k), batch2.reshape(k, n)
+    return _deliver("addbmm", (batch1, batch2, input), a, b, (m, n), added=input, alpha=alpha, beta=beta, out=out)
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, precision: str = "") -> Tensor:
     """input @ weight.T + bias, as torch.nn.functional.linear: (..., k), (n, k) and (n,) to (..., n)."""
+    if not precision and (found := again("linear", input, weight, bias)) is not None:
+        return found
     given = _cast("linear", None, input, weight) if bias is None else _cast("linear", None, input, weight, bias)
     check_operands("linear", *given)
     input, weight = given[:2]
@@ -187,32 +186,36 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, precisi
     shape = *input.shape[:-1], cols
     how = _how(input, precision)
     if bias is None:
-        return _deliver("linear", left, right, shape, how=how)
-    bias = given[2]
+        return _deliver("linear", given, left, right, shape, how=how)
+    added = given[2]
     if bias.dim() > 1 and input.dim() != 2 and not (input.is_contiguous() and sum(x != 1 for x in bias.shape) == 1):
         # As in torch, which else adds it to rows of a matrix, in which the result has another shape.
-        bias = expanded("linear", bias, shape).reshape(left.shape[0], cols)
-    return _deliver("linear", left, right, shape, added=bias, how=how)
+        added = expanded("linear", added, shape).reshape(left.shape[0], cols)
+    return _deliver("linear", given, left, right, shape, added=added, how=how)
 
 
 def mv(input: Tensor, vec: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The product of a matrix (m, k) and a vector (k,), as torch.mv."""
+    if (found := again("mv", input, vec, None, out)) is not None:
+        return found
     input, vec = _cast("mv", out, input, vec)
     check_operands("mv", input, vec)
     check_dims("mv", input=(input, 2), vec=(vec, 1))
     right = vec.unsqueeze(1)
     check_inner("mv", input, vec, input, right)
-    return _deliver("mv", input, right, input.shape[:1], out=out)
+    return _deliver("mv", (input, vec), input, right, input.shape[:1], out=out)
 
 
 def dot(input: Tensor, tensor: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The product of two vectors of one length, as torch.dot."""
+    if (found := again("dot", input, tensor, None, out)) is not None:
+        return found
     input, tensor = _cast("dot", out, input, tensor)
     check_operands("dot", input, tensor)
     check_dims("dot", input=(input, 1), tensor=(tensor, 1))
     if input.shape != tensor.shape:
         raise RuntimeError(f"dot: vectors need one length, but they have {shape_of(input)} and {shape_of(tensor)}")
-    return _deliver("dot", input.unsqueeze(0), tensor.unsqueeze(1), (), out=out)
+    return _deliver("dot", (input, tensor), input.unsqueeze(0), tensor.unsqueeze(1), (), out=out)
 
 
 def matrices(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
@@ -241,25 +244,9 @@ def _how(a: Tensor, precision: str, out_dtype: torch.dtype | None = None) -> How
     return How(precision, out_dtype)
 
 
-def _again(a: Tensor, b: Tensor, dims: int, out: Tensor | None) -> Tensor | None:
-    """The product at once, if one of such operands was computed before, of `dims` dimensions (0: any)."""
-    if is_plain(a, b) and not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
-        try:
-            call = recall(a, b)
-            if call is None or (dims and dims != len(call.shape)) or not (out is None or call.takes(out, a, b)):
-                return None
-        except RuntimeError:  # something has no memory: a sparse tensor, say, which the long way refuses
-            return None
-        if out is None:
-            out = empty(call.shape, call.strides, a)
-        else:
-            increment_version(out)
-        return call.plan(a, b, out)
-    return None
-
-
 def _deliver(
     name: str,
+    operands: tuple[Tensor, ...],
     a: Tensor,
     b: Tensor,
     shape: tuple[int, ...],
@@ -271,11 +258,9 @@ def _deliver(
     config: Config | None = None,
     how: How | None = None,
     tune: str = "",
-    operands: tuple[Tensor, ...] = (),
 ) -> Tensor:
-    """alpha * a @ b + beta * added, in `shape`, of operands that were checked; `operands` if a, b are not them."""
-    if not isinstance(config, Config | None):
-        raise TypeError(f"{name}: config must be a tritonmm.Config, or None for what select chooses, not {config!r}")
+    """alpha * a @ b + beta * added, in `shape`. operands: the function's, checked: those that a, b and added are views
+    or copies of, in this order."""
     alpha, beta = scalar(name, "alpha", alpha), scalar(name, "beta", beta)
     if config is not None and not isinstance(config, Config):
         raise TypeError(f"{name}: config is {config!r}; it must be a tritonmm.Config, or None to have one chosen")
@@ -288,9 +273,11 @@ def _deliver(
         if tune:
             first_call.tune(a, b)
         found = compute(a, b, **options)
-        return found if found.shape == shape else found.reshape(shape)
-    given = [*(operands or (a, b)), *(() if added is None else (added,))]
-    prepare_out(name, out, shape, *given, dtype=how and how.out_dtype)
+        result = found if found.shape == shape else found.reshape(shape)
+        if config is None and how is None:
+            keep(name, operands, alpha, beta, result, a, b, **addends)
+        return result
+    prepare_out(name, out, shape, *operands, dtype=how and how.out_dtype)
     target = _target(out, folded, a, b, **addends)
     if tune:
         first_call.tune(a, b, target)
@@ -298,6 +285,8 @@ def _deliver(
         return out.copy_(compute(a, b, **options).reshape(shape))
     increment_version(out)  # kernels write what autograd may have saved
     product(a, b, target, **options)
+    if config is None and how is None:
+        keep(name, operands, alpha, beta, out, a, b, **addends)
     return out
 
 

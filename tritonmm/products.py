@@ -8,7 +8,6 @@ from tritonmm import forks
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
 from tritonmm.problem import Epilogue, Problem, output_dtype
-from tritonmm.rules import spanned
 
 CACHED_CALLS = 4096
 """Calls that are remembered, 0.9 kB each, and 2.3 kB with a plan of its own."""
@@ -35,30 +34,12 @@ class How(NamedTuple):
 class Call(NamedTuple):
     """What a product needs once its operands are known to be like those of an earlier one.
 
-    shape, strides: of a new output; spans: bytes between the first element of a, b and it and behind the last.
+    shape, strides: of a new output.
     """
 
     plan: "Plan"  # noqa: F821, its module imports Triton, which takes longer than all of tritonmm
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    spans: tuple[int, int, int]
-
-    def takes(self, out: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> bool:
-        """Whether the plan of such a and b may write its output to `out`, a tensor of any kind."""
-        if (
-            type(out) is not torch.Tensor
-            or out.shape != self.shape
-            or out.stride() != self.strides
-            or out.dtype is not a.dtype
-            or out.get_device() != a.get_device()
-            or out.is_neg()
-            or (out.requires_grad and torch.is_grad_enabled())
-            or (out.is_inference() and not torch.is_inference_mode_enabled())
-        ):
-            return False
-        at, (a_span, b_span, span) = out.data_ptr(), self.spans
-        a_at, b_at = a.data_ptr(), b.data_ptr()
-        return not at & 15 and (at >= a_at + a_span or a_at >= at + span) and (at >= b_at + b_span or b_at >= at + span)
 
 
 def product(
@@ -120,11 +101,6 @@ def key(a: torch.Tensor, b: torch.Tensor) -> tuple:
         (a.data_ptr() & 15) << 4 | b.data_ptr() & 15,  # each one's: (aligned, unaligned) is not (unaligned, aligned)
         fp32_precision() if dtype is torch.float32 else "ieee",
     )
-
-
-def recall(a: torch.Tensor, b: torch.Tensor) -> Call | None:
-    """The call of a bare product into a new output, if it is remembered."""
-    return _CALLS.get((key(a, b), BARE))
 
 
 def find(
@@ -216,8 +192,7 @@ def _bind(a, b, epilogue, out, config, how=None) -> Call:
     problem = problem_of(a, b, out, epilogue, how)
     if config is None:
         config = choose(problem, gpu_of(a.device), "tile" if INTERPRETED else "")  # the others need a GPU
-    spans = spanned(a), spanned(b), spanned(out)
-    return Call(plan_for(problem, config, a.device), tuple(out.shape), out.stride(), spans)
+    return Call(plan_for(problem, config, a.device), tuple(out.shape), out.stride())
 
 
 def _check_device(device: torch.device, interpreted: bool) -> None:

@@ -1,9 +1,11 @@
 """torch's rules for what may be multiplied and where results may be put, with torch's exception classes."""
 
 import warnings
+from typing import Any
 
 import numpy as np
 import torch
+from torch.compiler import is_compiling
 
 from tritonmm.problem import dtype_name
 
@@ -52,16 +54,18 @@ def broadcast_batch(name: str, a: torch.Tensor, b: torch.Tensor) -> tuple[int, .
     return tuple(batch)
 
 
+_NUMPYS = np.number, np.bool_
+_NUMBERS = int, float, torch.SymInt, torch.SymFloat
+
+
 def scalar(name: str, argument: str, value: float | torch.Tensor) -> float:
     """alpha or beta as a number. Raises TypeError for what is none, and RuntimeError for a complex one."""
-    given = value
-    if isinstance(value, np.number | np.bool_) or (
-        isinstance(value, torch.Tensor) and not value.dim() and not value.requires_grad
-    ):
-        value = value.item()
+    given: Any = value
+    if isinstance(given, _NUMPYS) or (isinstance(given, torch.Tensor) and not given.dim() and not given.requires_grad):
+        value = given.item()
     if isinstance(value, complex):
         raise RuntimeError(f"{name}: {argument} is {value}; real operands need a real one")
-    if not isinstance(value, int | float | torch.SymInt | torch.SymFloat):
+    if not isinstance(value, _NUMBERS):
         raise TypeError(
             f"{name}: {argument} is {given!r}; it must be a number, or a tensor of no dimension that needs no gradient"
         )
@@ -106,7 +110,7 @@ def prepare_out(
         for x, what in (*((x, "an operand") for x in operands), (out, "out")):
             if x.requires_grad:
                 raise RuntimeError(f"{name}: out= does not support automatic differentiation, but {what} requires grad")
-    if out.is_inference() and not torch.is_inference_mode_enabled():
+    if not is_compiling() and out.is_inference() and not torch.is_inference_mode_enabled():
         raise RuntimeError(
             f"{name}: inplace update to inference tensor outside InferenceMode is not allowed; clone() out before it"
         )
