@@ -65,4 +65,4 @@ def test_a_child_does_not_wait_for_the_parents_threads():
 def test_every_lock_is_freed():
     package = Path(__file__).parents[1] / "tritonmm"
     made = [path for path in package.rglob("*.py") if "Lock()" in path.read_text(encoding="utf-8")]
-    assert made == [package / "forks.py"], "locks are made by forks.lock() and forks.rlock()"
+    assert made == [package / "forks.py"], "locks are made by the functions of forks"

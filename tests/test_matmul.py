@@ -178,7 +178,9 @@ def test_config_that_does_not_fit_says_why(device):
 def test_what_is_no_config_is_a_type_error(config, device):
     x = torch.zeros(2, 64, 64, device=device)
     for multiply, a in ((tritonmm.matmul, x), (tritonmm.mm, x[0]), (tritonmm.bmm, x)):
-        with pytest.raises(TypeError, match=rf"{multiply.__name__}: config is .*; it must be a tritonmm.Config, or None"):
+        with pytest.raises(
+            TypeError, match=rf"{multiply.__name__}: config is .*; it must be a tritonmm.Config, or None"
+        ):
             multiply(a, a, config=config)
 
 

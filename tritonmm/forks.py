@@ -4,6 +4,7 @@ import os
 import threading
 import weakref
 
+_FORKS = hasattr(os, "register_at_fork")
 _LOCKS: weakref.WeakSet = weakref.WeakSet()
 
 
@@ -17,6 +18,14 @@ def rlock() -> threading.RLock:
     return _kept(threading.RLock())
 
 
+def awaited_rlock() -> threading.RLock:
+    """A new reentrant lock that a fork waits for, of what must not be left half done in the child."""
+    made = threading.RLock()
+    if _FORKS:
+        os.register_at_fork(before=made.acquire, after_in_parent=made.release, after_in_child=made.release)
+    return made
+
+
 def _kept(made):
     _LOCKS.add(made)
     return made
@@ -27,5 +36,5 @@ def _free() -> None:
         each._at_fork_reinit()  # as the standard library frees its own
 
 
-if hasattr(os, "register_at_fork"):
+if _FORKS:
     os.register_at_fork(after_in_child=_free)

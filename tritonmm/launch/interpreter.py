@@ -1,27 +1,23 @@
 """Triton's interpreter, which runs kernels on the CPU where there is no GPU."""
 
 import contextlib
-import os
-import threading
 
 import triton
 
+from tritonmm import forks
 from tritonmm.kernels.tile import tile_kernel
 
 INTERPRETED = not isinstance(tile_kernel, triton.JITFunction)
 """Whether kernels run in Triton's interpreter: TRITON_INTERPRET was set before the first import."""
 
-_LOCK = threading.RLock()
+_LOCK = forks.awaited_rlock()
 
 
 def exclusive() -> contextlib.AbstractContextManager:
     """Held while a kernel is launched: where kernels are interpreted, one thread launches at a time.
 
     The interpreter keeps the program's number and the functions that it replaces in globals: kernels that run at the
-    same time compute wrong values. Compiled kernels are launched at the same time by as many threads as like.
+    same time compute wrong values. Compiled kernels are launched at the same time by as many threads as like. A fork
+    waits for the launches of other threads: in the child nobody would end them.
     """
     return _LOCK if INTERPRETED else contextlib.nullcontext()
-
-
-if INTERPRETED:  # a fork waits for the launches of other threads: in the child nobody would end them
-    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
