@@ -27,6 +27,7 @@ nvidia_heuristics.py  those choices, and the configs that are nearest to them
 fit_l2.py       fits the model of L2 to counters, and checks it on other shapes
 pipeline.py     a study of stages, block_k and epilogues
 transpose.py    a study of bank conflicts
+host_time.py    what a call costs the host, beside torch's
 errors.py       a study of how far products are from exact ones
 study.py        the files of studies
 environment.py  what a measurement depends on besides the problem and the config

@@ -107,11 +107,12 @@ def test_what_is_refused_stays_refused(device):
         lambda: tritonmm.addmm(c, a, b, out=torch.empty(6, 3, device=device, dtype=torch.float16)),
         lambda: tritonmm.addmm(c[None], a[None], b[None]),
         lambda: tritonmm.baddbmm(c, a, b),
+        lambda: tritonmm.addmm(c, a, b, out=3),
         lambda: tritonmm.mm(x, b),
         lambda: tritonmm.mm(a[0], a[0]),
         lambda: tritonmm.bmm(a, b),
     ):
-        with pytest.raises((RuntimeError, TypeError)):
+        with pytest.raises((RuntimeError, TypeError), match=r"^(mm|bmm|addmm|baddbmm|linear): "):
             wrong()
     out = torch.empty(7, 3, device=device)
     with pytest.warns(UserWarning, match="7x3 and is resized"):
@@ -125,8 +126,8 @@ def test_functions_of_the_same_operands_are_kept_apart(device):
         for found, expected in (
             (tritonmm.mm(a, b), a @ b),
             (tritonmm.linear(a, b), a @ b.t()),
-            (tritonmm.addmm(a, a, b), a @ b + a),
             (tritonmm.addmm(a[:1], a, b), a @ b + a[:1]),
+            (tritonmm.addmm(a, a, b), a @ b + a),
             (tritonmm.addmm(a[0], a, b), a @ b + a[0]),
             (tritonmm.linear(a, b, a[0]), a @ b.t() + a[0]),
         ):

@@ -70,6 +70,7 @@ def test_the_winner_is_used_by_all_later_calls_and_published(user, timer, device
     assert 1 < len(timer.plans) <= first_call.MEASURED
     assert config_of(a, b) == winner
     assert_product(tritonmm.matmul(a, b), a, b)
+    assert [kept.call.plan.config for kept in call_cache._KEPT.values()] == [winner]
     (row,) = rows(user)
     assert (row.config, row.us) == (winner, 3.0)
     assert (row.problem.m, row.problem.n, row.problem.k) == (96, 80, 64)

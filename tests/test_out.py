@@ -5,7 +5,6 @@ import torch
 
 import tritonmm
 from tritonmm import call_cache
-from tritonmm.override import Override
 
 FLOATS = {
     "mm": ((5, 7), (7, 3)), "bmm": ((2, 5, 7), (2, 7, 3)), "matmul": ((2, 5, 7), (7, 3)), "mv": ((5, 7), (7,)),
@@ -90,8 +89,8 @@ def test_results_in_inference_mode_are_inference_tensors(device):
 
 
 @pytest.fixture
-def ours(device):
-    with Override(device.type.upper()).use("always"):
+def ours(override):
+    with override.use("always"):
         yield
 
 
