@@ -1,7 +1,7 @@
-"""Whether a config computes the product: C against a float64 reference, in a poisoned output."""
+"""Whether a config computes the product: C against a float64 reference, in a poisoned output, and exact on integers."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -12,8 +12,10 @@ from tritonmm.config import Config
 from tritonmm.plan import bind
 from tritonmm.problem import DTYPES, FP8, Problem
 
-Launch = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
-"""out = a @ b, called as launch(a, b, out)."""
+Launch = Callable[..., object]
+"""out = a @ b, called as launch(a, b, out), with scales=(of a, of b) if the problem has any."""
+
+Scales = tuple[torch.Tensor | None, torch.Tensor]
 
 BUDGET = 2**34
 """Float64 multiply-adds that a reference may cost: about a millisecond on an H200."""
@@ -23,6 +25,12 @@ EDGE = 16
 
 GUARD = 4096
 """Poisoned elements before and behind the output; a multiple of 16 bytes, so that the output stays aligned."""
+
+LEFT = 128
+"""Terms of a sum of the exact check that no other cancels, at most: such sums are exact in every dtype of outputs."""
+
+PROBED = 2**24
+"""Elements of the output that are converted to float64 at a time."""
 
 TWO_SMS = replace(gpus.spec("h200"), sms=2)
 """The GPU to bind reduced problems for: on two SMs, each persistent program walks several of the few tiles."""
@@ -36,6 +44,9 @@ class Check:
     may be that and every element of the guards must be. Values are compared with a float64 product of the
     rounded inputs: all of them where that costs at most `budget` multiply-adds, else whole rows and
     whole columns, EDGE at each end and as many others at random as the budget allows.
+
+    That bound is too coarse to see a few lost terms in a long sum. So a second launch, of integers, must be exact in
+    all of the output, see `Integers`.
 
     An element passes within `u |C| + s + g (|A| |B|)`: half a unit in the last place of the output
     (u, and s among subnormals), and for the sums g = 2 sqrt(K) 2^-24, the growth of K fp32
@@ -61,14 +72,28 @@ class Check:
         if cols is not None:
             cols = cols.to(device)
             self.parts.append((-1, cols, *self._reference(a, b.index_select(-1, cols))))
+        del a, b  # float64, and large
+        self.integers = Integers(problem, device, generator)
 
     def error_ratio(self, launch: Launch) -> float:
-        """The largest error of `launch` relative to its bound: at most 1 passes, NaN counts as infinite."""
-        self.buffer.fill_(self.poison)
-        launch(self.a, self.b, self.out, **({"scales": self.scales} if self.scales else {}))
-        guards = self._poisoned(self.buffer[:GUARD]).all() & self._poisoned(self.buffer[-GUARD:]).all()
-        if not guards or self._poisoned(self.out).any():
+        """The largest error of `launch` relative to its bound: at most 1 passes. NaN or a wrong integer is infinite."""
+        if not self._fills(launch, self.a, self.b, self.scales):
             return math.inf
+        worst = self._worst()
+        if worst > 1:
+            return worst
+        integers = self.integers
+        filled = self._fills(launch, integers.a, integers.b, integers.scales)
+        return worst if filled and integers.are_exact(self.out) else math.inf
+
+    def _fills(self, launch: Launch, a: torch.Tensor, b: torch.Tensor, scales: Scales | None) -> bool:
+        """Launches into the poisoned output; whether that is written to everywhere, and nothing around it."""
+        self.buffer.fill_(self.poison)
+        launch(a, b, self.out, **({"scales": scales} if scales else {}))
+        guards = self._poisoned(self.buffer[:GUARD]).all() & self._poisoned(self.buffer[-GUARD:]).all()
+        return bool(guards) and not self._poisoned(self.out).any()
+
+    def _worst(self) -> float:
         worst = 0.0
         for dim, index, reference, bound in self.parts:
             if reference.numel():
@@ -105,8 +130,56 @@ class Check:
         return _edges_and_some(p.m, rows, generator), _edges_and_some(p.n, cols, generator)
 
 
+class Integers:
+    """Operands whose product is exact in every kind of product, whatever the order of its sums.
+
+    Each element times its scale is 1 or -1: scales are 1 or 1/4, and stored elements their inverses, integers.
+    The elements of K are paired at random, but for at most `LEFT`, and the terms of a pair cancel. So no element of C
+    exceeds `LEFT`. Partial sums are random walks of sqrt(K) or so: up to K of a million they stay below 2^13, and fp8
+    sums on tensor cores are exact up to that. Every element of C depends on every term: it is off by 1 without one of
+    them, and by 11 in the root mean square without 128.
+
+    All of C is compared at the cost of three products with a vector, of integers below 2^53: C @ probe must equal
+    A @ (B @ probe). The probe holds random odd numbers up to 2^13: one wrong element of a row is always found, and
+    several cancel once in some thousand rows.
+    """
+
+    def __init__(self, problem: Problem, device: torch.device, generator: torch.Generator):
+        self.a, self.b, _ = space.operands(problem, device)
+        scales = space.scales(problem, device)
+        self.scales: Scales | None = scales and (_powers(scales[0]), _powers(scales[1]))
+
+        def odd(most: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+            """Random odd numbers between -2 most and 2 most."""
+            found = torch.randint(-most, most, shape, generator=generator, device=device, dtype=dtype)
+            return found.mul_(2).add_(1)
+
+        a, b = (odd(1, x.shape, torch.int8) for x in (self.a, self.b))
+        paired = max(0, problem.k - LEFT + 1) // 2
+        one, other = torch.randperm(problem.k, generator=generator, device=device)[: 2 * paired].view(2, paired)
+        a[..., other] = a[..., one]
+        b[..., other, :] = -b[..., one, :]
+        self.probe = odd(2**12, (problem.n, 1), torch.int16).double()
+        self.expected = a.double() @ (b.double() @ self.probe)
+        if self.scales:
+            of_a, of_b = self.scales
+            a, b = scaled(problem, a, b, (None if of_a is None else 1 / of_a, 1 / of_b))
+        self.a.copy_(a)
+        self.b.copy_(b)
+
+    def are_exact(self, out: torch.Tensor) -> bool:
+        """Whether `out` is the product of these operands."""
+        lines = out.flatten(0, -2).split(max(1, PROBED // max(1, out.shape[-1])))
+        return torch.equal(torch.cat([part.double() @ self.probe for part in lines]), self.expected.flatten(0, -2))
+
+
+def _powers(scales):
+    """Scales of 1 and 1/4 in the place of others, strides included; None for None."""
+    return None if scales is None else torch.where(scales < 1, 0.25, 1.0)
+
+
 def scaled(
-    problem: Problem, a: torch.Tensor, b: torch.Tensor, scales: tuple[torch.Tensor | None, torch.Tensor] | None
+    problem: Problem, a: torch.Tensor, b: torch.Tensor, scales: Scales | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The operands times their scales, in float64, which holds them exactly."""
     a, b = a.double(), b.double()
@@ -151,18 +224,20 @@ def _edges_and_some(size: int, count: int, generator: torch.Generator) -> torch.
 def reduced(problem: Problem, config: Config) -> Problem:
     """A small problem that treats `config` as `problem` does, for the interpreter.
 
-    At most 3 x 2 tiles and 2 steps of K, the last of each as ragged as the original's; a batch of at
-    most 2.
+    At most 3 x 2 tiles, and 2 steps of K in each part of a split, the last of each as ragged as the original's. As many
+    parts have a step more as in the original. A batch of at most 2.
     """
 
     def shrunk(size: int, block: int, most: int) -> int:
         tiles = min(-(-size // block), most)
         return tiles * block - (-size % block)
 
+    parts = max(config.split_k, config.split_tail)
+    more = -(-problem.k // config.block_k) % parts
     return space.problem(
         shrunk(problem.m, config.block_m, 3),
         shrunk(problem.n, config.block_n, 2),
-        shrunk(problem.k, config.block_k, 2),
+        shrunk(problem.k, config.block_k, 2 * parts + more),
         batch=min(problem.batch, 2),
         dtype=problem.kind,
         layout=problem.layout,

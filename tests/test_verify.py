@@ -11,6 +11,7 @@ from tritonmm.autotune import space, verify
 from tritonmm.autotune.verify import Check
 from tritonmm.config import Config
 from tritonmm.plan import INTERPRETED
+from tritonmm.problem import DTYPES, KINDS
 
 CPU = torch.device("cpu")
 SMALL = space.problem(48, 40, 96, dtype="bf16", layout="nt")
@@ -108,6 +109,60 @@ def test_a_launch_that_does_nothing_after_a_right_one_fails():
     assert check.error_ratio(lambda a, b, out: None) == math.inf
 
 
+def losing(problem, dropped, tile):
+    """A launch that leaves out the last elements of K in the rows and columns from `tile` on, and rounds the rest."""
+
+    def launch(a, b, out, scales=None):
+        a, b = verify.scaled(problem, a, b, scales)
+        found = a @ b
+        found[tile:, tile:] -= a[tile:, problem.k - dropped :] @ b[problem.k - dropped :, tile:]
+        out.copy_(found)
+
+    return launch
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lost_tail_of_a_long_sum_fails(kind):
+    """In every tile, or in one alone, even where tensor cores may round off more than such a tail is."""
+    problem = space.problem(65, 48, 16400, dtype=kind)
+    check = Check(problem, CPU)
+    assert check.error_ratio(losing(problem, 0, 0)) <= 1
+    for dropped in (1, 16, 64, 128):
+        for tile in (0, 32):
+            assert check.error_ratio(losing(problem, dropped, tile)) > 1, (dropped, tile)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("k", [1, 128, 129, 1000])
+def test_integers_are_exact_in_any_order_of_sums(kind, k):
+    """Outputs of the kind hold them exactly, and so does every partial sum in the 13 bits that fp8 is summed with."""
+    problem = space.problem(33, 20, k, dtype=kind)
+    integers = Check(problem, CPU).integers
+    a, b = verify.scaled(problem, integers.a, integers.b, integers.scales)
+    assert set(a.unique().tolist()) | set(b.unique().tolist()) <= {-1.0, 1.0}
+    for stored in (integers.a, integers.b):
+        assert set(stored.double().abs().unique().tolist()) <= {1.0, 4.0}
+    exact = a @ b
+    assert exact.abs().max() <= verify.LEFT
+    assert torch.equal(exact.to(DTYPES[problem.out_dtype]).double(), exact)
+    walk = (a.unsqueeze(2) * b.unsqueeze(0)).cumsum(1)
+    assert walk.abs().max() < 2**13
+
+
+def test_one_wrong_integer_anywhere_fails():
+    """Outside of the sample too, in a row that no column of the sample crosses in its tile."""
+    check = sampled()
+    row = next(m for m in range(300) if m not in set(check.parts[0][1].tolist()))
+    col = next(n for n in range(200) if n not in set(check.parts[1][1].tolist()))
+
+    def launch(a, b, out):
+        product(a, b, out)
+        out[row, col] += 1
+
+    assert check.error_ratio(product) <= 1
+    assert check.error_ratio(launch) == math.inf
+
+
 @pytest.mark.parametrize(
     ("m", "n"), [(0, 100), (-1, 100), (150, 0), (150, -1)], ids=["first row", "last row", "first col", "last col"]
 )
@@ -147,6 +202,25 @@ def test_reduced_is_as_ragged_as_the_original(block, size):
         reduced = getattr(small, name)
         assert reduced % block == size % block, name
         assert reduced == size or (most - 1) * block < reduced <= most * block, name
+
+
+@pytest.mark.parametrize("k", [1, 63, 64, 64 * 3, 64 * 4, 64 * 7 - 1, 64 * 50 + 5, 64 * 64])
+@pytest.mark.parametrize("parts", [{"split_k": 3}, {"split_k": 4}, {"split_tail": 5}], ids=str)
+def test_reduced_splits_k_as_the_original(parts, k):
+    config = Config(block_k=64, **parts)
+    small = verify.reduced(space.problem(100, 100, k), config).k
+    (split,) = parts.values()
+    steps, left = -(-k // 64), -(-small // 64)
+    assert small % 64 == k % 64
+    assert left % split == steps % split, "parts with a step more"
+    assert left == steps or 2 * split <= left < 3 * split
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="kernels are compiled for the GPU")
+def test_a_split_config_is_interpreted_split():
+    config = Config("skinny", 1, 32, 64, num_warps=4, split_k=4, order=orders.RowMajor())
+    problem = verify.reduced(space.problem(1, 500, 4000), config)
+    assert 0 < verify.interpreted(problem, config) <= 1
 
 
 def test_reduced_keeps_what_selects_code():
