@@ -23,7 +23,7 @@ from tritonmm.autotune.claims import LEASE, Claims
 from tritonmm.autotune.disposable import START_SECONDS
 from tritonmm.autotune.environment import Environment
 from tritonmm.autotune.search import Hunt
-from tritonmm.autotune.store import Store
+from tritonmm.autotune.store import Store, StoreError
 from tritonmm.autotune.trial import Trial, problem_json
 from tritonmm.autotune.worker import Setup
 from tritonmm.config import Config
@@ -138,6 +138,7 @@ class Engine:
 
     def __init__(self, client: Client, store: Store, claims: Claims, setup: Setup, limits: Limits | None = None):
         self._client, self._store, self._claims, self._setup = client, store, claims, setup
+        self._address = client.scheduler.address
         self._limits = limits or Limits()
         # Answers come as events, (key of the task, place of the request, answer), and not as the tasks' results: those
         # stay on the worker until they are fetched, and Dask runs a task again whose result was lost with its worker.
@@ -169,9 +170,18 @@ class Engine:
         """Every trial that the hunts ask for, as it comes, with whether it was run now.
 
         A trial is in the store before it is yielded. Past `deadline`, of `time.monotonic`, none is begun, and hunts
-        that are not over stay so. Raises StoreError, and EngineError where all workers are gone.
+        that are not over stay so. Raises StoreError, and EngineError where all workers or their scheduler are gone.
         """
-        waiting = deque(hunts)
+        try:
+            yield from self._run(deque(hunts), deadline)
+        except (EngineError, StoreError):
+            raise
+        except Exception as error:
+            if self._client.status == "running":
+                raise
+            raise EngineError(self._gone()) from error  # whatever Dask raises without its scheduler
+
+    def _run(self, waiting: deque[Hunt], deadline: float) -> Iterator[tuple[Trial, bool]]:
         while True:
             late = time.monotonic() >= deadline
             if not late:
@@ -401,8 +411,15 @@ class Engine:
             yield from self._give_up(key)
         yield from self._meet_workers(now)
 
+    def _gone(self) -> str:
+        return f"the scheduler at {self._address} is gone; the same command continues with one"
+
     def _meet_workers(self, now: float) -> Iterator[tuple[Trial, bool]]:
-        workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        workers = self._client.scheduler_info(n_workers=-1).get("workers")
+        if self._client.status in ("closing", "closed"):
+            raise EngineError(self._gone())
+        if workers is None:
+            return  # the client is about to find its scheduler again, or to close
         known = {lane.address for lane in self.lanes}
         new = [a for a, found in workers.items() if found["resources"].get("gpu") and a not in known]
         for lane in self.lanes:

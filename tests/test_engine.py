@@ -1,8 +1,11 @@
 """The engine: whatever trials do to their processes, each becomes a row, and the rest go on."""
 
+import json
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
 from collections import Counter
 from dataclasses import replace
@@ -13,6 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 pytest.importorskip("distributed")
+
+import dask
+import distributed
 
 from tritonmm import gpu
 from tritonmm.autotune import cluster, space
@@ -75,10 +81,67 @@ def statuses(found):
 GOOD = [faults.config(number) for number in range(1, 6)]
 
 
-def test_everything_listens_on_the_loopback_only(client):
+def test_everything_listens_on_the_loopback_only_and_encrypted(client):
     info = client.scheduler_info(n_workers=-1)
     addresses = [info["address"], *info["workers"], *(found["nanny"] for found in info["workers"].values())]
-    assert all(address.startswith("tcp://127.0.0.1:") for address in addresses), addresses
+    assert all(address.startswith("tls://127.0.0.1:") for address in addresses), addresses
+
+
+@pytest.mark.parametrize("server", ["scheduler", "worker", "nanny"])
+def test_who_has_not_the_certificate_cannot_connect(client, server):
+    """Dask runs what it is sent: a plain client, and one with a certificate of its own, are other users."""
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    worker, found = next(iter(workers.items()))
+    address = {"scheduler": client.scheduler.address, "worker": worker, "nanny": found["nanny"]}[server]
+
+    async def connect(address, security):
+        comm = await distributed.comm.connect(address, timeout=1, **security.get_connection_args("client"))
+        await comm.close()
+
+    client.sync(connect, address, client.security)
+    with pytest.raises(OSError):  # noqa: PT011
+        client.sync(connect, address.replace("tls://", "tcp://"), distributed.Security())
+    with pytest.raises(OSError, match="certificate"):
+        client.sync(connect, address, distributed.Security.temporary())
+
+
+@pytest.fixture
+def certified(client):
+    """The cluster's certificate, where Dask's configuration has that of the user's own cluster."""
+    names = "ca-file", "client.cert", "client.key"
+    found = client.security.tls_ca_file, client.security.tls_client_cert, client.security.tls_client_key
+    with dask.config.set({f"distributed.comm.tls.{name}": text for name, text in zip(names, found, strict=True)}):
+        yield
+
+
+@pytest.fixture
+def plain(client, tmp_path):
+    """A scheduler and a worker of the user's, without encryption, in processes: the scheduler's, and its address."""
+    file = tmp_path / "scheduler.json"
+    options = ["--scheduler-file", str(file), "--host", "127.0.0.1", "--no-dashboard"]
+    started = []
+    for name, more in (("scheduler", ["--port", "0"]), ("worker", ["--name", "gpu-0", "--resources", "gpu=1"])):
+        command = [sys.executable, "-c", f"from distributed.cli.dask_{name} import main; main()", *options, *more]
+        started.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+        while not file.exists():
+            assert started[0].poll() is None
+    yield started[0], json.loads(file.read_text())["address"]
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_a_lost_scheduler_is_one_line(plain, path, monkeypatch, capfd):
+    scheduler, address = plain
+    slow = [faults.config(number, slow=True) for number in range(1, 41)]
+    monkeypatch.setattr(cluster, "ANSWER_SECONDS", 1)
+    with cluster.remote(address) as client:
+        client.wait_for_workers(1)
+        with pytest.raises(EngineError, match=f"the scheduler at {address} is gone"):
+            run(client, path, hunts(*slow, problems=PROBLEMS[:1]), meanwhile=lambda engine: scheduler.kill())
+    assert capfd.readouterr().err == ""
+    with Store(path) as store:
+        assert len(store) > 0
 
 
 def test_every_trial_runs_once_and_a_problem_stays_with_a_worker(client, path, log):
@@ -231,7 +294,7 @@ def test_a_source_that_cannot_be_made_says_why(client, path):
         run(client, path, [], Setup("faults:unimportable", ""))
 
 
-def test_the_users_cluster_is_asked(client, path):
+def test_the_users_cluster_is_asked(client, path, certified):
     result = CliRunner().invoke(main, ["tune", "--scheduler", client.scheduler.address, "--store", str(path)])
     assert result.exit_code == 2
     assert "tritonmm: worker gpu-0 does not measure: exited with 1: RuntimeError: " in result.stderr

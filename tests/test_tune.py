@@ -223,7 +223,9 @@ def test_without_a_gpu_it_says_what_it_needs(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("args", "missing"), [([], "distributed"), (["--parquet", "t"], "pyarrow")], ids=str)
+@pytest.mark.parametrize(
+    ("args", "missing"), [([], "distributed"), ([], "cryptography"), (["--parquet", "t"], "pyarrow")], ids=str
+)
 def test_a_missing_extra_is_named(monkeypatch, args, missing):
     import importlib.util
 
@@ -232,6 +234,37 @@ def test_a_missing_extra_is_named(monkeypatch, args, missing):
     result = call(*args)
     assert result.exit_code == 2
     assert f"needs {missing}: pip install" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "address", "warned"),
+    [
+        ("10.0.0.1:8786", "tls://10.0.0.1:8786", False),
+        ("tls://10.0.0.1:8786", "tls://10.0.0.1:8786", False),
+        ("tcp://10.0.0.1:8786", "tcp://10.0.0.1:8786", True),
+    ],
+    ids=["no-scheme", "tls", "tcp"],
+)
+def test_a_scheduler_is_encrypted_unless_it_is_said_to_be_plain(monkeypatch, tmp_path, given, address, warned):
+    pytest.importorskip("distributed")
+    from tritonmm.autotune import cluster
+
+    def remote(asked):
+        raise OSError(f"asked {asked}")
+
+    monkeypatch.setattr(cluster, "remote", remote)
+    result = call("--scheduler", given, "--store", tmp_path / "s.sqlite")
+    *before, last = result.stderr.strip().splitlines()
+    assert (result.exit_code, last) == (2, f"tritonmm: asked {address}")
+    assert before == [f"tritonmm: {given} is not encrypted: whoever can reach it can run code as you"] * warned
+
+
+def test_a_scheduler_without_certificates_for_it_is_one_line(tmp_path):
+    pytest.importorskip("distributed")
+    result = call("--scheduler", "tls://127.0.0.1:9", "--store", tmp_path / "s.sqlite")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("tritonmm: tls://127.0.0.1:9: TLS needs certificates")
+    assert len(result.stderr.strip().splitlines()) == 1
 
 
 def test_a_read_only_store_is_said_before_anything_starts(monkeypatch, tmp_path):

@@ -36,7 +36,8 @@ Examples:
 @click.option(
     "--scheduler",
     type=Parsed("address", values.address),
-    help="A Dask scheduler whose workers measure, as in tcp://10.0.0.1:8786.",
+    help="A Dask scheduler whose workers measure, as in tls://10.0.0.1:8786. With tcp:// whoever can reach it can run"
+    " code as you, on the workers and here.",
 )
 @click.option("--store", "store_path", type=click.Path(path_type=Path), help="SQLite file; tuning again continues it.")
 @click.option("--csv", "csv_path", type=click.Path(dir_okay=False, path_type=Path), help="Export the trials.")
@@ -59,7 +60,8 @@ def tune(
         needs.module("pyarrow", "tritonmm[parquet]", "--parquet")
     if dry_run:
         return _dry_run(problems, search, budget, gpus, as_json)
-    needs.module("distributed", "tritonmm[tune]", "tuning")
+    for name in ("distributed", "cryptography"):
+        needs.module(name, "tritonmm[tune]", "tuning")
     from tritonmm.autotune import report
     from tritonmm.autotune.claims import Claims
     from tritonmm.autotune.engine import Engine, EngineError
@@ -142,6 +144,8 @@ def _workers(gpus: int | None, scheduler: str | None) -> tuple:
 
     if scheduler:
         needs.refuse("gpus", why="the scheduler's workers are used")
+        if scheduler.startswith("tcp://"):
+            click.echo(f"tritonmm: {scheduler} is not encrypted: whoever can reach it can run code as you", err=True)
         return cluster.remote(scheduler), Setup()
     visible = _visible()[:gpus]
     if not visible:

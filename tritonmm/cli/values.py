@@ -116,8 +116,8 @@ def layout(text: str):
 def address(text: str) -> str:
     found = re.fullmatch(r"((tcp|tls)://)?[^/\s]+:(\d{1,5})", text)
     if not found or int(found[3]) >= 2**16:
-        raise ValueError(f"{text!r} is not the address of a scheduler, as in tcp://10.0.0.1:8786")
-    return text
+        raise ValueError(f"{text!r} is not the address of a scheduler, as in tls://10.0.0.1:8786")
+    return text if found[1] else f"tls://{text}"
 
 
 def gpu(text: str):
