@@ -1,12 +1,9 @@
 """tritonmm beside torch on a suite: each product is checked once, then timed in each regime."""
 
-import csv
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
 from typing import Protocol
 
 from tritonmm.autotune.card import Card
@@ -83,6 +80,11 @@ class Row:
                     "ratio_error": round(self.paired.error, 5),
                 }
         return {name: known.get(name) for name in COLUMNS}
+
+    def row(self) -> dict[str, object]:
+        """The row of a results file."""
+        # Readers that skip comments would cut the line at a "#".
+        return self.cells() | {"message": self.message.replace("#", "no. ")}
 
     def __str__(self) -> str:
         """One line, in columns that line up from row to row."""
@@ -210,37 +212,6 @@ def geomean(ratios: Sequence[float]) -> float:
     if not ratios or min(ratios) <= 0:
         raise ValueError(f"no geometric mean of {list(ratios)!r}: it needs numbers above 0")
     return math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
-
-
-class ResultsFile:
-    """A CSV file that holds every row as soon as it is added; it replaces a file of that name.
-
-    Before the header stand the comments, lines that begin with "#". Use it in a `with`.
-    """
-
-    def __init__(self, path: str | os.PathLike, comments: Sequence[str]):
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("w", newline="", encoding="utf-8")
-        self._file.writelines(f"{line}\n" for line in comments)
-        self._writer = csv.DictWriter(self._file, COLUMNS, lineterminator="\n")
-        self._writer.writeheader()
-        self._keep()
-
-    def __enter__(self) -> "ResultsFile":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self._file.close()
-
-    def add(self, row: Row) -> None:
-        # Readers that skip comments would cut the line at a "#".
-        self._writer.writerow(row.cells() | {"message": row.message.replace("#", "no. ")})
-        self._keep()
-
-    def _keep(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
 
 
 def outcome(rows: Sequence[Row], environment: Environment, in_use: str) -> str:

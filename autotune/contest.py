@@ -98,7 +98,7 @@ def trials(problem: Problem, configs: Sequence[Config], rounds: int, gpu: Gpu, i
 
 
 @click.command()
-@click.argument("path", metavar="RESULTS", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("path", metavar="RESULTS", type=click.Path(exists=True, dir_okay=False, writable=True, path_type=Path))
 @click.option("--rounds", type=click.IntRange(1), default=15, show_default=True, help="Replays of each config.")
 def main(path: Path, rounds: int) -> None:
     """Time all configs in RESULTS, a sweep's CSV file, again, and put the new times in it."""

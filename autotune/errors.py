@@ -23,7 +23,7 @@ import torch
 from tritonmm.autotune import space, verify
 from tritonmm.autotune.environment import Environment
 from tritonmm.autotune.sources import scaled_launch, torch_precision, torch_product
-from tritonmm.autotune.study import write_csv
+from tritonmm.autotune.study import Output, write_csv
 from tritonmm.plan import INTERPRETED
 from tritonmm.problem import HALF, KINDS, Problem
 from tritonmm.products import gpu_of
@@ -154,7 +154,7 @@ def _named(_context, _parameter, text: str) -> tuple[str, ...]:
 @click.command()
 @click.option("--kinds", default=",".join(KINDS), callback=_named, help="Which, with commas between them; all of them.")
 @click.option("--shape", nargs=3, type=click.IntRange(1), default=SHAPE, show_default=True, help="M, N and K.")
-@click.option("--csv", "csv_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows here.")
+@click.option("--csv", "csv_path", type=Output(), help="Write the rows here.")
 def main(kinds: tuple[str, ...], shape: tuple[int, int, int], csv_path: Path | None) -> None:
     """Compare products of every kind, and torch's, with exact ones."""
     if not INTERPRETED and not torch.cuda.is_available():

@@ -17,9 +17,11 @@ import click
 import torch
 
 from tritonmm import gpu as gpus
-from tritonmm.autotune import contest, results_file, suite
+from tritonmm.autotune import contest, suite
 from tritonmm.autotune.environment import Environment
 from tritonmm.autotune.precompile import precompile_all
+from tritonmm.autotune.results_file import ResultsFile
+from tritonmm.autotune.study import Output
 from tritonmm.autotune.trial import COLUMNS, Trial
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
@@ -65,16 +67,13 @@ def _fastest(trials: list[Trial]) -> str:
 @click.command()
 @click.option("--suite", "asked", default="random60", show_default=True, help="A shipped suite, or a file.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Replays of each config.")
-@click.option(
-    "--csv", "path", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Write a row for each config."
-)
+@click.option("--csv", "path", required=True, type=Output(), help="Write a row for each config.")
 def main(asked: str, rounds: int, path: Path) -> None:
     """Time every config that select chooses from, on every product of a suite."""
     try:
         problems = dict.fromkeys(entry.problem() for entry in suite.load(asked))
         if not torch.cuda.is_available():
             raise click.ClickException("times need a GPU, and torch sees none")
-        path.parent.mkdir(parents=True, exist_ok=True)
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
     gpu, count = gpus.of_device(0), torch.cuda.device_count()
@@ -86,14 +85,13 @@ def main(asked: str, rounds: int, path: Path) -> None:
     about |= {"suite": Path(asked).name, "gpus": str(count), "source": "gpu"}
     about["regime"] = f"burst, {rounds} rounds of a problem's configs in random order, {IDLE * 1e3:g} ms of rest"
     trials: list[Trial] = []
-    results_file.write(path, about, list(COLUMNS), [])
     ended = ""
     try:
-        for done, of_problem in enumerate(measured(configs, rounds, gpu, count), 1):
-            trials += of_problem
-            # Each time the whole file: a run that is killed leaves what it has.
-            results_file.write(path, about, list(COLUMNS), [trial.row() for trial in trials])
-            click.echo(f"{done}/{len(configs)}  {_fastest(of_problem)}")
+        with ResultsFile(path, [f"# {key}: {value}" for key, value in about.items()], COLUMNS) as results:
+            for done, of_problem in enumerate(measured(configs, rounds, gpu, count), 1):
+                trials += of_problem
+                results.add(*(trial.row() for trial in of_problem))
+                click.echo(f"{done}/{len(configs)}  {_fastest(of_problem)}")
     except RuntimeError as error:
         ended = f"{error}; {path} has the {len(trials)} trials before that"
     for trial in trials:

@@ -23,6 +23,7 @@ from tritonmm.autotune import contest, regret, results_file
 from tritonmm.autotune.environment import Environment
 from tritonmm.autotune.nvidia_heuristics import WAYS, first_choice, mapped, spelled
 from tritonmm.autotune.precompile import precompile_all
+from tritonmm.autotune.study import Output
 from tritonmm.autotune.trial import COLUMNS, Trial
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
@@ -94,7 +95,7 @@ def _mean(ratios: Iterable[float]) -> float:
 @click.command()
 @click.argument("path", metavar="RESULTS", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--rounds", type=click.IntRange(1), default=15, show_default=True, help="Replays of each config.")
-@click.option("--csv", "csv_path", type=click.Path(dir_okay=False, path_type=Path), help="Write a row for each config.")
+@click.option("--csv", "csv_path", type=Output(), help="Write a row for each config.")
 def main(path: Path, rounds: int, csv_path: Path | None) -> None:
     """Time the first choices of nvidia-matmul-heuristics on the problems in RESULTS, a sweep's CSV file, beside the
     sweep's best config and what is estimated to be best. Without a GPU: list them."""

@@ -19,7 +19,7 @@ from tritonmm import gpu as gpus
 from tritonmm.autotune import measure, space, verify
 from tritonmm.autotune.environment import Environment
 from tritonmm.autotune.measure import REGIMES, GraphReplay
-from tritonmm.autotune.study import write_csv
+from tritonmm.autotune.study import Output, write_csv
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.orders import SwizzleMerge
@@ -124,7 +124,7 @@ HEADER = "study     shape           block_k stages  store    time us  TFLOPS tor
 
 @click.command()
 @click.option("--regime", type=click.Choice(sorted(REGIMES)), default="burst", show_default=True)
-@click.option("--csv", "csv_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows here.")
+@click.option("--csv", "csv_path", type=Output(), help="Write the rows here.")
 def main(regime: str, csv_path: Path | None) -> None:
     """Measure pipelines and epilogues on 4096 x 4096 x 1024 and 8192 x 8192 x 8192."""
     if not torch.cuda.is_available():

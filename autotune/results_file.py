@@ -1,8 +1,11 @@
 """Results files, as the store writes them: lines `# key: value`, then CSV with a row a trial."""
 
 import csv
+import io
 import json
-from collections.abc import Iterable, Iterator
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -10,15 +13,25 @@ from tritonmm import orders
 from tritonmm.autotune import space
 from tritonmm.config import Config
 from tritonmm.problem import Problem
+from tritonmm.tuned import files
 
 Row = dict[str, str]
 
+MAX_BYTES = 2**28
+"""What is read of a file: some hundred times the largest in results/."""
+
 
 def parts(path: str | Path) -> tuple[dict[str, str], list[str]]:
-    """The comments by their keys, and the lines of CSV. Raises OSError, and ValueError for what is no text."""
+    """The comments by their keys, and the lines of CSV.
+
+    Raises OSError, and ValueError for what is no text or has more than `MAX_BYTES`.
+    """
+    with open(path, "rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"{path} has more than {MAX_BYTES} bytes, which no results file has")
     try:
-        with open(path, newline="", encoding="utf-8") as file:
-            lines = file.readlines()
+        lines = io.StringIO(content.decode(), newline="").readlines()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no text in UTF-8: {error}") from None
     comments = [line for line in lines if line.startswith("#")]
@@ -30,7 +43,10 @@ def read(path: str | Path) -> tuple[dict[str, str], list[str], list[Row]]:
     """The comments by their keys, the columns, and the rows as text. Raises OSError and ValueError as `parts`."""
     about, lines = parts(path)
     reader = csv.DictReader(lines)
-    return about, list(reader.fieldnames or ()), list(reader)
+    try:
+        return about, list(reader.fieldnames or ()), list(reader)
+    except csv.Error as error:
+        raise ValueError(f"{path} is no table of comma-separated values: {error}") from None
 
 
 def timed(path: str | Path, rows: Iterable[Row]) -> Iterator[tuple[Row, Problem, Config]]:
@@ -49,12 +65,42 @@ def timed(path: str | Path, rows: Iterable[Row]) -> Iterator[tuple[Row, Problem,
 
 
 def write(path: str | Path, about: dict[str, str], columns: list[str], rows: list[Row]) -> None:
-    """The inverse of `read`."""
-    with open(path, "w", newline="", encoding="utf-8") as file:
+    """The inverse of `read`; `path` is written in one step."""
+    with files.written(path) as file:
         file.writelines(f"# {key}: {value}\n" for key, value in about.items())
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+
+
+class ResultsFile:
+    """A results file that has every row as soon as it is added; it replaces a file of that name.
+
+    Before the header of `columns` stand the comments, lines that begin with "#". Use it in a `with`.
+    """
+
+    def __init__(self, path: str | Path, comments: Iterable[str], columns: Sequence[str]):
+        self._file = files.opened(path)
+        self._is_kept = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)  # a pipe has no disk to wait for
+        self._file.writelines(f"{line}\n" for line in comments)
+        self._writer = csv.DictWriter(self._file, columns, lineterminator="\n")
+        self._writer.writeheader()
+        self._keep()
+
+    def __enter__(self) -> "ResultsFile":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._file.close()
+
+    def add(self, *rows: dict[str, object]) -> None:
+        self._writer.writerows(rows)
+        self._keep()
+
+    def _keep(self) -> None:
+        self._file.flush()
+        if self._is_kept:
+            os.fsync(self._file.fileno())
 
 
 def product(row: Row) -> tuple[Problem, Config]:

@@ -13,7 +13,7 @@ from tritonmm.autotune.environment import Environment
 from tritonmm.autotune.trial import COLUMNS, COUNTED, STATUSES, Counted, Trial, problem_json
 from tritonmm.config import Config
 from tritonmm.problem import Problem
-from tritonmm.tuned.table import replaced
+from tritonmm.tuned.files import written
 
 SCHEMA = 2
 """The version of the tables, in the file's user_version. A change of `Trial` is a change of the tables.
@@ -176,14 +176,14 @@ class Store:
 def write_csv(
     path: str | os.PathLike, trials: Sequence[Trial], environment: Environment, columns: Sequence[str] = COLUMNS
 ) -> None:
-    """The trials, of one environment and source, as CSV; replaces `path` in one step.
+    """The trials, of one environment and source, as CSV; `path` is written in one step.
 
     The environment, the source and the regime come first, as lines `# key: value`; then the header of `columns`, names
     of `trial.COLUMNS` or "regime": without that column the trials have one. The date is the day of the trials, or
     "first to last".
     """
     comments = _about(trials, environment, columns)
-    with replaced(path) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as file:
+    with written(path) as file:
         file.writelines(f"# {key}: {value}\n" for key, value in comments.items())
         writer = csv.DictWriter(file, columns, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()
@@ -193,7 +193,7 @@ def write_csv(
 
 
 def write_parquet(path: str | os.PathLike, trials: Sequence[Trial], environment: Environment) -> None:
-    """The trials, of one environment and source, as Parquet, regime included; replaces `path` in one step.
+    """The trials, of one environment and source, as Parquet, regime included; `path` is written in one step.
 
     What a CSV file has as comments is the metadata of the schema. Raises ModuleNotFoundError without pyarrow.
     """
@@ -204,8 +204,8 @@ def write_parquet(path: str | os.PathLike, trials: Sequence[Trial], environment:
     rows = [trial.row() | {"regime": trial.regime} for trial in trials]
     table = pyarrow.table({name: [row[name] for row in rows] for name in columns})
     table = table.replace_schema_metadata(_about(trials, environment, columns))
-    with replaced(path) as unfinished:
-        pyarrow.parquet.write_table(table, unfinished)
+    with written(path, "wb") as file:
+        pyarrow.parquet.write_table(table, file)
 
 
 def _about(trials: Sequence[Trial], environment: Environment, columns: Sequence[str]) -> dict[str, str]:

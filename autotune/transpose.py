@@ -19,7 +19,7 @@ import torch
 
 from tritonmm.autotune.environment import Environment
 from tritonmm.autotune.measure import REGIMES, GraphReplay, paired
-from tritonmm.autotune.study import write_csv
+from tritonmm.autotune.study import Output, write_csv
 from tritonmm.launch.transpose import LAYOUTS, TransposeTile, launch
 
 SIZE = 8192
@@ -105,7 +105,7 @@ HEADER = "layout    vector read ways predicted conflicts    time us     GB/s  of
 @click.command()
 @click.option("--size", default=SIZE, show_default=True, help="Rows and columns of the fp32 matrix, a multiple of 64.")
 @click.option("--regime", type=click.Choice(sorted(REGIMES)), default="burst", show_default=True)
-@click.option("--csv", "csv_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows here.")
+@click.option("--csv", "csv_path", type=Output(), help="Write the rows here.")
 @click.option("--once", is_flag=True, help="Run each kernel once, for a profiler, and print what is predicted.")
 def main(size: int, regime: str, csv_path: Path | None, once: bool) -> None:
     """Measure the transpose through plain, padded and swizzled shared memory beside a copy."""

@@ -3,7 +3,9 @@
 import csv
 import json
 import math
+import os
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -15,9 +17,10 @@ from hypothesis import strategies as st
 from tritonmm import gpu, orders
 from tritonmm.autotune import bench as benching
 from tritonmm.autotune import precompile, sources
-from tritonmm.autotune.bench import COLUMNS, ResultsFile, Row, bench, geomean, means
+from tritonmm.autotune.bench import COLUMNS, Row, bench, geomean, means
 from tritonmm.autotune.environment import Environment
 from tritonmm.autotune.measure import Paired
+from tritonmm.autotune.results_file import ResultsFile
 from tritonmm.autotune.suite import Entry
 from tritonmm.autotune.sweep import DeviceLostError
 from tritonmm.cli import main
@@ -223,10 +226,10 @@ def test_the_columns_that_others_read_come_first():
 
 def test_a_row_is_in_the_file_before_the_next_is_measured(tmp_path):
     path = tmp_path / "folder" / "r.csv"
-    with ResultsFile(path, ["# gpu: H200"]) as results:
+    with ResultsFile(path, ["# gpu: H200"], COLUMNS) as results:
         assert read(path) == (["# gpu: H200"], [])
         for i, r in enumerate(bench(ENTRIES, BOTH, Scripted(), lambda *_: CONFIG), 1):
-            results.add(r)
+            results.add(r.row())
             assert len(read(path)[1]) == i
     comments, rows = read(path)
     assert comments == ["# gpu: H200"]
@@ -237,16 +240,27 @@ def test_a_row_is_in_the_file_before_the_next_is_measured(tmp_path):
     assert (rows[0]["torch_us"], rows[0]["ours_us"], rows[0]["status"]) == ("15.0", "10.0", "ok")
 
 
+def test_rows_may_go_into_a_pipe(tmp_path):
+    pipe, lines = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: lines.extend(pipe.read_text().splitlines()))
+    reader.start()
+    with ResultsFile(pipe, ["# gpu: H200"], COLUMNS) as results:
+        results.add(Row(ENTRIES[0], "burst").row())
+    reader.join()
+    assert (lines[0], len(lines)) == ("# gpu: H200", 3)
+
+
 def test_a_config_from_the_file_can_be_asked_for_again(tmp_path):
     config = Config(block_m=64, order=orders.SwizzleMerge(16, 8))
-    with ResultsFile(tmp_path / "r.csv", []) as results:
-        results.add(Row(ENTRIES[0], "burst", config=config))
+    with ResultsFile(tmp_path / "r.csv", [], COLUMNS) as results:
+        results.add(Row(ENTRIES[0], "burst", config=config).row())
     assert Config.from_json(read(tmp_path / "r.csv")[1][0]["config"]) == config
 
 
 def test_a_message_cannot_break_a_line_or_start_a_comment(tmp_path):
-    with ResultsFile(tmp_path / "r.csv", []) as results:
-        results.add(Row(ENTRIES[0], "burst", status="failed", message="bug #7, at 'x'"))
+    with ResultsFile(tmp_path / "r.csv", [], COLUMNS) as results:
+        results.add(Row(ENTRIES[0], "burst", status="failed", message="bug #7, at 'x'").row())
     assert "#" not in (tmp_path / "r.csv").read_text()
     assert read(tmp_path / "r.csv")[1][0]["message"] == "bug no. 7, at 'x'"
 

@@ -42,7 +42,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_measured(tmp
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     asked = suite(tmp_path / "x.json", PRODUCT)
     result = run("--suite", asked, "--csv", f"{asked}/x.csv")
-    assert (result.exit_code, "x.json" in result.output) == (1, True)
+    assert (result.exit_code, "x.json" in result.output) == (2, True)
     assert "Traceback" not in result.output
 
 

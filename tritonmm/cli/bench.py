@@ -2,7 +2,6 @@
 
 import contextlib
 import sys
-from pathlib import Path
 
 import click
 
@@ -44,7 +43,7 @@ Examples:
     default="both",
     help="A rested GPU or a busy one; short is burst with less rest, for hundreds of products; both has no short.",
 )
-@click.option("--csv", "csv_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows as they come.")
+@click.option("--csv", "csv_path", type=Parsed("file", values.output), help="Write the rows as they come.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
 def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path, as_json) -> None:
     """Measure tritonmm beside torch, product by product.
@@ -54,6 +53,7 @@ def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path
     """
     from tritonmm.autotune import bench as benching
     from tritonmm.autotune import suite as suites
+    from tritonmm.autotune.results_file import ResultsFile
 
     try:
         if shape:
@@ -84,13 +84,13 @@ def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path
     code = 0
     precompile_all(_chosen(entries, rivals.gpu, choosing), rivals.gpu)
     try:
-        with benching.ResultsFile(csv_path, comments) if csv_path else contextlib.nullcontext() as results:
+        with ResultsFile(csv_path, comments, benching.COLUMNS) if csv_path else contextlib.nullcontext() as results:
             if not as_json:
                 click.echo(benching.HEADER)
             for row in benching.bench(entries, regimes, rivals, choosing):
                 rows.append(row)
                 if results:
-                    results.add(row)
+                    results.add(row.row())
                 if not as_json:
                     click.echo(str(row))
     except OSError as error:

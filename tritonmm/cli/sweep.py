@@ -42,7 +42,7 @@ Examples:
 @click.option(
     "--store", "store_path", type=click.Path(path_type=Path), help="SQLite file; sweeping again continues it."
 )
-@click.option("--csv", "csv_path", type=click.Path(dir_okay=False, path_type=Path), help="Export this sweep's trials.")
+@click.option("--csv", "csv_path", type=Parsed("file", values.output), help="Export this sweep's trials.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
 def sweep(
     ms, n, k, dtype, layout, kernel, blocks, stages, warps, tile_orders, factors, persistent, regime, counters, gpu,

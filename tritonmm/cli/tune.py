@@ -40,8 +40,8 @@ Examples:
     " code as you, on the workers and here.",
 )
 @click.option("--store", "store_path", type=click.Path(path_type=Path), help="SQLite file; tuning again continues it.")
-@click.option("--csv", "csv_path", type=click.Path(dir_okay=False, path_type=Path), help="Export the trials.")
-@click.option("--parquet", "parquet_path", type=click.Path(dir_okay=False, path_type=Path), help="Export the trials.")
+@click.option("--csv", "csv_path", type=Parsed("file", values.output), help="Export the trials.")
+@click.option("--parquet", "parquet_path", type=Parsed("file", values.output), help="Export the trials.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be tried.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
 def tune(

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 
@@ -23,6 +24,17 @@ class Parsed(click.ParamType):
             return self._parse(value) if isinstance(value, str) else value
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+def output(text: str) -> Path:
+    """A file to write. What cannot be written is refused before anything is measured."""
+    from tritonmm.tuned import files
+
+    try:
+        files.check_writable(text)
+    except OSError as error:
+        raise ValueError(str(error)) from None
+    return Path(text)
 
 
 def size(text: str) -> int:

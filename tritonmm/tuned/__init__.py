@@ -19,7 +19,7 @@ from tritonmm import gpu as gpus
 from tritonmm.config import Config
 from tritonmm.gpu import TRITON, Gpu
 from tritonmm.problem import Problem
-from tritonmm.tuned import table
+from tritonmm.tuned import files, table
 from tritonmm.tuned.table import DamagedError, Row, TableError
 from tritonmm.version import __version__
 
@@ -110,7 +110,7 @@ def publish(winners: Iterable[tuple[Problem, Config, float]], gpu: Gpu, path: st
             raise ValueError(f"{row.config} does not fit {row.problem} on {gpu.name}: {fit.reason}")
     path = Path(os.path.realpath(path or user_path(gpu)))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with table.locked(path):
+    with files.locked(path):
         kept = {_key(row): row for row in _kept(path, gpu)}
         for row in rows:
             kept.pop(_key(row), None)

@@ -8,15 +8,13 @@
 A row is a product, the config that was fastest for it, the microseconds it took, and when and with what that was seen.
 """
 
-import contextlib
 import datetime
 import json
 import math
 import os
 import re
 import stat
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.orders import Order
 from tritonmm.problem import Epilogue, Problem
+from tritonmm.tuned import files
 
 SCHEMA = 1
 """The version of the files. A field more in `Problem` or `Config` is a new one; older files are still read."""
@@ -128,37 +127,8 @@ def write(path: Path, rows: Iterable[Row], gpu: Gpu) -> None:
     """Replaces the file in one step: a reader, or a crash, sees the old rows or these. Raises OSError."""
     lines = ",\n".join(row.to_json() for row in rows)
     head = json.dumps({"schema": SCHEMA, "gpu": _named(gpu), "rows": []}).removesuffix("]}")
-    with replaced(path) as unfinished:
-        unfinished.write_text(f"{head}\n{lines}\n]}}\n", encoding="utf-8")
-
-
-@contextlib.contextmanager
-def replaced(path: str | os.PathLike) -> Iterator[Path]:
-    """A file to write in place of `path`, which it becomes in one step, and only if nothing is raised."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-    try:
-        yield Path(name)
-        os.fsync(descriptor)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Only one writer of the file at a time, of all threads and processes. The file itself may be replaced meanwhile,
-    so what is locked is another one beside it. Raises OSError."""
-    import fcntl  # here, since reading needs none
-
-    with open(path.with_name(path.name + ".lock"), "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    with files.written(path) as file:
+        file.write(f"{head}\n{lines}\n]}}\n")
 
 
 def _content(path: Path) -> bytes:
