@@ -11,6 +11,11 @@ from tritonmm.problem import Problem, kind_name
 
 _SHIPPED = Path(__file__).parent / "suites"
 
+MAX_BYTES = 4 * 2**20
+"""What a suite may have: some 30,000 products. What has no end, a device say, is read no further."""
+
+MAX_SIZE = 2**31 - 1
+
 
 class SuiteError(ValueError):
     """A suite cannot be read; the message names the file, the entry and the field."""
@@ -36,11 +41,11 @@ class Entry:
         for name in ("family", "layout", "dtype"):
             value = getattr(self, name)
             if not isinstance(value, str) or not re.fullmatch(r"[\w.+-]+", value):
-                raise ValueError(f"{name} is {value!r}; it must be a word of letters, digits and any of . + - _")
+                raise ValueError(f"{name} is {value!r:.40}; it must be a word of letters, digits and any of . + - _")
         for name in ("m", "n", "k", "batch"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} is {value!r}; it must be a whole number above 0")
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_SIZE:
+                raise ValueError(f"{name} is {value!r:.40}; it must be a whole number from 1 to {MAX_SIZE}")
         self.problem()
         object.__setattr__(self, "dtype", kind_name(self.dtype))
 
@@ -63,10 +68,16 @@ def load(suite: str | Path) -> tuple[Entry, ...]:
     """
     path = _SHIPPED / f"{suite}.json" if str(suite) in names() else Path(suite)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise SuiteError(f"suite {suite}: more than {MAX_BYTES} bytes, which no suite has")
+        found = json.loads(content.decode(), object_pairs_hook=_once)
+    except SuiteError:
+        raise
     except FileNotFoundError:
         raise SuiteError(f"suite {str(suite)!r}: no such file; shipped are {', '.join(names())}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SuiteError(f"suite {suite}: not a readable JSON file: {error}") from None
     if not isinstance(found, list) or not found:
         raise SuiteError(f"suite {suite}: must be a JSON list of one product or more")
@@ -84,14 +95,23 @@ def of_families(entries: Sequence[Entry], families: Sequence[str]) -> tuple[Entr
 
 def _entry(given: object, where: str) -> Entry:
     if not isinstance(given, dict):
-        raise SuiteError(f"{where} is {given!r}; it must be an object with {', '.join(_FIELDS)}")
+        raise SuiteError(f"{where} is {given!r:.40}; it must be an object with {', '.join(_FIELDS)}")
     for name in _FIELDS:
         if name not in given:
             raise SuiteError(f"{where} has no {name}")
     for name in given:
         if name not in _FIELDS:
-            raise SuiteError(f"{where} has an unknown field {name!r}; known are {', '.join(_FIELDS)}")
+            raise SuiteError(f"{where} has an unknown field {name!r:.40}; known are {', '.join(_FIELDS)}")
     try:
         return Entry(**given)
     except ValueError as error:
         raise SuiteError(f"{where}: {error}") from None
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"an object has {name!r:.40} twice")
+        found[name] = value
+    return found

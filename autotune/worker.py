@@ -5,11 +5,13 @@ child, and the worker answers with the reason. Everything that a child is told o
 """
 
 import contextlib
+import errno
 import fcntl
 import importlib
 import os
 import re
-import tempfile
+import socket
+import stat
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -93,19 +95,30 @@ def dismiss() -> None:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Meanwhile no other tuner of this machine measures on the GPU that this worker sees."""
-    named = re.sub(r"\W", "-", os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
-    path = os.path.join(tempfile.gettempdir(), f"tritonmm-gpu-{named}.lock")
-    try:
-        lock = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    except OSError:  # another user's, who does not share it
+    """Meanwhile no other tuner of this user measures on the GPU that this worker sees."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):  # there is no place for locks
+            lock = _lock()
+            held.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
+
+
+def _lock() -> int:
+    """The descriptor of the lock of this worker's GPU. Raises OSError.
+
+    Who can open a lock can hold it, and stall every tuner: it is in a folder that only this user can enter.
+    """
+    import platformdirs
+
+    folder = os.path.join(platformdirs.user_cache_dir("tritonmm"), "locks")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    found = os.stat(folder, follow_symlinks=False)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(errno.EPERM, "not a folder of this user alone", folder)
+    # Homes may be shared between machines.
+    named = re.sub(r"[^\w.-]", "-", f"{socket.gethostname()}-gpu-{os.environ.get('CUDA_VISIBLE_DEVICES', 'all')}")
+    return os.open(os.path.join(folder, f"{named}.lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 class Measuring:

@@ -20,6 +20,8 @@ from tritonmm.plan import INTERPRETED
 
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="kernels are compiled for the GPU")
 
+TOO_LARGE = ["--m", "2147483647", "--n", "2147483647", "--k", "64", "--dtype", "fp64"]
+
 SMALL = [
     "sweep", "--m", "100,128", "--n", "64", "--k", "64", "--blocks", "32x32x32", "--stages", "2", "--warps", "4",
     "--factors", "1,2", "--gpu", "h200",
@@ -195,6 +197,8 @@ def test_repeated_configs_are_swept_once(store):
         (["tune", "--budget", "soon"], "'soon' is not a number of minutes above 0"),
         (["order", "hilbert", "--png", "foo.pdf"], "foo.pdf: figures are written as PNG and SVG"),
         (["tune", "--suite", "nowhere"], "no such file"),
+        (["tune", *TOO_LARGE, "--dry-run"], "elements in a matrix"),
+        pytest.param(["sweep", *TOO_LARGE], "elements in a matrix", marks=interpreted),
         (["tune", "--scheduler", "10.0.0.1"], "'10.0.0.1' is not the address of a scheduler"),
         (["tune", "--scheduler", "tcp://10.0.0.1:65536"], "is not the address of a scheduler"),
         pytest.param([*SMALL, "--kernel", "zigzag"], "'zigzag'", marks=interpreted),

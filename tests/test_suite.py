@@ -1,6 +1,8 @@
 """Suites: what is read, and errors that name the file, the entry and the field."""
 
 import json
+import os
+import threading
 
 import pytest
 
@@ -59,7 +61,7 @@ def test_a_file_is_read_in_its_order(tmp_path):
     ("change", "says"),
     [
         ({"m": "64"}, "m is '64'"),
-        ({"n": 0}, "n is 0"),
+        ({"n": 0}, "n is 0; it must be a whole number from 1 to 2147483647"),
         ({"k": -1}, "k is -1"),
         ({"k": 1.5}, "k is 1.5"),
         ({"batch": True}, "batch is True"),
@@ -95,6 +97,63 @@ def test_a_missing_field_is_named(tmp_path, name):
 def test_what_is_no_list_of_products_is_refused(tmp_path, content, says):
     with pytest.raises(SuiteError, match=says):
         suite.load(written(tmp_path, content))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("[" * 100_000, "not a readable JSON file"),
+        (json.dumps([GOOD]).replace("64", "1" + "0" * 400), "entry 1: m is 1000"),
+        (json.dumps([GOOD]).replace("64", "1" + "0" * 5000), "not a readable JSON file"),
+        (json.dumps([GOOD]).replace("64", "1e400"), "entry 1: m is inf"),
+        (json.dumps([GOOD]).replace("64", "NaN"), "entry 1: m is nan"),
+        (json.dumps([GOOD | {"m": 2**31}]), "entry 1: m is 2147483648; it must be a whole number from 1 to 2147483647"),
+        (json.dumps([GOOD | {"m": 2**31 - 1, "n": 2**31 - 1, "dtype": "fp64"}]), "elements in a matrix"),
+        (json.dumps([GOOD]).replace('"k"', '"m": 7, "k"'), "has 'm' twice"),
+        (json.dumps([GOOD | {"family": "x" * 10_000 + "!"}]), "family is 'xxx"),
+        (json.dumps([GOOD | {"x" * 10_000: 1}]), "unknown field 'xxx"),
+        (json.dumps([["x"] * 10_000]), "entry 1 is ['x'"),
+    ],
+    ids=["deep", "1e400", "too-many-digits", "inf", "nan", "2^31", "17TB", "twice", "family", "field", "entry"],
+)
+def test_what_no_product_has_is_refused_in_a_short_line(tmp_path, content, says):
+    path = written(tmp_path, content)
+    with pytest.raises(SuiteError) as caught:
+        suite.load(path)
+    said = str(caught.value)
+    assert said.startswith(f"suite {path}: ")
+    assert says in said
+    assert len(said) < len(str(path)) + 250
+    assert "\n" not in said
+
+
+def test_what_has_no_end_is_read_no_further(tmp_path):
+    pipe, ended = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+
+    def write():
+        try:
+            with pipe.open("wb", buffering=0) as file:
+                for _ in range(64):
+                    file.write(b" " * 2**20)
+        except BrokenPipeError:
+            ended.append("nobody reads on")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    with pytest.raises(SuiteError, match=f"more than {suite.MAX_BYTES} bytes"):
+        suite.load(pipe)
+    writer.join()
+    assert ended == ["nobody reads on"]
+
+
+def test_a_suite_may_come_out_of_a_pipe(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(json.dumps([GOOD]),))
+    writer.start()
+    assert suite.load(pipe) == (Entry(**GOOD),)
+    writer.join()
 
 
 def test_an_unknown_name_says_which_suites_ship(tmp_path):

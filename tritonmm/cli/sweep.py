@@ -69,9 +69,9 @@ def sweep(
     lists = {name: value for name, value in asked.items() if value}
     try:
         configs = list(dict.fromkeys(space.Space(kernels=(kernel,), persistent=(persistent,), **lists)))
+        problems = [space.problem(m, n, k, dtype=dtype, layout=layout) for m in ms]
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    problems = [space.problem(m, n, k, dtype=dtype, layout=layout) for m in ms]
 
     trials = []
     store_path = store_path or needs.default_store()

@@ -118,9 +118,11 @@ def _problems(suite, ms, n, k, dtype, layout) -> list:
         needs.refuse("suite", why="--m, --n and --k are tuned instead of a suite")
         if not (ms and n and k):
             raise click.UsageError("--m, --n and --k go together")
-        return [space.problem(m, n, k, dtype=dtype, layout=layout) for m in ms]
-    needs.refuse("dtype", "layout", why="it goes with --m; a suite says it for each product")
+    else:
+        needs.refuse("dtype", "layout", why="it goes with --m; a suite says it for each product")
     try:
+        if ms:
+            return [space.problem(m, n, k, dtype=dtype, layout=layout) for m in ms]
         return list(dict.fromkeys(entry.problem() for entry in suites.load(suite)))
     except ValueError as error:
         raise click.UsageError(str(error)) from None
