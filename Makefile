@@ -12,8 +12,8 @@ T ?=
 # What neither compiles nor interprets many kernels.
 FAST := $(addprefix tests/test_, $(addsuffix .py, architecture bounds card claims cli config cost counters docs doctor edges \
 	environment estimates explanation files fit_l2 gpu heuristics import l2 layouts_algebra layouts_banks layouts_show \
-	layouts_swizzle layouts_tv licences measure orders plots plots_axes plots_l2 problem regret search seats select space \
-	split store suite tuned worker workspace))
+	layouts_swizzle layouts_tv licences measure orders plots plots_axes plots_damaged plots_l2 problem regret search seats \
+	select space split store suite tuned worker workspace))
 # Percent of the host's lines that a test run reaches, at least: what test-fast alone does.
 COVERED := 68
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
@@ -55,10 +56,12 @@ def timed(path: str | Path, rows: Iterable[Row]) -> Iterator[tuple[Row, Problem,
     found = False
     for i, row in enumerate(rows, 1):
         try:
-            if row["status"] == "ok" and float(row["time_us"] or 0):
+            if row["status"] == "ok" and row["time_us"]:
+                if not 0 < float(row["time_us"]) < math.inf:
+                    raise ValueError(f"time_us is {row['time_us']:.40}")
                 yield row, *product(row)
                 found = True
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"{path}: row {i} is not a trial's: {error}") from None
     if not found:
         raise ValueError(f"{path} has no row of status ok with a time")

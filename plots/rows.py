@@ -1,6 +1,8 @@
 """Which rows of a results file a figure draws, and what the figure says about them."""
 
+import csv
 import io
+import math
 from pathlib import Path
 
 import pandas as pd
@@ -20,6 +22,17 @@ NUMBERS = {
 }
 """Columns that have numbers, or nothing."""
 
+SIZES = {*PROBLEM[:4], *CONFIG[1:-1], "split_tail"}
+"""Columns that have whole numbers from 1 in a row of status ok."""
+
+TIMES = {"time_us", "torch_us", "tflops"}
+"""Columns that have numbers above 0 in a row of status ok."""
+
+TEXTS = {"layout", "dtype", "kernel", "order", "source", "status", "message", "cluster", "relayout", "traffic_source"}
+"""Columns that have texts, whatever they look like."""
+
+MOST = 2**31 - 1
+
 LATER = {"split_tail": 1, "cluster": "", "relayout": ""}
 """Columns of a config that older results files lack, and what they were then."""
 
@@ -38,13 +51,17 @@ def read_csv(path: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
         where, _, how = about["times"].partition(": ")
         about["regime"] = f"{how} ({where.rpartition(', ')[2]})"
     try:
-        frame = pd.read_csv(io.StringIO("".join(lines)))
-    except pd.errors.ParserError as error:
+        header, *cells = csv.reader(lines)
+        if any(len(row) > len(header) for row in cells):
+            raise csv.Error("a row has more cells than the header")
+        frame = pd.read_csv(io.StringIO("".join(lines)), dtype=dict.fromkeys(TEXTS, str))
+    except (csv.Error, pd.errors.ParserError, OverflowError) as error:
         raise ValueError(f"{path} is no table of comma-separated values: {error}") from None
     for name, cells in frame.dropna(axis="columns", how="all").items():
-        if name in NUMBERS and not pd.api.types.is_numeric_dtype(cells):
-            words = cells[pd.to_numeric(cells, errors="coerce").isna() & cells.notna()]
-            raise ValueError(f"{path}: column {name} has {str([*words, 'words'][0])[:40]!r}, which is no number")
+        is_number = pd.api.types.is_numeric_dtype(cells) and not pd.api.types.is_bool_dtype(cells)
+        if name in NUMBERS and not is_number:
+            wrong = next((cell for cell in cells.dropna() if not _is_number(cell)), "words")
+            raise ValueError(f"{path}: column {name} has {str(wrong)[:40]!r}, which is no number")
         if name == "persistent" and not pd.api.types.is_bool_dtype(cells):
             raise ValueError(f"{path}: column {name} has something else than True and False")
     return frame, about
@@ -53,8 +70,8 @@ def read_csv(path: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
 def ok(frame: pd.DataFrame, *measured: str) -> pd.DataFrame:
     """The rows of status ok in which none of the columns `measured` is empty.
 
-    Raises ValueError that says what is missing: a column, a row, an ok row, a measured value; or that
-    measured and modelled rows are mixed, which no line may join.
+    Raises ValueError that says what is missing: a column, a row, an ok row, a measured value; or what cannot be, an
+    unknown order or a size below 1; or that measured and modelled rows are mixed, which no line may join.
     """
     missing = [name for name in (*PROBLEM, *CONFIG, "order", "source", "status") if name not in frame]
     if missing:
@@ -71,9 +88,19 @@ def ok(frame: pd.DataFrame, *measured: str) -> pd.DataFrame:
     rows = rows.dropna(subset=list(measured))
     if rows.empty:
         raise ValueError(f"no row of status ok has a value in each of {', '.join(measured)}")
+    empty = [name for name in (*PROBLEM, *CONFIG, "order", "source") if rows[name].isna().any()]
+    if empty:
+        raise ValueError(f"a row of status ok has no {', '.join(empty)}")
+    for text in rows.order.unique():
+        parse(text)
     for name, was in LATER.items():
         known = rows[name].astype(object) if name in rows else pd.Series(was, rows.index, dtype=object)
         rows = rows.assign(**{name: known.where(known.notna(), was)})
+    for name in sorted(NUMBERS & set(rows)):
+        wrong = [value for value in rows[name].dropna() if not _is_possible(name, value)]
+        if wrong:
+            raise ValueError(f"a row of status ok has {str(wrong[0])[:40]} for {name}, which cannot be")
+    rows = rows.astype(dict.fromkeys(SIZES, "int64"))
     if rows.source.nunique() > 1:
         raise ValueError(f"the results mix the sources {', '.join(sorted(set(rows.source)))}; draw them one by one")
     return rows
@@ -144,6 +171,19 @@ def provenance(about: dict[str, str]) -> str:
     known = {name: text for name, text in about.items() if text and text != "none"}
     versions = [f"{name} {known[name]}" for name in ("driver", "torch", "triton", "commit") if name in known]
     return "; ".join(filter(None, [known.get("regime"), *versions, known.get("date")]))
+
+
+def _is_number(cell: object) -> bool:
+    try:
+        return not isinstance(cell, bool) and math.isfinite(float(cell))
+    except (ValueError, TypeError, OverflowError):
+        return False
+
+
+def _is_possible(name: str, value: float) -> bool:
+    if name in SIZES:
+        return 1 <= value <= MOST and value % 1 == 0
+    return math.isfinite(value) and (value > 0 or (value == 0 and name not in TIMES))
 
 
 def _factor(text: str) -> float:

@@ -29,20 +29,25 @@ def plot(results, out, as_json) -> None:
     try:
         frame, about = plots.read_csv(results)
     except (ValueError, OSError) as error:
-        raise click.ClickException(str(error)) from None
+        raise click.ClickException(_line(error)) from None
     try:
         needs.plots("rows").ok(frame)  # what no figure can do without
     except ValueError as error:
-        raise click.ClickException(f"{results}: {error}") from None
+        raise click.ClickException(f"{results}: {_line(error)}") from None
     written, left_out = [], {}
     for name in ("factors", "comparison", "validation", "overflow"):
         try:
             written += needs.plots(name).draw(frame, about, out / f"{results.stem}-{name}")
         except ValueError as error:
-            left_out[name] = str(error)
-            click.echo(f"tritonmm: no {name} figure: {error}", err=True)
+            left_out[name] = _line(error)
+            click.echo(f"tritonmm: no {name} figure: {left_out[name]}", err=True)
     if as_json:
         click.echo(json.dumps({"files": list(map(str, written)), "left_out": left_out}, indent=2))
     else:
         click.echo("\n".join(map(str, written)), nl=bool(written))
     sys.exit(0 if written else 1)
+
+
+def _line(error: Exception) -> str:
+    """What an error says in a line, whatever the file had in it."""
+    return " ".join(str(error).split())[:400]
