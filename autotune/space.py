@@ -15,9 +15,6 @@ from tritonmm.select import timed
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
-MAX_ELEMENTS = 2**40
-"""Of a matrix, or of all of a batch: more than any GPU holds."""
-
 
 @dataclass(frozen=True, slots=True)
 class Space:
@@ -82,9 +79,10 @@ def problem(
     if layout not in LAYOUTS:
         raise ValueError(f"layout is {layout!r}; it must be one of {', '.join(LAYOUTS)}")
     asked = Problem(m=m, n=n, k=k, batch=batch, layout=layout, **kind)
-    if (elements := batch * max(m * k, k * n, m * n)) > MAX_ELEMENTS:
-        raise ValueError(f"{asked} has {elements} elements in a matrix, which no GPU holds; at most {MAX_ELEMENTS}")
-    a, b, out = operands(asked, torch.device("meta"))
+    try:
+        a, b, out = operands(asked, torch.device("meta"))
+    except RuntimeError:  # of torch: bytes are counted in 63 bits
+        raise ValueError(f"{asked} has a matrix of 2**63 bytes or more, which no GPU holds") from None
     # The alignment is what `Problem.of` finds; where a dimension is 1 it may also see another layout.
     return Problem.of(a, b, out, asked.precision, scales=asked.scales)
 

@@ -151,7 +151,7 @@ def main() -> None:
 
     def publish(winners, gpu):
         with open(os.environ["FAULTS_LOG"] + ".table", "w") as file:
-            json.dump([(problem.m, config.order.factors[0], us) for problem, config, us in winners], file)
+            json.dump([(problem.m, config.order.factors[0], *times) for problem, config, *times in winners], file)
         return file.name
 
     count = int(os.environ["FAULTS_CONFIGS"])

@@ -134,7 +134,7 @@ def test_winners_are_published_and_trials_exported(tuner, tmp_path):
     assert outcome["measured"] == ALL
     assert outcome["measured_a_minute"] == pytest.approx(ALL / outcome["minutes"])
     # The lower its number, the faster a config: 10 us and its number, beside 25.
-    assert json.loads(tuner.table.read_text()) == [[m, 1, 11.0] for m in SIZES]
+    assert json.loads(tuner.table.read_text()) == [[m, 1, 11.0, 25.0] for m in SIZES]
     assert outcome["table"] == str(tuner.table)
     assert [found["over_torch"] for found in outcome["problems"]] == [25 / 11] * len(SIZES)
     rows = [line for line in (tmp_path / "t.csv").read_text().splitlines() if not line.startswith("#")]

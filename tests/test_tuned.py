@@ -8,7 +8,9 @@ import subprocess
 import sys
 import warnings
 import weakref
-from dataclasses import asdict, replace
+from collections.abc import Iterator
+from dataclasses import asdict, fields, replace
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +20,7 @@ from threads import at_once
 
 from tritonmm import gpu as gpus
 from tritonmm import orders, tuned
+from tritonmm.autotune import results_file
 from tritonmm.config import Config
 from tritonmm.explanation import Explanation
 from tritonmm.hopper import HAS_CLUSTERS
@@ -53,6 +56,28 @@ def test_a_winner_replaces_its_problems_row_alone(user):
     assert not wrong
     assert {x.problem: (x.config, x.us) for x in rows} == {PROBLEM: (again, 190.0), other: (Config(), 5.0)}
     assert [p.name for p in user.parent.iterdir() if p.suffix == ".tmp"] == []
+
+
+def test_torchs_time_is_kept_where_it_was_measured(user):
+    """A row without it is written as it was before there was such a field, and as old files have it."""
+    other = replace(PROBLEM, m=64)
+    tuned.publish([(PROBLEM, WINNER, 200.0, 210.5), (other, Config(), 5.0, None), (CLOSE, WINNER, 6.0)], H200)
+    forget()
+    found = {x.problem: x.torch_us for x in table.read(user, H200)[0]}
+    assert found == {PROBLEM: 210.5, other: None, CLOSE: None}
+    assert tuned.tables(H200).exact(PROBLEM)[0].torch_us == 210.5
+    written = json.loads(user.read_text())["rows"]
+    assert [x.get("torch_us", "missing") for x in written] == [210.5, "missing", "missing"]
+    assert {name for x in written for name in x} == {f.name for f in fields(Row)}
+
+
+@pytest.mark.parametrize("torch_us", [0, -1, float("inf"), float("nan"), 10**400, "7", True, [1]], ids=str)
+def test_a_time_of_torch_that_cannot_be_is_refused(user, torch_us):
+    with pytest.raises(ValueError, match="torch_us must be a finite number above 0"):
+        tuned.publish([(PROBLEM, WINNER, 200.0, torch_us)], H200)
+    assert not user.exists()
+    with pytest.raises(ValueError, match="torch_us must be"):
+        Row.of(json.loads(row().to_json()) | {"torch_us": torch_us})
 
 
 def test_an_order_of_every_spelling_survives(user):
@@ -408,6 +433,35 @@ def test_what_ships_is_read_without_a_word(monkeypatch):
         assert not wrong
         # Clusters need the Triton that they were measured with.
         assert all(row.config.fits(row.problem, gpu) for row in rows if HAS_CLUSTERS or not row.config.cluster)
+
+
+RESULTS = Path(__file__).parents[1] / "autotune/results"
+MADE_OF = ("tune", "tune-2", "tune-3", "tune-4", "pairs", "beside", "beside-2", "rest", "contest")
+MADE_OF += ("bench-shapes-triton-3.6.0",)
+
+
+def both_times(name: str) -> Iterator[tuple[str, str, float, float]]:
+    """Each product and config of a results file with its time and torch's in the same rounds."""
+    _, _, rows = results_file.read(RESULTS / f"h200-{name}.csv")
+    sizes = {id(x): f"{x.get('batch') or 1}x{x['m']}x{x['n']}x{x['k']} {x['layout']} {x['dtype']}" for x in rows}
+    of_torch = {sizes[id(x)]: x["time_us"] for x in rows if x.get("config") == "torch"}
+    for x in rows:
+        us = x.get("us") or x.get("ours_us") or x.get("time_us")
+        torch_us = x.get("torch_us") or of_torch.get(sizes[id(x)])
+        if us and torch_us and x.get("config") != "torch" and x.get("status", "ok") == "ok":
+            config = x.get("config") or results_file.product(x)[1]
+            config = Config.from_json(config) if str(config).startswith("{") else config
+            yield sizes[id(x)], str(config), float(us), float(torch_us)
+
+
+def test_both_times_of_what_ships_stand_together_in_a_results_file():
+    measured = {each for name in MADE_OF for each in both_times(name)}
+    shipped, _ = table.read(Path(table.__file__).with_name("h200.json"), H200)
+    assert any(found.torch_us for found in shipped)
+    for found in shipped:
+        p = found.problem
+        product = f"{p.batch}x{p.m}x{p.n}x{p.k} {p.layout} {p.kind}"
+        assert found.torch_us is None or (product, str(found.config), found.us, found.torch_us) in measured, found
 
 
 def test_damage_is_told_from_what_is_anothers(user):

@@ -176,7 +176,8 @@ def _compilers(gpus: int) -> int:
 
 def _publish(hunts, engine) -> Path | None:
     """Winners into the user's table, if they were measured."""
-    winners = [(hunt.problem, hunt.best.config, hunt.best.time_us) for hunt in hunts if hunt.over and hunt.best]
+    best = [hunt.best for hunt in hunts if hunt.over and hunt.best]
+    winners = [(trial.problem, trial.config, trial.time_us, trial.torch_us) for trial in best]
     if not winners or engine.source != "gpu":
         return None
     from tritonmm import tuned

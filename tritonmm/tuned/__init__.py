@@ -92,8 +92,12 @@ def user_path(gpu: Gpu) -> Path:
     return Path(folder) / _file(gpu)
 
 
-def publish(winners: Iterable[tuple[Problem, Config, float]], gpu: Gpu, path: str | os.PathLike | None = None) -> Path:
-    """Adds the fastest config of each problem, and its microseconds, to the user's table or the file at `path`.
+Winner = tuple[Problem, Config, float] | tuple[Problem, Config, float, float | None]
+"""A problem, its fastest config and that one's microseconds; and torch's in the same measurement, or None."""
+
+
+def publish(winners: Iterable[Winner], gpu: Gpu, path: str | os.PathLike | None = None) -> Path:
+    """Adds the fastest config of each problem, and its times, to the user's table or the file at `path`.
 
     A winner replaces what the table has of its problem and of the same Triton; all else stays, in any number of
     processes that publish at once. Returns the file. This process selects by it from here on; products that it has
@@ -103,7 +107,10 @@ def publish(winners: Iterable[tuple[Problem, Config, float]], gpu: Gpu, path: st
     another GPU's or a newer tritonmm's; OSError where it cannot be written. A damaged file is renamed, with a warning.
     """
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    rows = [Row(problem, config, float(us), __version__, _TRITON, today) for problem, config, us in winners]
+    rows = [
+        Row(problem, config, float(us), __version__, _TRITON, today, *torch_us)
+        for problem, config, us, *torch_us in winners
+    ]
     for row in rows:
         row.to_json()  # raises for an order without a spelling
         if not (fit := row.config.fits(row.problem, gpu)):

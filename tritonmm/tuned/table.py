@@ -2,15 +2,15 @@
 
     {"schema": 1, "gpu": {"name": "h200", "arch": "sm_90", "sms": 132}, "rows": [
     {"problem": {"m": 4096, ...}, "config": {"kernel": "hopper", ...}, "us": 193.1,
-     "tritonmm": "0.1.0", "triton": "3.6", "date": "2026-11-21"},
+     "tritonmm": "0.1.0", "triton": "3.6", "date": "2026-11-21", "torch_us": 196.4},
     ...]}
 
-A row is a product, the config that was fastest for it, the microseconds it took, and when and with what that was seen.
+A row is a product, the config that was fastest for it, the microseconds it took, and when and with what that was seen;
+and torch's microseconds in the same measurement, where it was measured there.
 """
 
 import datetime
 import json
-import math
 import os
 import re
 import stat
@@ -182,6 +182,7 @@ def _object(name: str, found: object, cls: type) -> dict[str, Any]:
 def _integer(name: str, value: object, most: int) -> None:
     if type(value) is not int or not 0 < value <= most:
         raise ValueError(f"{name} must be an integer from 1 to {most}")
+
 
 
 def _text(name: str, value: object) -> None:
