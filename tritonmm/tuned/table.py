@@ -66,7 +66,7 @@ class Row:
             if not 1 <= getattr(self.problem, name) <= MAX_SIZE:
                 raise ValueError(f"problem: {name} must be from 1 to {MAX_SIZE}")
         for name, us in (("us", self.us), ("torch_us", 1.0 if self.torch_us is None else self.torch_us)):
-            if type(us) not in (int, float) or not 0 < us < 1e12 or not math.isfinite(us):
+            if type(us) not in (int, float) or not 0 < us < 1e12:
                 raise ValueError(f"{name} must be a finite number above 0")
         if not re.fullmatch(r"[\w.+-]{1,64}", self.tritonmm, re.ASCII):
             raise ValueError("tritonmm must be a version")
@@ -182,7 +182,6 @@ def _object(name: str, found: object, cls: type) -> dict[str, Any]:
 def _integer(name: str, value: object, most: int) -> None:
     if type(value) is not int or not 0 < value <= most:
         raise ValueError(f"{name} must be an integer from 1 to {most}")
-
 
 
 def _text(name: str, value: object) -> None:
