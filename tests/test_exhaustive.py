@@ -28,7 +28,7 @@ def run(*arguments):
 def test_what_is_no_suite_is_refused(tmp_path):
     result = run("--suite", suite(tmp_path / "x.json", PRODUCT | {"m": 0}), "--csv", str(tmp_path / "x.csv"))
     assert result.exit_code == 1
-    assert "m is 0; it must be a whole number above 0" in result.output
+    assert "m is 0; it must be a whole number from 1" in result.output
     assert not (tmp_path / "x.csv").exists()
 
 
