@@ -55,6 +55,42 @@ def test_the_second_call_takes_the_short_way(name, shapes, device, monkeypatch):
                 assert torch.equal(out, expected)
 
 
+class Recorded:
+    """Stands for the launch that a plan has kept: it computes as that would, and writes down what it is given."""
+
+    def __init__(self):
+        self.calls = []
+
+    def hooked(self):
+        return False
+
+    def again(self, plan, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias):
+        assert (a_at, b_at, out_at) == (a.data_ptr(), b.data_ptr(), out.data_ptr())
+        self.calls.append((a, b, out, alpha, beta, c, bias))
+
+
+def test_a_kept_launch_is_given_the_tensors_as_they_are(device, monkeypatch):
+    launch, bias = Recorded(), torch.randn(4, device=device)[:3]
+    monkeypatch.setattr("tritonmm.launch.Plan.repeated", lambda *given: launch)
+    x, w, c = torch.randn(2, 5, 8, device=device), torch.randn(3, 8, device=device), torch.randn(5, 3, device=device)
+    tritonmm.linear(x, w, bias)
+    out = tritonmm.linear(x, w, bias)
+    assert [given is known for given, known in zip(launch.calls.pop(), (x, w, out, 1, 1, None, bias), strict=True)] == [
+        True
+    ] * 7
+    assert out.shape == (2, 5, 3)
+    assert out.is_contiguous()
+    tritonmm.addmm(c, x[0], w.t(), alpha=2, beta=0.5)
+    tritonmm.addmm(c, x[0], w.t(), alpha=2, beta=0.5, out=out[0])
+    (*_, alpha, beta, added, none) = launch.calls.pop()
+    assert (alpha, beta, none) == (2, 0.5, None)
+    assert added is c
+    # One that another kernel would read: its address is no multiple of 16.
+    off = torch.randn(4, device=device)[1:]
+    assert torch.equal(tritonmm.linear(x, w, off), tritonmm.linear(x.clone()[:, :, :], w, off))
+    assert not launch.calls
+
+
 def test_outputs_alone_are_kept_too(device, monkeypatch):
     """Who always brings an output never asks for a new one."""
     a, b, out = torch.randn(5, 7, device=device), torch.randn(7, 3, device=device), torch.empty(5, 3, device=device)
@@ -149,6 +185,9 @@ def test_what_is_unread_stays_unread(device):
 
 class Checked:
     """A plan that raises for operands of another Problem than the one it was made for, and multiplies with torch."""
+
+    def repeated(self, *tensors):
+        return None
 
     def __init__(self, problem: Problem, *_):
         self.problem = problem

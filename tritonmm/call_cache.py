@@ -3,7 +3,7 @@
 A call is kept by its function and by everything of its arguments on which the plan depends, or how it is handed to it.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.graph import increment_version
@@ -26,6 +26,8 @@ class Kept(NamedTuple):
 
     a, b, added, out: the geometry in which the plan takes each of these tensors, None for its own. role: what the added
         one is to the plan, "bias" or "c"; "" where there is none, or it is not read.
+    launch: what the call came down to, where that serves all calls like it: no views are made then; None elsewhere.
+        added_at: the alignment, modulo 16 bytes, of what is added, for which it does.
     shape, strides: of a new result. spans: bytes from the first element to behind the last, of a, b, what is added,
         0 where that is not read, and the result.
     """
@@ -36,6 +38,8 @@ class Kept(NamedTuple):
     added: Geometry | None
     role: str
     out: Geometry | None
+    launch: Any  # a `launch.direct.Launch`, whose module imports Triton, or None
+    added_at: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     spans: tuple[int, int, int, int]
@@ -65,6 +69,14 @@ def again(
         out = empty(kept.shape, kept.strides, a)
     else:
         increment_version(out)
+    launch = kept.launch
+    if launch is not None and (not kept.role or added.data_ptr() & 15 == kept.added_at) and not launch.hooked():
+        a_at, b_at, out_at = a.data_ptr(), b.data_ptr(), out.data_ptr()
+        if kept.role == "bias":
+            launch.again(kept.call.plan, a, b, out, a_at, b_at, out_at, alpha, beta, None, added)
+        else:
+            launch.again(kept.call.plan, a, b, out, a_at, b_at, out_at, alpha, beta, added if kept.role else None, None)
+        return out
     target = out if kept.out is None else _alias(out, *kept.out, 0)
     a = a if kept.a is None else _alias(a, *kept.a, 0)
     b = b if kept.b is None else _alias(b, *kept.b, 0)
@@ -118,7 +130,12 @@ def keep(
     of_added = geometries[2] if read is not None else None
     shape = tuple(result.shape)
     out = None if shape == call.shape else (call.shape, call.strides)
-    kept = Kept(call, *geometries[:2], of_added, role, out, shape, _contiguous(shape), spans)
+    launch = None
+    if result.stride() == _contiguous(shape) and not result.data_ptr() & 15:
+        target = result if out is None else _alias(result, *out, 0)
+        launch = call.plan.repeated(left, right, target, *(read if role == each else None for each in ("c", "bias")))
+    added_at = 0 if read is None else added.data_ptr() & 15
+    kept = Kept(call, *geometries[:2], of_added, role, out, launch, added_at, shape, _contiguous(shape), spans)
     remember(_KEPT, about, kept)
 
 
@@ -145,7 +162,8 @@ def _about(name: str, a: Tensor, b: Tensor, added: Tensor | None, alpha: float, 
     """All that a call is kept by. No plan depends on the address of what is added."""
     if added is None:
         return name, key(a, b)
-    looks = added.shape, added.stride(), added.dtype, added.device
+    index = added.get_device()  # numbers compare faster than devices
+    looks = added.shape, added.stride(), added.dtype, added.device if index < 0 else index
     return name, key(a, b), looks, alpha == 1, beta == 0, beta == 1
 
 

@@ -82,19 +82,29 @@ class Plan:
         if scales is not None:
             scales = _near(scales[0]), _near(scales[1])
         a_at, b_at, out_at = a.data_ptr(), b.data_ptr(), out.data_ptr()
-        # All that Triton looks at when it chooses or compiles a kernel, apart from what the plan fixes.
-        key = (
-            a.stride(), b.stride(), out.stride(),
-            (a_at | b_at | out_at) & 15 and (a_at & 15, b_at & 15, out_at & 15),
-            None if c is None and bias is None else (_looks(c), _looks(bias)),
-            scales and (_looks(scales[0]), _looks(scales[1])),
-        )  # fmt: skip
+        key = _key(a, b, out, a_at, b_at, out_at, c, bias, scales)
         launch = self.launches.get(key)
         if launch is None or direct.hooked():
             self._launch_by_jit(key, a, b, out, alpha, beta, c, bias, scales)
         else:
             launch.again(self, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias, scales)
         return out
+
+    def repeated(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out: torch.Tensor,
+        c: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+    ) -> direct.Launch | None:
+        """The launch that a call of these tensors, which has been made, was kept as; None where each call needs more.
+
+        It serves all tensors of the same strides, dtypes and alignments.
+        """
+        if self.table is not None or self.problem.scales:
+            return None
+        return self.launches.get(_key(a, b, out, a.data_ptr(), b.data_ptr(), out.data_ptr(), c, bias, None))
 
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None) -> tuple[tuple, dict]:
         """What the kernel is called with: its arguments, and its constants and options."""
@@ -162,6 +172,16 @@ class Plan:
                 found = "missing" if x is None else f"{x.dtype} {list(x.shape)}"
                 wanted = "none" if shape is None else f"torch.float32 {list(shape)}"
                 raise ValueError(f"{name} is {found}; a plan of {p} takes {wanted}")
+
+
+def _key(a, b, out, a_at: int, b_at: int, out_at: int, c, bias, scales) -> tuple:
+    """All that Triton looks at when it chooses or compiles a kernel, apart from what the plan fixes."""
+    return (
+        a.stride(), b.stride(), out.stride(),
+        (a_at | b_at | out_at) & 15 and (a_at & 15, b_at & 15, out_at & 15),
+        None if c is None and bias is None else (_looks(c), _looks(bias)),
+        scales and (_looks(scales[0]), _looks(scales[1])),
+    )  # fmt: skip
 
 
 def _looks(x: torch.Tensor | None) -> tuple | None:

@@ -123,6 +123,8 @@ class Launch:
         # torch.cuda.current_device, without looking whether CUDA is initialised.
         self.current_device = getattr(torch._C, "_cuda_getDevice", driver.active.get_current_device)
 
+    hooked = staticmethod(hooked)
+
     def again(self, plan, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias, scales=None) -> None:
         """Launches for tensors at the addresses a_at, b_at and out_at."""
         if self.current_device() != self.index:

@@ -58,6 +58,10 @@ class RelayoutPlan:
             a, b = (copies[name].operand if name in copies else x for name, x in (("a", a), ("b", b)))
         return self.inner(a, b, out, **epilogue)
 
+    def repeated(self, *tensors) -> None:
+        """As `Plan.repeated`: each call makes copies."""
+        return None
+
     def arguments(self, a, b, out, **epilogue) -> tuple[tuple, dict]:
         """What the kernel of the first copy is called with: its arguments, and its constants and options."""
         return launch(_launched_together(list(self._copies(a, b).values()))[0], self.wave)[1:]
