@@ -2,6 +2,7 @@
 
 python -m tritonmm.autotune.random_suite > autotune/suites/random60.json
 python -m tritonmm.autotune.random_suite --mixed --count 420 > autotune/suites/mixed420.json
+python -m tritonmm.autotune.random_suite --mixed --count 210 --seed 7 > autotune/suites/mixed210.json
 """
 
 import json

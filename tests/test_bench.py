@@ -379,7 +379,7 @@ def test_a_card_in_use_is_said(measured, suite, tmp_path):
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["--suite", "nowhere"], "shipped are dtypes, grouped, mixed420, public"),
+        (["--suite", "nowhere"], "shipped are dtypes, grouped, mixed210, mixed420, public"),
         (["--family", "cube"], "'cube' is not in the suite"),
         (["--shape", "64x64"], "as in 4096x4096x4096"),
         (["--shape", "64x0x64"], "'0' is not a whole number above 0"),

@@ -174,9 +174,12 @@ def test_the_random_suite_is_what_its_command_prints():
     assert result.output == (suite._SHIPPED / "random60.json").read_text()
 
 
-def test_the_mixed_suite_is_what_its_command_prints():
-    result = CliRunner().invoke(random_suite.main, ["--mixed", "--count", "420"])
-    assert result.output == (suite._SHIPPED / "mixed420.json").read_text()
+@pytest.mark.parametrize(
+    ("name", "options"), [("mixed420", ["--count", "420"]), ("mixed210", ["--count", "210", "--seed", "7"])]
+)
+def test_the_mixed_suites_are_what_their_command_prints(name, options):
+    result = CliRunner().invoke(random_suite.main, ["--mixed", *options])
+    assert result.output == (suite._SHIPPED / f"{name}.json").read_text()
 
 
 def test_the_random_suite_is_what_it_says():
