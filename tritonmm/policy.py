@@ -10,7 +10,7 @@ from tritonmm.torch_time import torch_us
 from tritonmm.tuned import errors
 from tritonmm.tuned.errors import Errors, Expected
 
-CAUTION = 0.5
+CAUTION = 0.8
 """How many standard deviations faster than torch's kernel ours must be expected to be: with it, 2% of the products of
 the fit lose more than 5% where nothing is known of them. Without caution 6% do, and they are 0.6% faster in the mean.
 `python -m tritonmm.autotune.fit_torch` judges it by the other products."""
