@@ -2,6 +2,7 @@
 
 import functools
 
+from tritonmm import hopper
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.orders import Order
@@ -15,6 +16,9 @@ less, with K of 4096; with fewer, up to 4% longer for most numbers of tiles and 
 SPREAD = 0.93
 """The share of the SMs up to which tiles that all share an operand are dealt over all TPCs and GPCs. With more there is
 hardly an SM that could be left idle."""
+
+SYSTEM_BYTES = 1024
+"""Of an SM's shared memory, what the system takes for each program."""
 
 SHALLOWEST = 2048
 """Bytes of a line of K from which on tiles are dealt. The next grid starts 1 us later than it could: with 1536 bytes
@@ -35,6 +39,8 @@ def seats(config: Config, problem: Problem, gpu: Gpu) -> str:
         return ""
     if config.block_m > 64 and config.block_k * problem.element_bytes > 128:
         return ""  # the loader has no registers for a seat beside rows in boxes of two panels
+    if 2 * (hopper.shared_bytes(config, problem) + SYSTEM_BYTES) <= gpu.shared_bytes + SYSTEM_BYTES:
+        return ""  # two programs fit an SM: some SMs would get two and others none, and wait for their tiles' claims
     tiles = config.tiles(problem)
     share = config.order.launched(*tiles) / gpu.sms
     if not FEWEST < share <= 1 or problem.k * problem.element_bytes < SHALLOWEST:
