@@ -133,8 +133,8 @@ def enable(policy: str = "faster") -> None:
 def disable() -> None:
     """Gives torch's products back to its own kernels. `use` blocks that are still open stay as they are.
 
-    Until the process ends torch's products cost 1.3 us (mm, bmm) to 2 us (addmm, `out=`) more host time than before the
-    first `enable`, and hold Python's lock for that time: docs/drop-in.md says how that was measured, and why it is so.
+    Until the process ends each of torch's products costs up to 5 us more host time than before the first `enable`, and
+    holds Python's lock for that time: docs/drop-in.md says how that was measured, and why it is so.
     """
     _CUDA.disable()
 
