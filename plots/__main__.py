@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pandas as pd
 
-from tritonmm.autotune import results_file
+from tritonmm.autotune.measuring import results_file
 from tritonmm.layouts import Swizzle, mma_atoms
 from tritonmm.layouts.show import SwizzledTile
 from tritonmm.orders import ColumnMajor, Hilbert, Morton, RowMajor, Serpentine, SplitMerge, SwizzleMerge

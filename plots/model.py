@@ -5,11 +5,12 @@ A results file keeps what the model said when it was written; a figure shows wha
 
 import pandas as pd
 
-from tritonmm import cost, orders
 from tritonmm import gpu as gpus
-from tritonmm.autotune import space
+from tritonmm import orders
+from tritonmm.autotune.measuring import space
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
+from tritonmm.model import cost
 from tritonmm.problem import Problem
 
 COLUMNS = ("predicted_us", "predicted_dram_read_bytes", "predicted_l2_read_bytes", "predicted_hit_rate")

@@ -1,4 +1,4 @@
-"""What stages, the depth of a step and the epilogue are worth, from `python -m tritonmm.autotune.pipeline --csv`."""
+"""What stages, the depth of a step and the epilogue are worth, from `python -m tritonmm.autotune.studies.pipeline --csv`."""
 
 from pathlib import Path
 

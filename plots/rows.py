@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from tritonmm.autotune import results_file
+from tritonmm.autotune.measuring import results_file
 from tritonmm.orders import RowMajor, SwizzleMerge, parse
 from tritonmm.plots.model import unverified
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from tritonmm.autotune import results_file
+from tritonmm.autotune.measuring import results_file
 from tritonmm.plots import style
 
 OURS, SLOWER = "#0077bb", style.RED

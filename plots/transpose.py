@@ -12,7 +12,7 @@ _COLOURS = {"plain": style.RED, "padded": "#0077bb", "swizzled": "#009988", "tor
 
 
 def draw(frame: pd.DataFrame, about: dict[str, str], path: str | Path) -> list[Path]:
-    """Draw what `python -m tritonmm.autotune.transpose --csv` wrote; returns the paths of PNG and SVG.
+    """Draw what `python -m tritonmm.autotune.studies.bank_conflicts --csv` wrote; returns the paths of PNG and SVG.
 
     frame, about: the file as `rows.read_csv` returns it. Raises ValueError for rows that were not measured.
     """

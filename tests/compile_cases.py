@@ -12,13 +12,15 @@ from functools import partial
 from pairs import all_pairs
 
 from tritonmm import gpu as gpus
-from tritonmm import orders, skinny, streams
+from tritonmm import orders
+from tritonmm.autotune.studies.bank_conflicts import launch as transposes
 from tritonmm.config import Config
-from tritonmm.hopper import HAS_CLUSTERS
-from tritonmm.launch import transpose as transposes
+from tritonmm.families.exact.rules import HAS_FP64
+from tritonmm.families.hopper.rules import HAS_CLUSTERS
+from tritonmm.families.mixed_input import model as streams
+from tritonmm.families.skinny import model as skinny
 from tritonmm.problem import DTYPES, KINDS, Epilogue, Problem
 from tritonmm.select import choose
-from tritonmm.sliced import HAS_FP64
 
 
 def cases():

@@ -37,7 +37,7 @@ def device() -> torch.device:
 @pytest.fixture(scope="session")
 def override(device):
     """The override of the kernels of this session's device: a process has one, since they stay registered."""
-    from tritonmm import override
+    from tritonmm.torch_ops import override
 
     return override._CUDA if HAS_GPU else override.Override("CPU")
 

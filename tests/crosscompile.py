@@ -25,17 +25,17 @@ from compile_cases import FAMILIES
 from triton.runtime import driver
 
 from tritonmm import gpu as gpus
-from tritonmm import sliced
-from tritonmm.autotune.precompile import Elsewhere
+from tritonmm.autotune.measuring.precompile import Elsewhere
+from tritonmm.autotune.studies.bank_conflicts import launch as transposes
 from tritonmm.config import Config, shared_bytes
-from tritonmm.hopper import consumer_grid
-from tritonmm.kernels import turns
-from tritonmm.launch import transpose as transposes
-from tritonmm.launch.relayout import RESIDENT
+from tritonmm.families.exact import rules as sliced
+from tritonmm.families.hopper import ordered_mma as turns
+from tritonmm.families.hopper.rules import consumer_grid
+from tritonmm.families.hopper.sm_affinity import seats
+from tritonmm.families.mixed_input.rules import meeting, programs
+from tritonmm.launch.repack import RESIDENT
 from tritonmm.plan import bind
 from tritonmm.problem import DTYPES, Problem
-from tritonmm.seats import seats
-from tritonmm.weights import meeting, programs
 
 LOGS: dict[str, str] = {}
 """What ptxas said of each kernel; a kernel that is compiled twice comes from Triton's cache, with no log."""

@@ -53,8 +53,8 @@ def train(module, x, target, steps=3) -> torch.Tensor:
 def rank(index: int, port: int) -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
-    from tritonmm import leaves
-    from tritonmm.override import Override
+    from tritonmm.torch_ops import aten as leaves
+    from tritonmm.torch_ops.override import Override
 
     kind = "cuda" if torch.cuda.device_count() >= RANKS else "cpu"
     device = torch.device(kind, index) if kind == "cuda" else torch.device(kind)

@@ -58,7 +58,7 @@ class Faulty:
 
     def __init__(self):
         from tritonmm import gpu
-        from tritonmm.autotune.environment import Environment
+        from tritonmm.autotune.measuring.environment import Environment
 
         self.gpu = gpu.spec("h200")
         self.environment = Environment("Test GPU", "1", "2", "3", "4", "5", "6", "2026-11-20")
@@ -77,7 +77,7 @@ class Faulty:
         return 7.0 if config.num_stages == WRONG else 0.5
 
     def times(self, problem, config):
-        from tritonmm.autotune.measure import Times
+        from tritonmm.autotune.measuring.measure import Times
 
         if config.num_warps == 16:
             time.sleep(0.05)
@@ -100,7 +100,7 @@ class FaultyGpu:
     def __new__(cls):
         import torch
 
-        from tritonmm.autotune.sources import GpuSource
+        from tritonmm.autotune.measuring.sources import GpuSource
 
         class Source(GpuSource):
             def error_ratio(self, problem, config):
@@ -144,8 +144,9 @@ def config(number: int, stages: int = 2, slow: bool = False):
 def main() -> None:
     """The `tritonmm` command, tuning `Faulty` on one worker with $FAULTS_CONFIGS slow configs a problem."""
     from tritonmm import cli, tuned
-    from tritonmm.autotune import cluster, space
-    from tritonmm.autotune.worker import Setup
+    from tritonmm.autotune.measuring import space
+    from tritonmm.autotune.tuner import cluster
+    from tritonmm.autotune.tuner.worker import Setup
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background may ignore it
 

@@ -54,7 +54,7 @@ def digests(family: str, share: int, shares: int) -> list[tuple[str, str]]:
 def choices() -> dict[str, str]:
     """`select`'s config, as JSON, for every product of every suite, on GPUs of four architectures."""
     from tritonmm import gpu as gpus
-    from tritonmm.autotune import suite
+    from tritonmm.autotune.bench import suite
     from tritonmm.select import choose
 
     found = {}

@@ -15,10 +15,15 @@ from triton.runtime import driver
 from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm import plan as plans
-from tritonmm.autotune import space
-from tritonmm.autotune.precompile import Elsewhere, precompile
+from tritonmm.autotune.measuring import space
+from tritonmm.autotune.measuring.precompile import Elsewhere, precompile
 from tritonmm.config import Config
-from tritonmm.launch import early_start, hopper, persistent, relayout, skinny, tile, workspace
+from tritonmm.families.hopper import launch as hopper
+from tritonmm.families.persistent import launch as persistent
+from tritonmm.families.skinny import launch as skinny
+from tritonmm.families.tile import launch as tile
+from tritonmm.launch import early_start, workspace
+from tritonmm.launch import repack as relayout
 
 H200 = gpus.spec("h200")
 CASES = [

@@ -5,10 +5,10 @@ import itertools
 import torch
 
 from tritonmm import gpu as gpus
-from tritonmm.autotune.verify import GUARD, Check
-from tritonmm.ops import matmul
+from tritonmm.autotune.measuring.verify import GUARD, Check
 from tritonmm.plan import plan_for
 from tritonmm.problem import Epilogue, Problem
+from tritonmm.torch_ops.dense import matmul
 
 EVERYTHING = Epilogue(scaled=True, bias=True, c=True)
 

@@ -111,7 +111,9 @@ def recording() -> Iterator[Recorder]:
 
 def _disown() -> None:
     """Triton 3.9 unloads the code of a kernel that is gone, unless another process loaded it; none was loaded here."""
-    from tritonmm.kernels import hopper, persistent, tile
+    from tritonmm.families.hopper import kernel as hopper
+    from tritonmm.families.persistent import kernel as persistent
+    from tritonmm.families.tile import kernel as tile
 
     for jit in (tile.tile_kernel, persistent.persistent_kernel, hopper.gemm):
         if DEVICE.index in jit.device_caches:

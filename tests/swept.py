@@ -1,7 +1,8 @@
 """Made-up results of a sweep: traffic as the model has it, times made up from that."""
 
-from tritonmm import gpu, l2, orders
+from tritonmm import gpu, orders
 from tritonmm.config import Config
+from tritonmm.model import l2
 from tritonmm.problem import Problem
 
 H200 = gpu.spec("h200")

@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tritonmm import gpu, orders
-from tritonmm.autotune import bench as benching
-from tritonmm.autotune import precompile, sources
-from tritonmm.autotune.bench import COLUMNS, Row, bench, geomean, means
-from tritonmm.autotune.environment import Environment
-from tritonmm.autotune.measure import Paired
-from tritonmm.autotune.results_file import ResultsFile
-from tritonmm.autotune.suite import Entry
-from tritonmm.autotune.sweep import DeviceLostError
+from tritonmm.autotune.bench import compare as benching
+from tritonmm.autotune.bench.compare import COLUMNS, Row, bench, geomean, means
+from tritonmm.autotune.bench.suite import Entry
+from tritonmm.autotune.measuring import precompile, sources
+from tritonmm.autotune.measuring.environment import Environment
+from tritonmm.autotune.measuring.measure import Paired
+from tritonmm.autotune.measuring.results_file import ResultsFile
+from tritonmm.autotune.tuner.sweep import DeviceLostError
 from tritonmm.cli import main
 from tritonmm.config import Config
 from tritonmm.select import choose

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from test_call_keys import strided
 
 import tritonmm
-from tritonmm import call_cache, products, rules
 from tritonmm.problem import Epilogue, Problem
+from tritonmm.torch_ops import call_cache
+from tritonmm.torch_ops import checks as rules
+from tritonmm.torch_ops import product as products
 
 FORMS = {
     "mm": [((5, 7), (7, 3))],
@@ -45,7 +47,7 @@ def test_the_second_call_takes_the_short_way(name, shapes, device, monkeypatch):
     for options in numbers:
         expected = function(*args, **options)
         with monkeypatch.context() as patch:
-            patch.setattr("tritonmm.ops.check_operands", None)  # the long way cannot be taken
+            patch.setattr("tritonmm.torch_ops.dense.check_operands", None)  # the long way cannot be taken
             found = function(*args, **options)
             assert torch.equal(found, expected)
             assert found.stride() == expected.stride()
@@ -95,7 +97,7 @@ def test_outputs_alone_are_kept_too(device, monkeypatch):
     """Who always brings an output never asks for a new one."""
     a, b, out = torch.randn(5, 7, device=device), torch.randn(7, 3, device=device), torch.empty(5, 3, device=device)
     expected = tritonmm.mm(a, b, out=out).clone()
-    monkeypatch.setattr("tritonmm.ops.check_operands", None)
+    monkeypatch.setattr("tritonmm.torch_ops.dense.check_operands", None)
     assert torch.equal(tritonmm.mm(a, b, out=out.zero_()), expected)
 
 

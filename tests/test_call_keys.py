@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tritonmm
-from tritonmm import products
 from tritonmm.problem import PRECISIONS, SCALES
-from tritonmm.products import BARE, How
+from tritonmm.torch_ops import product as products
+from tritonmm.torch_ops.product import BARE, How
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 MEMORY = {dtype: torch.empty(10_000, dtype=dtype) for dtype in DTYPES}

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from tritonmm.autotune.card import Card
+from tritonmm.autotune.measuring.nvml import Card
 
 HANDLE = 0x5EED
 

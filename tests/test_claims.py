@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from tritonmm.autotune import claims
-from tritonmm.autotune.claims import LEASE, Claims
-from tritonmm.autotune.store import Store, StoreError
+from tritonmm.autotune.tuner import leases as claims
+from tritonmm.autotune.tuner.leases import LEASE, Claims
+from tritonmm.autotune.tuner.store import Store, StoreError
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def test_a_claim_runs_out_unless_it_is_refreshed(store, clock):
 def test_the_dead_of_this_host_claim_nothing(store):
     code = (
         "import os, sys\n"
-        "from tritonmm.autotune.claims import Claims\n"
-        "from tritonmm.autotune.store import Store\n"
+        "from tritonmm.autotune.tuner.leases import Claims\n"
+        "from tritonmm.autotune.tuner.store import Store\n"
         "Claims(Store(sys.argv[1])).take(['a'])\n"
         "os._exit(9)"
     )

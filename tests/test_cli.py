@@ -13,8 +13,8 @@ from swept import trial
 
 import tritonmm
 from tritonmm import orders
-from tritonmm.autotune import sources
-from tritonmm.autotune.trial import COLUMNS
+from tritonmm.autotune.measuring import sources
+from tritonmm.autotune.measuring.trial import COLUMNS
 from tritonmm.cli import main
 from tritonmm.plan import INTERPRETED
 
@@ -280,7 +280,7 @@ def test_every_command_has_examples_that_parse(name):
 
 @interpreted
 def test_demo_as_json(tmp_path, monkeypatch):
-    monkeypatch.setattr("tritonmm.tour.FACTORS", (1, 8))
+    monkeypatch.setattr("tritonmm.cli.tour.FACTORS", (1, 8))
     result = call("demo", "--out", tmp_path, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)

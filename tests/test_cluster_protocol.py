@@ -1,4 +1,4 @@
-"""The barriers of a cluster, as `tritonmm/kernels/cluster.py` argues them, replayed in random interleavings.
+"""The barriers of a cluster, as `tritonmm/device/cluster.py` argues them, replayed in random interleavings.
 
 The model keeps what the argument is about: mbarriers with their pending arrivals and bytes, loaders, consumer
 warps, and messages (bytes and arrivals at either CTA) that land in any order. It checks every claim as it

@@ -9,12 +9,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tritonmm import gpu as gpus
-from tritonmm import hopper, l2, orders, sliced
-from tritonmm.autotune.trial import problem_json
+from tritonmm import orders
+from tritonmm.autotune.measuring.trial import problem_json
 from tritonmm.config import Config, shared_bytes
+from tritonmm.families.exact import rules as sliced
+from tritonmm.families.exact.rules import warp_grid
+from tritonmm.families.hopper import rules as hopper
+from tritonmm.model import l2
 from tritonmm.problem import KINDS, Epilogue, Problem
 from tritonmm.select import choose, timed
-from tritonmm.sliced import warp_grid
 
 H200 = gpus.spec("h200")
 power = st.sampled_from([16, 32, 64, 128, 256])

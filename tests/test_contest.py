@@ -5,7 +5,8 @@ import torch
 from click.testing import CliRunner
 
 from tritonmm import gpu as gpus
-from tritonmm.autotune import contest, results_file, sources, space
+from tritonmm.autotune.measuring import results_file, sources, space
+from tritonmm.autotune.studies import contest
 from tritonmm.config import Config
 from tritonmm.orders import SwizzleMerge
 from tritonmm.select import choose

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tritonmm import cost, l2
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
+from tritonmm.model import cost, l2
 from tritonmm.orders import Hilbert, RowMajor, SplitMerge, SwizzleMerge, Table
 from tritonmm.problem import Problem
 

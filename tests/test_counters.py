@@ -9,13 +9,14 @@ import torch
 from click.testing import CliRunner
 
 from tritonmm import gpu, orders
-from tritonmm.autotune import counters, once, sources, space
-from tritonmm.autotune.counters import CountersError, count, join
-from tritonmm.autotune.environment import Environment
-from tritonmm.autotune.measure import Times
-from tritonmm.autotune.store import Store
-from tritonmm.autotune.sweep import sweep
-from tritonmm.autotune.trial import COLUMNS, Counted, problem_json
+from tritonmm.autotune.measuring import counters, sources, space
+from tritonmm.autotune.measuring import ncu_child as once
+from tritonmm.autotune.measuring.counters import CountersError, count, join
+from tritonmm.autotune.measuring.environment import Environment
+from tritonmm.autotune.measuring.measure import Times
+from tritonmm.autotune.measuring.trial import COLUMNS, Counted, problem_json
+from tritonmm.autotune.tuner.store import Store
+from tritonmm.autotune.tuner.sweep import sweep
 from tritonmm.cli import main
 from tritonmm.config import Config
 from tritonmm.plan import INTERPRETED

@@ -5,7 +5,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tritonmm.kernels.dequantize import power_and_rest
+from tritonmm.device.dequantize import power_and_rest
 
 
 @triton.jit

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tritonmm.autotune.disposable import CrashedError, Disposable, HungError
+from tritonmm.autotune.tuner.child_process import CrashedError, Disposable, HungError
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +88,7 @@ def test_one_that_cannot_start_says_why():
 def test_no_child_outlives_its_parent(tmp_path):
     code = (
         "import threading\n"
-        "from tritonmm.autotune.disposable import Disposable\n"
+        "from tritonmm.autotune.tuner.child_process import Disposable\n"
         "child = Disposable('faults:Echo', {})\n"
         "print(child.ask({}, 60)['pid'], flush=True)\n"
         "child.ask({'do': 'spin', 'seconds': 1000}, 1000)\n"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from tritonmm.autotune import checkup, selftest
+from tritonmm.autotune.doctor import checkup, selftest
 from tritonmm.cli import main
 from tritonmm.config import KERNELS
 from tritonmm.plan import INTERPRETED
@@ -71,7 +71,7 @@ def test_numpy_that_an_old_interpreter_cannot_use(monkeypatch, tmp_path):
 
 
 def test_a_driver_without_a_gpu_is_wrong(monkeypatch, tmp_path):
-    from tritonmm.autotune import environment
+    from tritonmm.autotune.measuring import environment
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(environment, "_answer", lambda *command: "580.65.06")

@@ -24,10 +24,11 @@ from test_store import HERE, found, trial
 import tritonmm
 from tritonmm import gpu as gpus
 from tritonmm import orders, tuned
-from tritonmm.autotune import checkup, selftest, sources
-from tritonmm.autotune.claims import Claims
-from tritonmm.autotune.measure import Times
-from tritonmm.autotune.store import Store, StoreError
+from tritonmm.autotune.doctor import checkup, selftest
+from tritonmm.autotune.measuring import sources
+from tritonmm.autotune.measuring.measure import Times
+from tritonmm.autotune.tuner.leases import Claims
+from tritonmm.autotune.tuner.store import Store, StoreError
 from tritonmm.cli import main, needs
 from tritonmm.config import KERNELS, Config
 from tritonmm.plan import INTERPRETED
@@ -108,7 +109,7 @@ def harmless(tmp_path_factory):
         patch.setattr(sources.Environment, "here", lambda gpu: HERE)
         patch.setattr(checkup.Environment, "here", lambda gpu: HERE)
         patch.setattr(selftest, "outcomes", lambda interpret: ())
-        patch.setattr("tritonmm.tour.run", lambda *_: 0)
+        patch.setattr("tritonmm.cli.tour.run", lambda *_: 0)
         for figure in ("visit", "layouts"):
             patch.setattr(needs.plots(figure), "draw", lambda *args: ())
         yield folder

@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from tritonmm import gpu as gpus
-from tritonmm import orders, streams, weights
+from tritonmm import orders
 from tritonmm.config import Config
-from tritonmm.hopper import HAS_CLUSTERS
+from tritonmm.families.hopper.rules import HAS_CLUSTERS
+from tritonmm.families.mixed_input import model as streams
+from tritonmm.families.mixed_input import rules as weights
 from tritonmm.plan import bind
 from tritonmm.problem import Epilogue, Problem
 

@@ -21,13 +21,14 @@ import dask
 import distributed
 
 from tritonmm import gpu
-from tritonmm.autotune import cluster, space
-from tritonmm.autotune import store as stores
-from tritonmm.autotune.claims import Claims
-from tritonmm.autotune.engine import Engine, EngineError, Limits
-from tritonmm.autotune.search import Hunt, Rung
-from tritonmm.autotune.store import Store, StoreError
-from tritonmm.autotune.worker import Setup
+from tritonmm.autotune.measuring import space
+from tritonmm.autotune.tuner import cluster
+from tritonmm.autotune.tuner import store as stores
+from tritonmm.autotune.tuner.engine import Engine, EngineError, Limits
+from tritonmm.autotune.tuner.leases import Claims
+from tritonmm.autotune.tuner.search import Hunt, Rung
+from tritonmm.autotune.tuner.store import Store, StoreError
+from tritonmm.autotune.tuner.worker import Setup
 from tritonmm.cli import main
 from tritonmm.config import Config
 

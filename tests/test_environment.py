@@ -8,8 +8,8 @@ import pytest
 import torch
 import triton
 
-from tritonmm.autotune import environment
-from tritonmm.autotune.environment import Environment
+from tritonmm.autotune.measuring import environment
+from tritonmm.autotune.measuring.environment import Environment
 
 HERE = Environment("H200", "580.1", "13.0", "2.15", "3.9", "0.1", "abc", "2026-11-20")
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="no git")
@@ -51,7 +51,9 @@ def checkout(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("edited", ["kernels/tile.py", "launch/direct.py", "weights.py", "../autotune/measure.py"])
+@pytest.mark.parametrize(
+    "edited", ["kernels/tile.py", "launch/direct.py", "weights.py", "../autotune/measuring/measure.py"]
+)
 def test_an_edited_kernel_is_other_code(tmp_path, edited):
     library = tmp_path / "tritonmm"
     package = environment.Path(environment.tritonmm.__file__).parent

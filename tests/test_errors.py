@@ -8,7 +8,8 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from tritonmm.autotune import errors, results_file
+from tritonmm.autotune.measuring import results_file
+from tritonmm.autotune.studies import errors
 from tritonmm.plan import INTERPRETED
 from tritonmm.problem import KINDS
 

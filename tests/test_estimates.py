@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tritonmm import estimates, skinny
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
+from tritonmm.families.skinny import model as skinny
+from tritonmm.model import estimates
 from tritonmm.orders import RowMajor
 from tritonmm.problem import Problem
 from tritonmm.select import estimated, timed

@@ -7,8 +7,9 @@ import torch
 from click.testing import CliRunner
 
 from tritonmm import gpu as gpus
-from tritonmm.autotune import exhaustive, precompile, regret, space
-from tritonmm.autotune.trial import Trial
+from tritonmm.autotune.measuring import precompile, space
+from tritonmm.autotune.measuring.trial import Trial
+from tritonmm.autotune.studies import exhaustive, regret
 from tritonmm.config import Config
 from tritonmm.orders import SwizzleMerge
 from tritonmm.select import timed

@@ -8,8 +8,10 @@ from bounds import assert_product
 from threads import at_once
 
 import tritonmm
-from tritonmm import call_cache, first_call, gpu, products, tuned
+from tritonmm import gpu, tuned
 from tritonmm.config import Config
+from tritonmm.torch_ops import call_cache, first_call
+from tritonmm.torch_ops import product as products
 from tritonmm.tuned import table
 
 

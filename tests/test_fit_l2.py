@@ -2,8 +2,8 @@
 
 import pytest
 
-from tritonmm import l2, l2_simulator
-from tritonmm.autotune import fit_l2
+from tritonmm.autotune.studies import fit_l2
+from tritonmm.model import l2, l2_simulator
 
 POINTS = fit_l2.points()
 COUNTED = fit_l2.counted(POINTS)

@@ -9,10 +9,12 @@ import torch
 from click.testing import CliRunner
 
 from tritonmm import gpu as gpus
-from tritonmm.autotune import heuristics, nvidia_heuristics, results_file, space, suite
-from tritonmm.autotune.heuristics import Arm
-from tritonmm.autotune.nvidia_heuristics import WAYS, first_choice, mapped, spelled
-from tritonmm.autotune.trial import COLUMNS, Trial
+from tritonmm.autotune.bench import suite
+from tritonmm.autotune.measuring import results_file, space
+from tritonmm.autotune.measuring.trial import COLUMNS, Trial
+from tritonmm.autotune.studies import heuristics, nvidia_heuristics
+from tritonmm.autotune.studies.heuristics import Arm
+from tritonmm.autotune.studies.nvidia_heuristics import WAYS, first_choice, mapped, spelled
 from tritonmm.config import Config
 from tritonmm.orders import SwizzleMerge
 from tritonmm.select import estimated

@@ -14,12 +14,12 @@ from promises import (
 
 from tritonmm import gpu as gpus
 from tritonmm import orders
-from tritonmm.autotune import space
+from tritonmm.autotune.measuring import space
 from tritonmm.config import Config
-from tritonmm.hopper import HAS_CLUSTERS, consumer_strips
-from tritonmm.ops import matmul
+from tritonmm.families.hopper.rules import HAS_CLUSTERS, consumer_strips
 from tritonmm.plan import plan_for
 from tritonmm.problem import DTYPES, Epilogue, Problem
+from tritonmm.torch_ops.dense import matmul
 
 pytestmark = [
     pytest.mark.gpu,

@@ -9,13 +9,13 @@ from promises import EVERYTHING, assert_right
 
 from tritonmm import gpu as gpus
 from tritonmm import orders
-from tritonmm.autotune import space
+from tritonmm.autotune.measuring import space
 from tritonmm.config import Config
-from tritonmm.ops import matmul
 from tritonmm.plan import plan_for
 from tritonmm.problem import DTYPES, KINDS, Problem
-from tritonmm.quantized import int_mm, scaled_mm, weight_only_linear
 from tritonmm.select import choose
+from tritonmm.torch_ops.dense import matmul
+from tritonmm.torch_ops.quantized import int_mm, scaled_mm, weight_only_linear
 
 pytestmark = [
     pytest.mark.gpu,
@@ -60,7 +60,7 @@ def test_every_layout_and_alignment(kind, layout, device):
 
 def test_tf32_is_rounded_while_it_is_loaded(device):
     """What tensor cores cut off instead makes sums of positive operands too small, by 7 in 10,000 in the mean."""
-    from tritonmm.launch.hopper import ROUNDS
+    from tritonmm.families.hopper.launch import ROUNDS
 
     if not ROUNDS:
         pytest.skip("this Triton has no tensor maps that round")

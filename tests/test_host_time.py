@@ -8,8 +8,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from tritonmm.autotune import host_time, results_file
-from tritonmm.autotune.host_time import Case, Host
+from tritonmm.autotune.measuring import results_file
+from tritonmm.autotune.studies import host_time
+from tritonmm.autotune.studies.host_time import Case, Host
 
 CPU = torch.device("cpu")
 
@@ -118,7 +119,7 @@ def test_on_a_gpu_in_a_process_of_its_own(tmp_path):
     command = [
         sys.executable,
         "-m",
-        "tritonmm.autotune.host_time",
+        "tritonmm.autotune.studies.host_time",
         "--calls",
         "50",
         "--repeats",

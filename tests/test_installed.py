@@ -30,7 +30,7 @@ def files(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("module", ["tritonmm", "tritonmm.autotune.fit_l2", "tritonmm.plots"])
+@pytest.mark.parametrize("module", ["tritonmm", "tritonmm.autotune.studies.fit_l2", "tritonmm.plots"])
 def test_help_is_all_that_it_does(module, site, tmp_path):
     before = files(site)
     done = run(site, tmp_path, "-m", module, "--help")
@@ -40,7 +40,7 @@ def test_help_is_all_that_it_does(module, site, tmp_path):
     assert files(site) == before
 
 
-@pytest.mark.parametrize("module", ["tritonmm.autotune.fit_l2", "tritonmm.plots"])
+@pytest.mark.parametrize("module", ["tritonmm.autotune.studies.fit_l2", "tritonmm.plots"])
 @pytest.mark.parametrize("given", [False, True], ids=["no folder", "an empty folder"])
 def test_what_a_checkout_has_is_asked_for_in_one_line(module, given, site, tmp_path):
     before = files(site)

@@ -10,7 +10,7 @@ from threads import at_once
 
 from tritonmm.config import Config
 from tritonmm.launch import interpreter
-from tritonmm.ops import matmul
+from tritonmm.torch_ops.dense import matmul
 
 pytestmark = pytest.mark.skipif(not interpreter.INTERPRETED, reason="kernels are compiled here")
 

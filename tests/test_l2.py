@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tritonmm import gpu as gpus
-from tritonmm import l2, l2_laws, l2_megarows, l2_simulator, l2_waves, orders
+from tritonmm import orders
 from tritonmm.config import Config
+from tritonmm.model import l2, l2_laws, l2_megarows, l2_simulator, l2_waves
 from tritonmm.orders import ColumnMajor, Hilbert, Morton, RowMajor, Serpentine, SplitMerge, SwizzleMerge, Table
 from tritonmm.problem import Problem
 

@@ -23,8 +23,8 @@ from triton.knobs import HookChain
 from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.config import Config
-from tritonmm.hopper import HAS_CLUSTERS
-from tritonmm.kernels import static
+from tritonmm.device import constexpr_args as static
+from tritonmm.families.hopper.rules import HAS_CLUSTERS
 from tritonmm.launch import capture, direct, workspace
 from tritonmm.launch.bounded import Bounded
 from tritonmm.plan import INTERPRETED, bind

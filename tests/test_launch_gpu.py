@@ -9,7 +9,7 @@ from threads import at_once
 
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
-from tritonmm.hopper import HAS_CLUSTERS
+from tritonmm.families.hopper.rules import HAS_CLUSTERS
 from tritonmm.launch import direct, workspace
 from tritonmm.launch.bounded import Bounded
 from tritonmm.plan import bind

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
-from tritonmm.autotune import transpose as measuring
+from tritonmm.autotune.studies.bank_conflicts import __main__ as measuring
 from tritonmm.cli import main
 from tritonmm.layouts import Swizzle, mma_atoms, owners
 from tritonmm.layouts.show import SwizzledTile, lines

@@ -13,7 +13,7 @@ from triton._C import libtriton
 from triton.experimental.gluon import language as gl
 
 import tritonmm
-from tritonmm.kernels import gluon_api
+from tritonmm.device import gluon_compat as gluon_api
 from tritonmm.layouts import (
     Layout,
     Swizzle,

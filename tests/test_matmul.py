@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tritonmm
-from tritonmm.products import fp32_precision
+from tritonmm.torch_ops.product import fp32_precision
 
 SHAPES = [
     ((7,), (7,)), ((5, 7), (7,)), ((7,), (7, 3)), ((5, 7), (7, 3)), ((1, 1), (1, 1)), ((33, 20), (20, 70)),

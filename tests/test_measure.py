@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tritonmm import gpu
-from tritonmm.autotune import measure, space
-from tritonmm.autotune.measure import GRAPH_SECONDS, REGIMES, Paired, standard_error
+from tritonmm.autotune.measuring import measure, space
+from tritonmm.autotune.measuring.measure import GRAPH_SECONDS, REGIMES, Paired, standard_error
 
 BURST, SUSTAINED = REGIMES["burst"], REGIMES["sustained"]
 

@@ -10,10 +10,10 @@ from hypothesis import example, given
 
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
-from tritonmm.ops import matmul
 from tritonmm.plan import bind
 from tritonmm.problem import Epilogue, Problem
-from tritonmm.quantized import int_mm, weight_only_linear
+from tritonmm.torch_ops.dense import matmul
+from tritonmm.torch_ops.quantized import int_mm, weight_only_linear
 
 TILE = Config(block_m=16, block_n=32, block_k=64, num_stages=2, num_warps=4)
 SKINNY = Config("skinny", 16, 64, 64, 2, 4)

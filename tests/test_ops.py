@@ -8,7 +8,8 @@ from pairs import all_pairs
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import tritonmm
-from tritonmm import products, rules
+from tritonmm.torch_ops import checks as rules
+from tritonmm.torch_ops import product as products
 
 NAN = float("nan")
 
@@ -127,7 +128,7 @@ def test_out_of_a_call_that_is_remembered(device, monkeypatch):
     a, b = randn(6, 6, device=device), randn(6, 6, device=device)
     expected = tritonmm.mm(a, b)
     with monkeypatch.context() as patch:
-        patch.setattr("tritonmm.ops.check_operands", None)  # the long way is not taken
+        patch.setattr("tritonmm.torch_ops.dense.check_operands", None)  # the long way is not taken
         out = torch.full((6, 6), NAN, device=device)
         assert tritonmm.mm(a, b, out=out) is out
         assert torch.equal(out, expected)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from tritonmm import orders
-from tritonmm.kernels.order import tile_at
+from tritonmm.device.order import tile_at
 
 SPELLED = [
     "row-major", "column-major", "split-merge:1", "split-merge:4", "split-merge:7@n",

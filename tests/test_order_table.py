@@ -13,9 +13,9 @@ import torch
 
 from tritonmm import gpu as gpus
 from tritonmm import orders
-from tritonmm.autotune.verify import GUARD
+from tritonmm.autotune.measuring.verify import GUARD
 from tritonmm.config import Config
-from tritonmm.hopper import HAS_CLUSTERS
+from tritonmm.families.hopper.rules import HAS_CLUSTERS
 from tritonmm.launch import capture, order_table, workspace
 from tritonmm.plan import CACHED_PLANS, bind, plan_for
 from tritonmm.problem import Problem

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tritonmm
-from tritonmm import call_cache
+from tritonmm.torch_ops import call_cache
 
 FLOATS = {
     "mm": ((5, 7), (7, 3)), "bmm": ((2, 5, 7), (2, 7, 3)), "matmul": ((2, 5, 7), (7, 3)), "mv": ((5, 7), (7,)),

@@ -6,10 +6,10 @@ from bounds import assert_product
 
 import tritonmm
 from tritonmm import gpu as gpus
-from tritonmm import leaves
 from tritonmm.launch import Plan
 from tritonmm.policy import prefers
 from tritonmm.problem import Problem
+from tritonmm.torch_ops import aten as leaves
 
 NAN = float("nan")
 OPERATORS = [
@@ -133,7 +133,7 @@ def test_nested_blocks_end_one_by_one(override, launched, device):
 
 def test_the_block_entered_last_decides_the_policy(override, routes, launched, monkeypatch, device):
     a = torch.randn(6, 6, device=device)
-    monkeypatch.setattr("tritonmm.override.prefers", lambda problem, gpu: (False, "never"))
+    monkeypatch.setattr("tritonmm.torch_ops.override.prefers", lambda problem, gpu: (False, "never"))
     with override.use("always"):
         for _ in range(2):
             with override.use("faster"):
@@ -149,7 +149,7 @@ def test_the_block_entered_last_decides_the_policy(override, routes, launched, m
 def test_enabling_again_finds_routes_anew(override, routes, monkeypatch, device):
     a = torch.randn(6, 6, device=device)
     for wanted in (False, True):
-        monkeypatch.setattr("tritonmm.override.prefers", lambda problem, gpu, wanted=wanted: (wanted, ""))
+        monkeypatch.setattr("tritonmm.torch_ops.override.prefers", lambda problem, gpu, wanted=wanted: (wanted, ""))
         override.enable("faster")
         torch.mm(a, a)
         override.disable()

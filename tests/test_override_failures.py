@@ -7,8 +7,9 @@ import torch
 from bounds import assert_product
 
 import tritonmm
-from tritonmm import leaves, routes
 from tritonmm.launch import Plan, direct
+from tritonmm.torch_ops import aten as leaves
+from tritonmm.torch_ops import routes
 
 F8 = torch.float8_e4m3fn
 

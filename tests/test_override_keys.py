@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tritonmm import leaves, quantized_leaves
+from tritonmm.torch_ops import aten as leaves
+from tritonmm.torch_ops import aten_quantized as quantized_leaves
 
 HALF = (torch.bfloat16, torch.float16, torch.float32)
 

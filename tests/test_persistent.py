@@ -22,10 +22,10 @@ from promises import (
 
 from tritonmm import gpu as gpus
 from tritonmm import orders
-from tritonmm.autotune import space
+from tritonmm.autotune.measuring import space
 from tritonmm.config import Config
-from tritonmm.ops import matmul
 from tritonmm.problem import DTYPES, Problem
+from tritonmm.torch_ops.dense import matmul
 
 pytestmark = pytest.mark.skipif(
     gpus.default().capability not in (90, 100), reason="the persistent kernel needs sm_90 or sm_100"

@@ -8,7 +8,9 @@ import torch
 from click.testing import CliRunner
 
 from tritonmm import gpu as gpus
-from tritonmm.autotune import pipeline, space, study, verify
+from tritonmm.autotune.measuring import space, verify
+from tritonmm.autotune.studies import csv_rows as study
+from tritonmm.autotune.studies import pipeline
 from tritonmm.config import Config
 from tritonmm.plots import pipeline as plot
 from tritonmm.plots.rows import read_csv

@@ -8,9 +8,10 @@ import pandas as pd
 import pytest
 from swept import ABOUT, H200, K, N, counted, lines, texts, trial, write
 
-from tritonmm import cost, orders
-from tritonmm.autotune.trial import COLUMNS
+from tritonmm import orders
+from tritonmm.autotune.measuring.trial import COLUMNS
 from tritonmm.config import Config
+from tritonmm.model import cost
 from tritonmm.orders import Hilbert, RowMajor, Serpentine, SplitMerge, SwizzleMerge
 from tritonmm.plots import __main__ as figures
 from tritonmm.plots import comparison, factors, model, read_csv, rows, speedup, style, visit

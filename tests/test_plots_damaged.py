@@ -139,7 +139,7 @@ def test_bits_that_flip_and_ends_that_are_lost_are_no_accident(plot, good, seed)
 
 
 def test_what_has_no_end_is_read_no_further(monkeypatch):
-    from tritonmm.autotune import results_file
+    from tritonmm.autotune.measuring import results_file
 
     monkeypatch.setattr(results_file, "MAX_BYTES", 2**20)
     with pytest.raises(ValueError, match="/dev/zero has more than 1048576 bytes"):

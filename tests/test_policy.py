@@ -10,8 +10,9 @@ from click.testing import CliRunner
 from tables import H200, PROBLEM, put, row, valid
 
 from tritonmm import gpu as gpus
-from tritonmm import policy, torch_time
-from tritonmm.autotune import fit_torch, measured_products
+from tritonmm import policy
+from tritonmm.autotune.studies import fit_torch, measured_products
+from tritonmm.model import torch_time
 from tritonmm.problem import KINDS, Problem
 from tritonmm.tuned import errors
 from tritonmm.tuned.errors import Errors

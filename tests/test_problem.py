@@ -7,7 +7,7 @@ import torch
 from click.testing import CliRunner
 
 import tritonmm
-from tritonmm.autotune import suite
+from tritonmm.autotune.bench import suite
 from tritonmm.cli import main
 from tritonmm.problem import DTYPES, KINDS, Problem, kind_name
 

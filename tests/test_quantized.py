@@ -6,8 +6,8 @@ from pairs import all_pairs
 
 import tritonmm
 from tritonmm import int_mm, scaled_mm, weight_only_linear
-from tritonmm.autotune.verify import _spread
-from tritonmm.ops import mm
+from tritonmm.autotune.measuring.verify import _spread
+from tritonmm.torch_ops.dense import mm
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
@@ -221,7 +221,7 @@ def test_double_scalars_are_not_rounded():
 
 def test_overriding_the_private_operators(device, override, monkeypatch):
     """Under enable() they are ours where that is wanted, with torch's errors, and torch's own again afterwards."""
-    from tritonmm import quantized_leaves
+    from tritonmm.torch_ops import aten_quantized as quantized_leaves
 
     ours = []
     compute = quantized_leaves.product
@@ -277,7 +277,7 @@ def by_recipe(recipe, lines, k, device):
 @pytest.mark.parametrize("k", [128, 400, 512])
 def test_overriding_scaled_mm_with_recipes(recipe_a, recipe_b, k, device, override, monkeypatch):
     """torch.nn.functional.scaled_mm under enable(): each recipe's scales mean what they mean to torch."""
-    from tritonmm import quantized_leaves
+    from tritonmm.torch_ops import aten_quantized as quantized_leaves
 
     ours = []
     compute = quantized_leaves.product

@@ -8,8 +8,9 @@ from click.testing import CliRunner
 
 from tritonmm import gpu as gpus
 from tritonmm import tuned
-from tritonmm.autotune import contest, random_suite, regret, suite
-from tritonmm.autotune.trial import COLUMNS, Trial
+from tritonmm.autotune.bench import suite
+from tritonmm.autotune.measuring.trial import COLUMNS, Trial
+from tritonmm.autotune.studies import contest, random_suite, regret
 from tritonmm.config import Config
 from tritonmm.orders import SwizzleMerge
 from tritonmm.problem import Problem

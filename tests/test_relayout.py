@@ -10,15 +10,15 @@ from promises import assert_adds_before_it_rounds, assert_repeatable
 import tritonmm
 from tritonmm import gpu as gpus
 from tritonmm import orders
-from tritonmm.autotune import space
-from tritonmm.autotune.verify import TWO_SMS, Check
+from tritonmm.autotune.measuring import space
+from tritonmm.autotune.measuring.verify import TWO_SMS, Check
 from tritonmm.config import Config
-from tritonmm.cost import predict, relayout_seconds
-from tritonmm.launch.relayout import Copy, fill
-from tritonmm.ops import matmul
+from tritonmm.launch.repack import Copy, fill
+from tritonmm.model.cost import predict, relayout_seconds
 from tritonmm.plan import INTERPRETED, bind, plan_for
 from tritonmm.problem import Problem
 from tritonmm.select import choose
+from tritonmm.torch_ops.dense import matmul
 
 H200 = gpus.spec("h200")
 GUARD = 64

@@ -6,9 +6,11 @@ import random
 import pytest
 
 from tritonmm import gpu
-from tritonmm.autotune import search, space, suite
-from tritonmm.autotune.search import SEARCHES, Hunt, Rung
-from tritonmm.autotune.trial import Trial
+from tritonmm.autotune.bench import suite
+from tritonmm.autotune.measuring import space
+from tritonmm.autotune.measuring.trial import Trial
+from tritonmm.autotune.tuner import search
+from tritonmm.autotune.tuner.search import SEARCHES, Hunt, Rung
 from tritonmm.select import estimated
 
 H200 = gpu.spec("h200")

@@ -9,13 +9,13 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from tritonmm import gpu as gpus
 from tritonmm import orders
-from tritonmm.autotune import space
+from tritonmm.autotune.measuring import space
 from tritonmm.config import Config
-from tritonmm.kernels.seats import given_seat, own_seat, usher
-from tritonmm.kernels.tiling import Tiling
+from tritonmm.families.hopper.claim import given_seat, own_seat, usher
+from tritonmm.families.hopper.sm_affinity import seats
+from tritonmm.families.hopper.tiling import Tiling
 from tritonmm.plan import bind, plan_for
 from tritonmm.problem import Epilogue, Problem
-from tritonmm.seats import seats
 
 H200 = gpus.spec("h200")
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tritonmm import gpu as gpus
 from tritonmm import orders
-from tritonmm.hopper import HAS_CLUSTERS
+from tritonmm.families.hopper.rules import HAS_CLUSTERS
 from tritonmm.problem import Problem
 from tritonmm.select import choose, select, timed
 

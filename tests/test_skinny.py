@@ -9,15 +9,16 @@ from pairs import all_pairs
 from promises import assert_adds_before_it_rounds, assert_right, assert_same_bits
 
 from tritonmm import gpu as gpus
-from tritonmm import orders, skinny
-from tritonmm.autotune import space
-from tritonmm.autotune.verify import Check
+from tritonmm import orders
+from tritonmm.autotune.measuring import space
+from tritonmm.autotune.measuring.verify import Check
 from tritonmm.config import Config
+from tritonmm.families.skinny import model as skinny
 from tritonmm.launch import workspace
-from tritonmm.ops import matmul
 from tritonmm.plan import bind, plan_for
 from tritonmm.problem import DTYPES, Problem
 from tritonmm.select import choose
+from tritonmm.torch_ops.dense import matmul
 
 TILES = [(16, 32, 64), (32, 16, 32), (64, 32, 32), (1, 8, 512), (8, 1, 512), (1, 64, 32)]
 """Small ones of every kind, (block_m, block_n, block_k): on tensor cores and on CUDA cores, streaming B and A."""

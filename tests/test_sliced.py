@@ -17,11 +17,11 @@ from promises import (
 
 from tritonmm import gpu as gpus
 from tritonmm import orders
-from tritonmm.autotune import space
+from tritonmm.autotune.measuring import space
 from tritonmm.config import Config
-from tritonmm.ops import matmul
+from tritonmm.families.exact.rules import HAS_FP64
 from tritonmm.problem import DTYPES, Problem
-from tritonmm.sliced import HAS_FP64
+from tritonmm.torch_ops.dense import matmul
 
 pytestmark = [
     pytest.mark.gpu,

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tritonmm import orders
-from tritonmm.autotune import space
-from tritonmm.autotune.space import Space
+from tritonmm.autotune.measuring import space
+from tritonmm.autotune.measuring.space import Space
 from tritonmm.problem import Problem
 
 

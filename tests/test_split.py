@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tritonmm.config import Config
-from tritonmm.kernels import hopper, weights_shares
+from tritonmm.families.hopper import kernel as hopper
+from tritonmm.families.mixed_input import scheduler as weights_shares
+from tritonmm.families.mixed_input.rules import meeting, rounds, share
 from tritonmm.problem import Problem
-from tritonmm.weights import meeting, rounds, share
 
 TILING = SimpleNamespace(split=True, order="row-major")
 

@@ -11,11 +11,11 @@ from contextlib import closing
 import pytest
 
 from tritonmm import orders
-from tritonmm.autotune import space
-from tritonmm.autotune import store as store_module
-from tritonmm.autotune.environment import Environment
-from tritonmm.autotune.store import APPLICATION, SCHEMA, Store, StoreError, write_csv, write_parquet
-from tritonmm.autotune.trial import COLUMNS, Counted, Trial, problem_json, problem_of
+from tritonmm.autotune.measuring import space
+from tritonmm.autotune.measuring.environment import Environment
+from tritonmm.autotune.measuring.trial import COLUMNS, Counted, Trial, problem_json, problem_of
+from tritonmm.autotune.tuner import store as store_module
+from tritonmm.autotune.tuner.store import APPLICATION, SCHEMA, Store, StoreError, write_csv, write_parquet
 from tritonmm.config import Config
 from tritonmm.problem import Epilogue, Problem
 

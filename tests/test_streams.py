@@ -8,8 +8,8 @@ import pytest
 
 import tritonmm.autotune
 from tritonmm import gpu as gpus
-from tritonmm import streams
-from tritonmm.autotune import results_file, space
+from tritonmm.autotune.measuring import results_file, space
+from tritonmm.families.mixed_input import model as streams
 from tritonmm.orders import RowMajor
 
 H200 = gpus.spec("h200")

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from tritonmm.autotune import suite
-from tritonmm.autotune.suite import Entry, SuiteError
+from tritonmm.autotune.bench import suite
+from tritonmm.autotune.bench.suite import Entry, SuiteError
 
 GOOD = {"family": "square", "m": 64, "n": 48, "k": 32, "batch": 1, "layout": "nt", "dtype": "bf16"}
 

@@ -5,15 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from tritonmm import cost, gpu, l2, orders
-from tritonmm.autotune import space, verify
-from tritonmm.autotune.environment import Environment
-from tritonmm.autotune.measure import Times
-from tritonmm.autotune.sources import GpuSource, ModelSource
-from tritonmm.autotune.space import Space
-from tritonmm.autotune.store import Store
-from tritonmm.autotune.sweep import DeviceLostError, best_of, run, sweep, with_factor_one
+from tritonmm import gpu, orders
+from tritonmm.autotune.measuring import space, verify
+from tritonmm.autotune.measuring.environment import Environment
+from tritonmm.autotune.measuring.measure import Times
+from tritonmm.autotune.measuring.sources import GpuSource, ModelSource
+from tritonmm.autotune.measuring.space import Space
+from tritonmm.autotune.tuner.store import Store
+from tritonmm.autotune.tuner.sweep import DeviceLostError, best_of, run, sweep, with_factor_one
 from tritonmm.config import Config
+from tritonmm.model import cost, l2
 from tritonmm.plan import INTERPRETED, bind
 
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="kernels are compiled for the GPU")

@@ -10,9 +10,9 @@ from promises import assert_adds_before_it_rounds, assert_right, assert_same_bit
 
 from tritonmm import orders
 from tritonmm.config import Config
-from tritonmm.ops import matmul
 from tritonmm.plan import plan_for
 from tritonmm.problem import DTYPES, FLOATS, INPUTS, Problem
+from tritonmm.torch_ops.dense import matmul
 
 BLOCKS = {"block_m": 32, "block_n": 16, "block_k": 32, "num_stages": 2, "num_warps": 4}
 EDGES = [(31, 15, 31), (32, 16, 32), (33, 17, 33), (64, 31, 65), (1, 1, 1), (95, 33, 7)]

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from tritonmm.launch.transpose import LAYOUTS, TransposeTile, tile_for, transpose
+from tritonmm.autotune.studies.bank_conflicts.launch import LAYOUTS, TransposeTile, tile_for, transpose
 
 SIZES = [(m, n) for m in range(1, 65) for n in range(1, 65)]
 DTYPES = [torch.float32, torch.bfloat16, torch.int8]

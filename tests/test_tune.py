@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tritonmm.autotune import report, space
-from tritonmm.autotune.store import Store
-from tritonmm.autotune.trial import Trial
+from tritonmm.autotune.measuring import space
+from tritonmm.autotune.measuring.trial import Trial
+from tritonmm.autotune.tuner import report
+from tritonmm.autotune.tuner.store import Store
 from tritonmm.cli import main
 from tritonmm.cli import tune as command
 from tritonmm.config import Config
@@ -247,7 +248,7 @@ def test_a_missing_extra_is_named(monkeypatch, args, missing):
 )
 def test_a_scheduler_is_encrypted_unless_it_is_said_to_be_plain(monkeypatch, tmp_path, given, address, warned):
     pytest.importorskip("distributed")
-    from tritonmm.autotune import cluster
+    from tritonmm.autotune.tuner import cluster
 
     def remote(asked):
         raise OSError(f"asked {asked}")

@@ -20,10 +20,10 @@ from threads import at_once
 
 from tritonmm import gpu as gpus
 from tritonmm import orders, tuned
-from tritonmm.autotune import results_file
+from tritonmm.autotune.measuring import results_file
 from tritonmm.config import Config
 from tritonmm.explanation import Explanation
-from tritonmm.hopper import HAS_CLUSTERS
+from tritonmm.families.hopper.rules import HAS_CLUSTERS
 from tritonmm.policy import prefers
 from tritonmm.problem import Epilogue, Problem
 from tritonmm.tuned import table

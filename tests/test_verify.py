@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tritonmm import orders
-from tritonmm.autotune import space, verify
-from tritonmm.autotune.verify import Check
+from tritonmm.autotune.measuring import space, verify
+from tritonmm.autotune.measuring.verify import Check
 from tritonmm.config import Config
 from tritonmm.plan import INTERPRETED
 from tritonmm.problem import DTYPES, KINDS

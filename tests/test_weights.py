@@ -16,7 +16,7 @@ from promises import (
 
 from tritonmm import gpu as gpus
 from tritonmm import orders
-from tritonmm.autotune import space
+from tritonmm.autotune.measuring import space
 from tritonmm.config import Config
 from tritonmm.plan import plan_for
 from tritonmm.problem import Problem

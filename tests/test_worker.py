@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tritonmm.autotune import worker
+from tritonmm.autotune.tuner import worker
 
 
 @pytest.fixture

@@ -3,7 +3,10 @@
 import json
 from dataclasses import dataclass, field, fields
 
-from tritonmm import hopper, orders, sliced, weights
+from tritonmm import orders
+from tritonmm.families.exact import rules as sliced
+from tritonmm.families.hopper import rules as hopper
+from tritonmm.families.mixed_input import rules as weights
 from tritonmm.gpu import Gpu
 from tritonmm.problem import HALF, Problem
 

@@ -5,18 +5,19 @@ from dataclasses import dataclass, field
 
 import torch
 
-from tritonmm import l2, weights
 from tritonmm.config import KERNELS, Config
+from tritonmm.families.hopper.sm_affinity import seats
+from tritonmm.families.mixed_input import rules as weights
 from tritonmm.gpu import Gpu
 from tritonmm.gpu import default as default_gpu
-from tritonmm.l2 import Traffic
-from tritonmm.ops import matrices
+from tritonmm.model import l2
+from tritonmm.model.l2 import Traffic
 from tritonmm.policy import prefers
 from tritonmm.problem import FP8, HALF, Problem, default_output
-from tritonmm.products import gpu_of, problem_of
-from tritonmm.rules import check_operands
-from tritonmm.seats import seats
 from tritonmm.select import Choice, best, estimated, passed_over
+from tritonmm.torch_ops.checks import check_operands
+from tritonmm.torch_ops.dense import matrices
+from tritonmm.torch_ops.product import gpu_of, problem_of
 
 COLUMNS = 120
 """The width to which what is printed is wrapped."""

@@ -7,7 +7,7 @@ together, and with that what the L2 cache can serve.
 
 Every order but `SplitMerge` is a bijection on every grid: ``launched == tiles_m * tiles_n`` and each
 tile is visited exactly once. The maps are written once, for Python integers and for numpy arrays
-alike; `tritonmm.kernels.order` is the same arithmetic on the device.
+alike; `tritonmm.device.order` is the same arithmetic on the device.
 
 Sources: `SwizzleMerge` and `SplitMerge` are the two schemes compared in NVIDIA/Fuser issue #3942.
 With one factor SwizzleMerge is the same map as Triton's grouped ordering (GROUP_M in Triton's

@@ -5,18 +5,19 @@ from dataclasses import replace
 
 import torch
 
-from tritonmm import forks, weights
+from tritonmm import forks
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
+from tritonmm.families.hopper.sm_affinity import seats
+from tritonmm.families.mixed_input import rules as weights
+from tritonmm.families.persistent.launch import PersistentPlan
+from tritonmm.families.skinny.launch import SkinnyPlan
+from tritonmm.families.tile.launch import TilePlan
 from tritonmm.gpu import Gpu
 from tritonmm.launch import Plan, order_table
 from tritonmm.launch.interpreter import INTERPRETED
-from tritonmm.launch.persistent import PersistentPlan
-from tritonmm.launch.relayout import RESIDENT, RelayoutPlan
-from tritonmm.launch.skinny import SkinnyPlan
-from tritonmm.launch.tile import TilePlan
+from tritonmm.launch.repack import RESIDENT, RelayoutPlan
 from tritonmm.problem import Problem
-from tritonmm.seats import seats
 
 CACHED_PLANS = 1024
 """Plans kept: 1 KiB each. What they launch is bounded on its own, see `launch.direct`; the tables that they share
@@ -66,14 +67,14 @@ def _family(kernel: str) -> type[Plan]:
     if INTERPRETED:
         raise ValueError(f"the {kernel} kernel does not run in Triton's interpreter; {', '.join(_PORTABLE)} do")
     if kernel == "sliced":  # here, since Gluon cannot be imported with the interpreter on
-        from tritonmm.launch.sliced import SlicedPlan
+        from tritonmm.families.exact.launch import SlicedPlan
 
         return SlicedPlan
     if kernel == "weights":
-        from tritonmm.launch.weights import WeightsPlan
+        from tritonmm.families.mixed_input.launch import WeightsPlan
 
         return WeightsPlan
-    from tritonmm.launch.hopper import HopperPlan
+    from tritonmm.families.hopper.launch import HopperPlan
 
     return HopperPlan
 

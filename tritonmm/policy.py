@@ -4,16 +4,16 @@ import math
 from typing import NamedTuple
 
 from tritonmm.gpu import Gpu
+from tritonmm.model.torch_time import torch_us
 from tritonmm.problem import Problem
 from tritonmm.select import best
-from tritonmm.torch_time import torch_us
 from tritonmm.tuned import errors
 from tritonmm.tuned.errors import Errors, Expected
 
 CAUTION = 0.8
 """How many standard deviations faster than torch's kernel ours must be expected to be. With it, 1.2% of the products of
 the fit lose more than 5% where nothing is known of them, and 1.8% of the held-out ones; with 0.6 it is 1.5% and 2.6%,
-and all are 0.2% faster in the mean (`python -m tritonmm.autotune.fit_torch`)."""
+and all are 0.2% faster in the mean (`python -m tritonmm.autotune.studies.fit_torch`)."""
 
 TOGETHER = Expected(0.0, 0.01)
 """What two times of one run err, each."""

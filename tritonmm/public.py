@@ -1,13 +1,14 @@
 """The public names: what `tritonmm` has, imported from where they are made."""
 
-from tritonmm import gpu, l2, layouts, orders
+from tritonmm import gpu, layouts, orders
 from tritonmm.config import Config
 from tritonmm.explanation import Explanation, explain
-from tritonmm.ops import addbmm, addmm, baddbmm, bmm, dot, linear, matmul, mm, mv
-from tritonmm.override import disable, enable, use
+from tritonmm.model import l2
 from tritonmm.problem import Problem
-from tritonmm.quantized import int_mm, scaled_mm, weight_only_linear
 from tritonmm.select import select
+from tritonmm.torch_ops.dense import addbmm, addmm, baddbmm, bmm, dot, linear, matmul, mm, mv
+from tritonmm.torch_ops.override import disable, enable, use
+from tritonmm.torch_ops.quantized import int_mm, scaled_mm, weight_only_linear
 from tritonmm.version import __version__
 
 __all__ = [

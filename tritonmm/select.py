@@ -9,11 +9,13 @@ from typing import NamedTuple
 import torch
 
 from tritonmm import gpu as gpus
-from tritonmm import skinny, streams, tuned
+from tritonmm import tuned
 from tritonmm.config import Config
-from tritonmm.estimates import SPLIT_BY, Tile, crossing, estimates, tiles_of
+from tritonmm.families.hopper.rules import HAS_CLUSTERS
+from tritonmm.families.mixed_input import model as streams
+from tritonmm.families.skinny import model as skinny
 from tritonmm.gpu import Gpu
-from tritonmm.hopper import HAS_CLUSTERS
+from tritonmm.model.estimates import SPLIT_BY, Tile, crossing, estimates, tiles_of
 from tritonmm.orders import SwizzleMerge
 from tritonmm.problem import KINDS, Problem, kind_name
 

@@ -51,9 +51,9 @@ def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path
     A ratio is torch's time over ours, round by round in one process, and the median of the rounds.
     Every result is checked before it is timed. Exits with 1 if one is wrong or fails.
     """
-    from tritonmm.autotune import bench as benching
-    from tritonmm.autotune import suite as suites
-    from tritonmm.autotune.results_file import ResultsFile
+    from tritonmm.autotune.bench import compare as benching
+    from tritonmm.autotune.bench import suite as suites
+    from tritonmm.autotune.measuring.results_file import ResultsFile
 
     try:
         if shape:
@@ -69,7 +69,7 @@ def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path
         raise click.UsageError(str(error)) from None
 
     rivals = needs.rivals()
-    from tritonmm.autotune.precompile import precompile_all
+    from tritonmm.autotune.measuring.precompile import precompile_all
     from tritonmm.select import choose
 
     choosing = (lambda *_: config) if config else choose

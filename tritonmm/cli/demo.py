@@ -27,8 +27,8 @@ def demo(out, as_json) -> None:
     """
     source = needs.source(None, "burst")
     needs.plots()
-    from tritonmm import tour
-    from tritonmm.autotune.store import StoreError
+    from tritonmm.autotune.tuner.store import StoreError
+    from tritonmm.cli import tour
 
     out.mkdir(parents=True, exist_ok=True)  # before the first minute of work, not after it
     try:

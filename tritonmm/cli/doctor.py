@@ -25,7 +25,7 @@ def doctor(self_test, as_json) -> None:
     """
     import torch
 
-    from tritonmm.autotune import checkup, selftest
+    from tritonmm.autotune.doctor import checkup, selftest
 
     found, products = [], []
     for finding in checkup.findings(needs.default_store()):

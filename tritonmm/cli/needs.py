@@ -40,7 +40,7 @@ def source(modelled, regime: str):
     if not measured:
         _interpret()
     from tritonmm import gpu
-    from tritonmm.autotune.sources import GpuSource, ModelSource
+    from tritonmm.autotune.measuring.sources import GpuSource, ModelSource
 
     try:
         return GpuSource(regime) if measured else ModelSource(modelled or gpu.spec("h200"))
@@ -63,7 +63,7 @@ def rivals():
 
     if not torch.cuda.is_available():
         raise click.ClickException("bench measures and needs a GPU; without one `tritonmm sweep` gives modelled times")
-    from tritonmm.autotune.sources import GpuSource
+    from tritonmm.autotune.measuring.sources import GpuSource
 
     try:
         return GpuSource()

@@ -58,9 +58,10 @@ def sweep(
     if source.source == "model":
         needs.refuse("counters", why="only what runs on a GPU is counted, and these times come from the model")
         needs.refuse("regime", why="only what runs on a GPU has a regime, and these times come from the model")
-    from tritonmm.autotune import report, space
-    from tritonmm.autotune import sweep as sweeping
-    from tritonmm.autotune.store import Store, StoreError, write_csv
+    from tritonmm.autotune.measuring import space
+    from tritonmm.autotune.tuner import report
+    from tritonmm.autotune.tuner import sweep as sweeping
+    from tritonmm.autotune.tuner.store import Store, StoreError, write_csv
     from tritonmm.orders import SwizzleMerge
 
     asked = {"blocks": blocks, "stages": stages, "warps": warps}
@@ -110,7 +111,7 @@ def sweep(
 
 def _counted(trials, store, environment):
     """The trials with their counters, and why nothing could be counted, "" if something was."""
-    from tritonmm.autotune import counters
+    from tritonmm.autotune.measuring import counters
 
     def warn(message: str) -> None:
         click.echo(f"tritonmm: {message}", err=True)

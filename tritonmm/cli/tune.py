@@ -62,11 +62,11 @@ def tune(
         return _dry_run(problems, search, budget, gpus, as_json)
     for name in ("distributed", "cryptography"):
         needs.module(name, "tritonmm[tune]", "tuning")
-    from tritonmm.autotune import report
-    from tritonmm.autotune.claims import Claims
-    from tritonmm.autotune.engine import Engine, EngineError
-    from tritonmm.autotune.store import Store, StoreError, write_csv, write_parquet
-    from tritonmm.autotune.trial import COLUMNS
+    from tritonmm.autotune.measuring.trial import COLUMNS
+    from tritonmm.autotune.tuner import report
+    from tritonmm.autotune.tuner.engine import Engine, EngineError
+    from tritonmm.autotune.tuner.leases import Claims
+    from tritonmm.autotune.tuner.store import Store, StoreError, write_csv, write_parquet
 
     store_path = store_path or needs.default_store()
     trials = []
@@ -111,8 +111,8 @@ def tune(
 
 
 def _problems(suite, ms, n, k, dtype, layout) -> list:
-    from tritonmm.autotune import space
-    from tritonmm.autotune import suite as suites
+    from tritonmm.autotune.bench import suite as suites
+    from tritonmm.autotune.measuring import space
 
     if ms or n or k:
         needs.refuse("suite", why="--m, --n and --k are tuned instead of a suite")
@@ -129,8 +129,8 @@ def _problems(suite, ms, n, k, dtype, layout) -> list:
 
 
 def _hunts(problems, gpu, search: str, budget: float | None, lanes: int) -> list:
-    from tritonmm.autotune import space
-    from tritonmm.autotune.search import SEARCHES, Hunt, within
+    from tritonmm.autotune.measuring import space
+    from tritonmm.autotune.tuner.search import SEARCHES, Hunt, within
 
     ranked = [space.candidates(problem, gpu) for problem in problems]
     rungs = SEARCHES[search]
@@ -141,8 +141,8 @@ def _hunts(problems, gpu, search: str, budget: float | None, lanes: int) -> list
 
 def _workers(gpus: int | None, scheduler: str | None) -> tuple:
     """The cluster, to be entered, and what its workers measure."""
-    from tritonmm.autotune import cluster
-    from tritonmm.autotune.worker import Setup
+    from tritonmm.autotune.tuner import cluster
+    from tritonmm.autotune.tuner.worker import Setup
 
     if scheduler:
         needs.refuse("gpus", why="the scheduler's workers are used")
@@ -190,7 +190,7 @@ def _publish(hunts, engine) -> Path | None:
 
 def _dry_run(problems, search: str, budget: float | None, gpus: int | None, as_json: bool) -> None:
     from tritonmm import gpu as specs
-    from tritonmm.autotune.search import seconds
+    from tritonmm.autotune.tuner.search import seconds
 
     gpu = specs.default()
     lanes = gpus or len(_visible()) or 1

@@ -82,13 +82,13 @@ def dtype(text: str) -> str:
 
 
 def tile_orders(text: str):
-    from tritonmm.autotune import space
+    from tritonmm.autotune.measuring import space
 
     return space.tile_orders(text)
 
 
 def blocks(text: str):
-    from tritonmm.autotune import space
+    from tritonmm.autotune.measuring import space
 
     return tuple(space.blocks(part) for part in text.split(","))
 

@@ -23,7 +23,7 @@ class Plan:
     grid: what the kernel is launched with;
     order: name, factors and axis of the order as the kernel takes it; table: the order as a table,
     for an order that has no closed form, from `order_table.of`;
-    seats: how the tiles are dealt to the SMs, see `tritonmm.seats`;
+    seats: how the tiles are dealt to the SMs, see `tritonmm.families.hopper.sm_affinity`;
     launches: those made before, by what their kernel and arguments depend on.
     """
 

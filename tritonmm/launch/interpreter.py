@@ -5,7 +5,7 @@ import contextlib
 import triton
 
 from tritonmm import forks
-from tritonmm.kernels.tile import tile_kernel
+from tritonmm.families.tile.kernel import tile_kernel
 
 INTERPRETED = not isinstance(tile_kernel, triton.JITFunction)
 """Whether kernels run in Triton's interpreter: TRITON_INTERPRET was set before the first import."""

@@ -1,7 +1,7 @@
 """By how much estimates erred where products were measured, and what to expect of another product from that.
 
 `h200-errors.csv` in this folder has a row for each estimate of a measured product: of torch's time, and of the config
-that `select` chooses. `python -m tritonmm.autotune.fit_torch --write` makes it from the committed results files.
+that `select` chooses. `python -m tritonmm.autotune.studies.fit_torch --write` makes it from the committed results files.
 """
 
 import csv
@@ -16,8 +16,8 @@ import numpy as np
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
+from tritonmm.model.torch_time import kernels_of
 from tritonmm.problem import Problem
-from tritonmm.torch_time import kernels_of
 
 NEAR = 0.3
 """Powers of two between the sizes of two products at which the error of one has 0.6 of its weight for the other. This

@@ -1,0 +1,1 @@
+"""tritonmm compared with torch, on a suite of GEMMs."""

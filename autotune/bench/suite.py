@@ -1,0 +1,117 @@
+"""Suites: lists of products to measure, each in a family."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from tritonmm.autotune.measuring import space
+from tritonmm.problem import Problem, kind_name
+
+_SHIPPED = Path(__file__).parents[1] / "suites"
+
+MAX_BYTES = 4 * 2**20
+"""What a suite may have: some 30,000 products. What has no end, a device say, is read no further."""
+
+MAX_SIZE = 2**31 - 1
+
+
+class SuiteError(ValueError):
+    """A suite cannot be read; the message names the file, the entry and the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One product of a suite. Its operands are stored densely, as `space.problem` says.
+
+    family: what kind of product it stands for; a mean is taken over each. Raises ValueError for
+    values that are none, naming the field.
+    """
+
+    family: str
+    m: int
+    n: int
+    k: int
+    batch: int
+    layout: str
+    dtype: str
+
+    def __post_init__(self):
+        for name in ("family", "layout", "dtype"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not re.fullmatch(r"[\w.+-]+", value):
+                raise ValueError(f"{name} is {value!r:.40}; it must be a word of letters, digits and any of . + - _")
+        for name in ("m", "n", "k", "batch"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_SIZE:
+                raise ValueError(f"{name} is {value!r:.40}; it must be a whole number from 1 to {MAX_SIZE}")
+        self.problem()
+        object.__setattr__(self, "dtype", kind_name(self.dtype))
+
+    def problem(self) -> Problem:
+        return space.problem(self.m, self.n, self.k, batch=self.batch, dtype=self.dtype, layout=self.layout)
+
+
+_FIELDS = tuple(field.name for field in fields(Entry))
+
+
+def names() -> tuple[str, ...]:
+    """The suites that tritonmm ships."""
+    return tuple(sorted(path.stem for path in _SHIPPED.glob("*.json")))
+
+
+def load(suite: str | Path) -> tuple[Entry, ...]:
+    """The entries of a shipped suite, by its name, or of a file: a JSON list of objects with the fields of `Entry`.
+
+    Raises SuiteError for what is neither, and for a file that is not such a list.
+    """
+    path = _SHIPPED / f"{suite}.json" if str(suite) in names() else Path(suite)
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise SuiteError(f"suite {suite}: more than {MAX_BYTES} bytes, which no suite has")
+        found = json.loads(content.decode(), object_pairs_hook=_once)
+    except SuiteError:
+        raise
+    except FileNotFoundError:
+        raise SuiteError(f"suite {str(suite)!r}: no such file; shipped are {', '.join(names())}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise SuiteError(f"suite {suite}: not a readable JSON file: {error}") from None
+    if not isinstance(found, list) or not found:
+        raise SuiteError(f"suite {suite}: must be a JSON list of one product or more")
+    return tuple(_entry(given, f"suite {suite}: entry {i}") for i, given in enumerate(found, 1))
+
+
+def of_families(entries: Sequence[Entry], families: Sequence[str]) -> tuple[Entry, ...]:
+    """The entries of those families. Raises SuiteError for a family without any."""
+    known = dict.fromkeys(entry.family for entry in entries)
+    for family in families:
+        if family not in known:
+            raise SuiteError(f"family {family!r} is not in the suite; it has {', '.join(known)}")
+    return tuple(entry for entry in entries if entry.family in families)
+
+
+def _entry(given: object, where: str) -> Entry:
+    if not isinstance(given, dict):
+        raise SuiteError(f"{where} is {given!r:.40}; it must be an object with {', '.join(_FIELDS)}")
+    for name in _FIELDS:
+        if name not in given:
+            raise SuiteError(f"{where} has no {name}")
+    for name in given:
+        if name not in _FIELDS:
+            raise SuiteError(f"{where} has an unknown field {name!r:.40}; known are {', '.join(_FIELDS)}")
+    try:
+        return Entry(**given)
+    except ValueError as error:
+        raise SuiteError(f"{where}: {error}") from None
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"an object has {name!r:.40} twice")
+        found[name] = value
+    return found

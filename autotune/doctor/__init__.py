@@ -1,0 +1,1 @@
+"""Is this machine fit: versions, GPUs, permissions, known traps, a self-test."""

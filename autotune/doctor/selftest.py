@@ -1,0 +1,89 @@
+"""Small products of every kernel family that is legal here, compared with float64: `tritonmm doctor --self-test`.
+
+In a process of its own, since a kernel that hangs or faults takes its process along: `python -m
+tritonmm.autotune.doctor.selftest` prints a JSON object for each product as it comes. Without a GPU it runs in Triton's
+interpreter, for which TRITON_INTERPRET=1 must be set, with what would run on an H200.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+SECONDS = 300.0
+"""What all products may take together. Compiling them takes a minute at most."""
+
+PRODUCTS = (
+    ("tile", 200, 136, 104, "bf16", "nn"),
+    ("tile", 77, 65, 49, "fp32", "tn"),
+    ("tile", 64, 80, 96, "int8", "nt"),
+    ("persistent", 200, 136, 104, "bf16", "nt"),
+    ("hopper", 200, 136, 104, "bf16", "nt"),
+    ("sliced", 200, 136, 104, "fp32", "nt"),
+    ("skinny", 3, 520, 264, "fp16", "nt"),
+    ("weights", 20, 520, 272, "bf16-int8", "nt"),
+)
+"""Kernel family, m, n, k, dtype, layout: nothing that a tile divides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One product. status: "pass", "fail", or "none" where the family is not legal here; said: how far off, or why."""
+
+    kernel: str
+    product: str
+    status: str
+    said: str
+
+
+def outcomes(interpret: bool) -> Iterator[Outcome]:
+    """Each product, run by a child; a fail for the one at which the child ended."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"TRITON_INTERPRET": "1"} if interpret else {}
+    child = [sys.executable, "-m", "tritonmm.autotune.doctor.selftest"]
+    try:
+        ran = subprocess.run(child, capture_output=True, timeout=SECONDS, env=environment)
+        output, why = ran.stdout, ran.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        why = why or f"the process ended with {ran.returncode}"
+    except subprocess.TimeoutExpired as error:
+        output, why = error.stdout or b"", f"no end after {SECONDS:.0f} s"
+    done = 0
+    for line in output.decode(errors="replace").splitlines():
+        if line.startswith("{"):
+            yield Outcome(**json.loads(line))
+            done += 1
+    if done < len(PRODUCTS):
+        kernel, m, n, k, dtype, layout = PRODUCTS[done]
+        yield Outcome(kernel, f"{m}x{n}x{k} {dtype} {layout}", "fail", why)
+
+
+def _run() -> Iterator[Outcome]:
+    import torch
+
+    from tritonmm import gpu as gpus
+    from tritonmm.autotune.measuring import space, verify
+    from tritonmm.plan import INTERPRETED, plan_for
+    from tritonmm.select import choose
+
+    gpu = gpus.default()
+    for kernel, m, n, k, dtype, layout in PRODUCTS:
+        problem = space.problem(m, n, k, dtype=dtype, layout=layout)
+        named = f"{m}x{n}x{k} {dtype} {layout}"
+        try:
+            config = choose(problem, gpu, kernel)
+            if INTERPRETED:
+                ratio = verify.interpreted(problem, config)
+            else:
+                device = torch.device("cuda", torch.cuda.current_device())
+                ratio = verify.Check(problem, device).error_ratio(plan_for(problem, config, device))
+        except ValueError as error:
+            yield Outcome(kernel, named, "none", str(error).rpartition(": ")[2])
+            continue
+        yield Outcome(kernel, named, "pass" if ratio <= 1 else "fail", f"{ratio:.2f} of the error that rounding allows")
+
+
+if __name__ == "__main__":
+    for outcome in _run():
+        print(json.dumps(asdict(outcome)), flush=True)

@@ -1,0 +1,1 @@
+"""One trial: operands, check, time, counters, environment, results files."""

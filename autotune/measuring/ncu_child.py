@@ -1,0 +1,65 @@
+"""The process that `counters` runs under the profiler: each trial once where the profiler looks, and a marker after it.
+
+Called with two files: the trials, as `counters` writes them, and a log to which each event is a line:
+
+    begin INDEX            a trial is about to be compiled and run
+    failed INDEX MESSAGE   it raised before the profiler looked
+    finished               all trials were begun, and none ended the process
+"""
+
+import faulthandler
+import json
+import sys
+from pathlib import Path
+
+import torch
+import triton
+
+from tritonmm.autotune.measuring import space
+from tritonmm.autotune.measuring.trial import problem_of
+from tritonmm.config import Config
+from tritonmm.plan import plan_for
+from tritonmm.problem import Problem
+
+
+@triton.jit
+def trial_marker():
+    pass
+
+
+def main(asked: Path, log: Path, device: torch.device) -> None:
+    """Whatever goes wrong while the profiler looks ends the process: its output would be of half a trial."""
+    found = json.loads(asked.read_text())
+    trial_marker[(1,)](num_warps=1)  # compiled before the profiler looks
+    torch.cuda.synchronize()
+    operands: dict[Problem, tuple[torch.Tensor, ...]] = {}
+    with log.open("a", buffering=1, encoding="utf-8") as events:
+        for index, (problem, config) in enumerate(found["trials"], found["first"]):
+            # A thread without the interpreter's lock ends the process, whatever the main one waits for.
+            faulthandler.dump_traceback_later(found["seconds"], exit=True)
+            events.write(f"begin {index}\n")
+            problem, config = problem_of(problem), Config.from_json(config)
+            try:
+                if problem not in operands:
+                    operands.clear()  # before there are others
+                    operands[problem] = space.operands(problem, device)
+                    for x in operands[problem][:2]:
+                        x.normal_()
+                plan = plan_for(problem, config, device)
+                plan(*operands[problem])  # compiles, and allocates what is kept
+                torch.cuda.synchronize()
+            except Exception as error:
+                torch.cuda.synchronize()  # raises if the GPU did not survive, and that ends the process
+                events.write(f"failed {index} {' '.join(f'{type(error).__name__}: {error}'.split())[:300]}\n")
+                continue
+            torch.cuda.profiler.start()
+            plan(*operands[problem])
+            trial_marker[(index + 1,)](num_warps=1)
+            torch.cuda.synchronize()
+            torch.cuda.profiler.stop()
+        faulthandler.cancel_dump_traceback_later()
+        events.write("finished\n")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]), torch.device("cuda", torch.cuda.current_device()))

@@ -1,0 +1,122 @@
+"""Results files, as the store writes them: lines `# key: value`, then CSV with a row a trial."""
+
+import csv
+import io
+import json
+import math
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from tritonmm import orders
+from tritonmm.autotune.measuring import space
+from tritonmm.config import Config
+from tritonmm.problem import Problem
+from tritonmm.tuned import files
+
+Row = dict[str, str]
+
+MAX_BYTES = 2**28
+"""What is read of a file: some hundred times the largest in results/."""
+
+
+def parts(path: str | Path) -> tuple[dict[str, str], list[str]]:
+    """The comments by their keys, and the lines of CSV.
+
+    Raises OSError, and ValueError for what is no text or has more than `MAX_BYTES`.
+    """
+    with open(path, "rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"{path} has more than {MAX_BYTES} bytes, which no results file has")
+    try:
+        lines = io.StringIO(content.decode(), newline="").readlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text in UTF-8: {error}") from None
+    comments = [line for line in lines if line.startswith("#")]
+    about = {key.strip("# "): value.strip() for key, _, value in (line.partition(":") for line in comments)}
+    return about, [line for line in lines if not line.startswith("#")]
+
+
+def read(path: str | Path) -> tuple[dict[str, str], list[str], list[Row]]:
+    """The comments by their keys, the columns, and the rows as text. Raises OSError and ValueError as `parts`."""
+    about, lines = parts(path)
+    reader = csv.DictReader(lines)
+    try:
+        return about, list(reader.fieldnames or ()), list(reader)
+    except csv.Error as error:
+        raise ValueError(f"{path} is no table of comma-separated values: {error}") from None
+
+
+def timed(path: str | Path, rows: Iterable[Row]) -> Iterator[tuple[Row, Problem, Config]]:
+    """The rows of status ok with a time, and what they measured. Raises ValueError for rows that are no trial's, and
+    where there are no such."""
+    found = False
+    for i, row in enumerate(rows, 1):
+        try:
+            if row["status"] == "ok" and row["time_us"]:
+                if not 0 < float(row["time_us"]) < math.inf:
+                    raise ValueError(f"time_us is {row['time_us']:.40}")
+                yield row, *product(row)
+                found = True
+        except (KeyError, ValueError, TypeError, RecursionError) as error:
+            raise ValueError(f"{path}: row {i} is not a trial's: {error}") from None
+    if not found:
+        raise ValueError(f"{path} has no row of status ok with a time")
+
+
+def write(path: str | Path, about: dict[str, str], columns: list[str], rows: list[Row]) -> None:
+    """The inverse of `read`; `path` is written in one step."""
+    with files.written(path) as file:
+        file.writelines(f"# {key}: {value}\n" for key, value in about.items())
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+class ResultsFile:
+    """A results file that has every row as soon as it is added; it replaces a file of that name.
+
+    Before the header of `columns` stand the comments, lines that begin with "#". Use it in a `with`.
+    """
+
+    def __init__(self, path: str | Path, comments: Iterable[str], columns: Sequence[str]):
+        self._file = files.opened(path)
+        self._is_kept = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)  # a pipe has no disk to wait for
+        self._file.writelines(f"{line}\n" for line in comments)
+        self._writer = csv.DictWriter(self._file, columns, lineterminator="\n")
+        self._writer.writeheader()
+        self._keep()
+
+    def __enter__(self) -> "ResultsFile":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._file.close()
+
+    def add(self, *rows: dict[str, object]) -> None:
+        self._writer.writerows(rows)
+        self._keep()
+
+    def _keep(self) -> None:
+        self._file.flush()
+        if self._is_kept:
+            os.fsync(self._file.fileno())
+
+
+def product(row: Row) -> tuple[Problem, Config]:
+    """What a row measured. Raises KeyError, ValueError or TypeError where it is not a trial's."""
+    m, n, k, batch = (int(row[name]) for name in ("m", "n", "k", "batch"))
+    given = {}
+    for field in fields(Config):
+        if row.get(field.name):  # later fields are missing in older files, and empty where they are ""
+            text = row[field.name]
+            if field.name == "order":
+                given["order"] = orders.parse(text)
+            elif field.type is str:
+                given[field.name] = text
+            else:  # as JSON has numbers and truth
+                given[field.name] = json.loads(text.lower())
+    return space.problem(m, n, k, batch=batch, dtype=row["dtype"], layout=row["layout"]), Config(**given)

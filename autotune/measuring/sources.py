@@ -1,0 +1,218 @@
+"""Where a trial's numbers come from: a GPU, or the model and the interpreter.
+
+Both answer the same questions, so that a sweep does not know which one it has:
+
+    source, regime, gpu, environment    what the rows say about themselves
+    error_ratio(problem, config)        the check; at most 1 passes
+    times(problem, config)              the time, and torch's where it is known
+    alive()                             whether the next trial can be run in this process
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+
+from tritonmm import gpu as gpus
+from tritonmm.autotune.measuring import measure, space, verify
+from tritonmm.autotune.measuring.environment import Environment
+from tritonmm.autotune.measuring.measure import REGIMES, GraphReplay, Paired, Regime, Times
+from tritonmm.autotune.measuring.nvml import Card
+from tritonmm.config import Config
+from tritonmm.gpu import Gpu
+from tritonmm.model import cost
+from tritonmm.plan import INTERPRETED, plan_for
+from tritonmm.problem import DTYPES, FP8, Problem
+
+
+class Source(Protocol):
+    source: str
+    regime: str
+    gpu: Gpu
+    environment: Environment
+
+    def error_ratio(self, problem: Problem, config: Config) -> float: ...
+
+    def times(self, problem: Problem, config: Config) -> Times: ...
+
+    def alive(self) -> bool: ...
+
+
+class ModelSource:
+    """Times predicted by `tritonmm.model.cost` for `gpu`; the check is real, in the interpreter at a reduced size.
+
+    Raises RuntimeError unless Triton's interpreter is on.
+    """
+
+    source = "model"
+    regime = "none"
+
+    def __init__(self, gpu: Gpu):
+        if not INTERPRETED:
+            raise RuntimeError(
+                "modelled trials are checked in Triton's interpreter; set TRITON_INTERPRET=1 before importing tritonmm"
+            )
+        self.gpu = gpu
+        self.environment = Environment.here(gpu.name)
+        self._ratios: dict[tuple[Problem, Config], float] = {}
+
+    def error_ratio(self, problem: Problem, config: Config) -> float:
+        # Stages and warps mean nothing to the interpreter: configs that differ in nothing else are run once.
+        key = verify.reduced(problem, config), replace(config, num_stages=1, num_warps=16)
+        if key not in self._ratios:
+            self._ratios[key] = verify.interpreted(*key)
+        return self._ratios[key]
+
+    def times(self, problem: Problem, config: Config) -> Times:
+        return Times(cost.predict(problem, config, self.gpu).seconds * 1e6)
+
+    def alive(self) -> bool:
+        return True
+
+
+class GpuSource:
+    """Times measured on the current device beside torch.
+
+    regime: what `times` measures in, a name of `measure.REGIMES`; `paired` measures in any. Graphs,
+    operands and the check are kept while the same problem is asked for.
+    Raises RuntimeError where kernels would run in Triton's interpreter.
+    """
+
+    source = "gpu"
+
+    def __init__(self, regime: str = "burst"):
+        if INTERPRETED:
+            raise RuntimeError("TRITON_INTERPRET is set, so kernels run on the CPU; unset it to measure the GPU")
+        self.device = torch.device("cuda", torch.cuda.current_device())
+        self.regime = regime
+        self.gpu = gpus.of_device(self.device.index)
+        self.card = Card.of_device(self.device)
+        self.environment = Environment.here(torch.cuda.get_device_name(self.device))
+        self._problem: Problem | None = None
+        self._check: verify.Check | None = None
+        self._sets: list[tuple[torch.Tensor, ...]] = []
+        self._torch: GraphReplay | None = None
+        self._refusal = ""
+        self._ours: tuple[Config, GraphReplay] | None = None
+
+    def error_ratio(self, problem: Problem, config: Config) -> float:
+        self._turn_to(problem)
+        return self._check.error_ratio(plan_for(problem, config, self.device))
+
+    def times(self, problem: Problem, config: Config) -> Times:
+        return self.paired(problem, config, REGIMES[self.regime]).times
+
+    def paired(self, problem: Problem, config: Config, regime: Regime) -> Paired:
+        """The times of `config` and of torch, round by round; of `config` alone where torch refuses the product."""
+        self._turn_to(problem)
+        if self._torch is None and not self._refusal:
+            self._torch, self._refusal = torch_replay(problem, self._sets, self._check.scales)
+        found = measure.paired(self._graph_of(config), self._torch, regime, clock=self.card.mhz)
+        return replace(found, refusal=self._refusal)
+
+    def alive(self) -> bool:
+        """False once a kernel has faulted: CUDA then fails every later call of the process."""
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            return False
+        return True
+
+    def _graph_of(self, config: Config) -> GraphReplay:
+        if self._ours is None or self._ours[0] != config:
+            self._free_ours()
+            launch = scaled_launch(self._problem, config, self.device, self._check.scales)
+            self._ours = config, GraphReplay(launch, self._sets)
+        return self._ours[1]
+
+    def _free_ours(self) -> None:
+        if self._ours is not None:
+            self._ours[1].free()
+        self._ours = None
+
+    def _turn_to(self, problem: Problem) -> None:
+        if problem == self._problem:
+            return
+        self._free_ours()
+        if self._torch is not None:
+            self._torch.free()
+        self._problem = self._check = self._torch = None
+        self._refusal = ""
+        self._sets = []
+        self._check = verify.Check(problem, self.device)
+        self._sets = operand_sets(problem, self.device, self.gpu)
+        self._problem = problem
+
+
+def operand_sets(problem: Problem, device: torch.device, gpu: Gpu) -> list[tuple[torch.Tensor, ...]]:
+    """Random operands and outputs to rotate through, which together exceed L2."""
+    sets = [space.operands(problem, device) for _ in range(measure.set_count(problem, gpu))]
+    for a, b, _ in sets:
+        # Normal numbers: the power that a product draws, and so its time, depends on the bits.
+        space.fill(a)
+        space.fill(b)
+    return sets
+
+
+def scaled_launch(problem: Problem, config: Config, device: torch.device, scales) -> Callable:
+    """The plan, to be called as launch(a, b, out), with the problem's scales if it has any."""
+    plan = plan_for(problem, config, device)
+    return functools.partial(plan, scales=scales) if scales else plan
+
+
+def torch_replay(problem: Problem, sets: list[tuple[torch.Tensor, ...]], scales) -> tuple[GraphReplay | None, str]:
+    """torch's own product of the sets, captured, and ""; or None, and why torch refuses it.
+
+    cuBLAS has no products of some sizes with scales of groups. Raises torch.OutOfMemoryError.
+    """
+    try:
+        with torch_precision(problem):
+            operands = [(a, _weights(b, a.dtype), out) for a, b, out in sets]
+            return GraphReplay(torch_product(problem, scales), operands), ""
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        return None, f"torch refused: {error}"
+
+
+def torch_product(problem: Problem, scales: tuple[torch.Tensor | None, torch.Tensor] | None) -> Callable:
+    """torch's own way to the problem's result, from a, b and out: of int8 and fp8 it is private, but the fastest.
+
+    Weights of another dtype than A's have been converted to A's: what their scales cost is not asked of torch.
+    """
+    p = problem
+    if p.dtype == "int8":
+        return lambda a, b, out: torch._int_mm(a, b, out=out)
+    if p.dtype in FP8:
+        scale_a, scale_b = scales
+        options = {"out_dtype": DTYPES[p.out_dtype], "use_fast_accum": p.precision == "fast"}
+        if p.scales == "1x128":  # contiguous along K, as torch asks for it
+            scale_b = scale_b.t().contiguous().t()
+        return lambda a, b, out: torch._scaled_mm(a, b, scale_a, scale_b, out=out, **options)
+    multiply = torch.mm if p.batch == 1 else torch.bmm
+    if p.out_dtype != p.dtype:
+        return lambda a, b, out: multiply(a, b, DTYPES[p.out_dtype], out=out)
+    return lambda a, b, out: multiply(a, b, out=out)
+
+
+def _weights(b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """B as torch multiplies it: weights of 1 byte in A's dtype where that has 2."""
+    return b if b.itemsize == dtype.itemsize else b.to(dtype)
+
+
+@contextlib.contextmanager
+def torch_precision(problem: Problem):
+    """torch multiplies fp32 as the problem says. The other dtypes need no setting, so none is touched."""
+    matmul = torch.backends.cuda.matmul
+    if problem.dtype != "fp32":
+        yield
+        return
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "tf32" if problem.precision == "tf32" else "ieee"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before

@@ -1,0 +1,1 @@
+"""Studies: experiments whose results files are committed."""

@@ -1,0 +1,1 @@
+"""A transpose through shared memory: measured bank conflicts against predicted ones."""

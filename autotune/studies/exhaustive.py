@@ -1,0 +1,106 @@
+"""Checks and times every config that `select` chooses from, on every product of a suite and all GPUs of this machine.
+
+    python -m tritonmm.autotune.studies.random_suite --seed 1234 > mine.json
+    python -m tritonmm.autotune.studies.exhaustive --suite mine.json --csv mine.csv
+    python -m tritonmm.autotune.studies.regret mine.csv
+
+What `regret` judges `select` by. `tritonmm tune --search exhaustive` varies stages and orders too, measures each config
+beside torch, and survives a kernel that hangs; this takes minutes, and waits for such a kernel until it is killed.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import Queue, get_context
+from pathlib import Path
+
+import click
+import torch
+
+from tritonmm import gpu as gpus
+from tritonmm.autotune.bench import suite
+from tritonmm.autotune.measuring.environment import Environment
+from tritonmm.autotune.measuring.precompile import precompile_all
+from tritonmm.autotune.measuring.results_file import ResultsFile
+from tritonmm.autotune.measuring.trial import COLUMNS, Trial
+from tritonmm.autotune.studies import contest
+from tritonmm.autotune.studies.csv_rows import Output
+from tritonmm.config import Config
+from tritonmm.gpu import Gpu
+from tritonmm.problem import Problem
+from tritonmm.select import timed
+
+IDLE = 0.003
+"""Seconds of rest before each replay: a quarter of a contest's, since a problem has 70 to 80 configs."""
+
+
+def measured(configs: dict[Problem, list[Config]], rounds: int, gpu: Gpu, count: int) -> Iterator[list[Trial]]:
+    """The trials of every config, a list for each problem as they come, on so many GPUs that are alike.
+
+    Raises RuntimeError where a GPU or a process did not survive a product; the others that wait are not begun then.
+    """
+    context = get_context("spawn")
+    devices = context.Queue()
+    for device in range(count):
+        devices.put(device)
+    with ProcessPoolExecutor(count, context, _take, (devices,)) as pool:
+        asked = {pool.submit(contest.trials, *pair, rounds, gpu, IDLE): pair[0] for pair in configs.items()}
+        try:
+            for done in as_completed(asked):
+                try:
+                    yield done.result()
+                except RuntimeError as error:
+                    raise RuntimeError(f"{asked[done]}: {error}") from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _take(devices: Queue) -> None:
+    torch.cuda.set_device(devices.get())
+
+
+def _fastest(trials: list[Trial]) -> str:
+    """A line about one problem's trials."""
+    times = {trial.config: trial.time_us for trial in trials if trial.status == "ok"}
+    config = min(times, key=times.__getitem__, default=None)
+    return f"{trials[0].problem}  " + (f"{times[config]:.2f} us  {config}" if config else "none was right")
+
+
+@click.command()
+@click.option("--suite", "asked", default="random60", show_default=True, help="A shipped suite, or a file.")
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Replays of each config.")
+@click.option("--csv", "path", required=True, type=Output(), help="Write a row for each config.")
+def main(asked: str, rounds: int, path: Path) -> None:
+    """Time every config that select chooses from, on every product of a suite."""
+    try:
+        problems = dict.fromkeys(entry.problem() for entry in suite.load(asked))
+        if not torch.cuda.is_available():
+            raise click.ClickException("times need a GPU, and torch sees none")
+    except (ValueError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    gpu, count = gpus.of_device(0), torch.cuda.device_count()
+    configs = {problem: list(timed(problem, gpu)) for problem in problems}
+    pairs = [(problem, config) for problem, found in configs.items() for config in found]
+    click.echo(f"{len(pairs)} configs of {len(problems)} products on {count} GPUs; compiling")
+    precompile_all(pairs, gpu)
+    about = Environment.here(torch.cuda.get_device_name(0)).about()
+    about |= {"suite": Path(asked).name, "gpus": str(count), "source": "gpu"}
+    about["regime"] = f"burst, {rounds} rounds of a problem's configs in random order, {IDLE * 1e3:g} ms of rest"
+    trials: list[Trial] = []
+    ended = ""
+    try:
+        with ResultsFile(path, [f"# {key}: {value}" for key, value in about.items()], COLUMNS) as results:
+            for done, of_problem in enumerate(measured(configs, rounds, gpu, count), 1):
+                trials += of_problem
+                results.add(*(trial.row() for trial in of_problem))
+                click.echo(f"{done}/{len(configs)}  {_fastest(of_problem)}")
+    except RuntimeError as error:
+        ended = f"{error}; {path} has the {len(trials)} trials before that"
+    for trial in trials:
+        if trial.status != "ok":
+            click.echo(f"{trial.problem}  {trial.config}: {trial.status} {trial.message}")
+    if ended:
+        raise click.ClickException(ended)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""Fits the constants of `tritonmm.l2` to counters and checks them. `python -m tritonmm.autotune.studies.fit_l2`
+
+The data are what an H200 counted, autotune/results/h200-l2*.csv. The shapes of `FIT` give the constants, all others are
+only predicted. The constants of DRAM reads are found first, by the squared logarithm of predicted over counted bytes,
+then those of merging, by that of the L2 reads: a descent along one constant after the other on a fixed grid of
+factors, so the result is the same on every machine. It prints the constants, then tables of the errors in Markdown.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import click
+import numpy as np
+
+from tritonmm import orders
+from tritonmm.autotune.measuring import results_file
+from tritonmm.config import Config
+from tritonmm.gpu import spec
+from tritonmm.model import l2
+from tritonmm.model.l2 import Constants, Traffic
+from tritonmm.problem import Problem
+
+RESULTS = Path(__file__).parent / "results"
+"""The folder of `FILES` in a checkout. An installed tritonmm has none."""
+
+FILES = ("h200-l2-16384.csv", "h200-l2.csv")
+GPU = spec("h200")
+
+FIT = {
+    (4096, 8192, 8192),
+    (4880, 8192, 4096),
+    (6160, 8192, 4096),
+    (8192, 8192, 4096),
+    (8208, 8192, 8192),
+    (12288, 16384, 4096),
+    (16384, 16384, 4096),
+}
+"""Shapes (m, n, k) that the constants may see: every other one of the counted shapes, sorted."""
+
+START = Constants(
+    capacity=0.6, spread=0.2, drift=0.1, coupled=10.0, partner=1.0, merged=0.3, apart=2000.0, scattered=0.2
+)
+STEPS = (1.3, 1.1, 1.03, 1.01)
+"""Factors by which a constant is tried larger and smaller, one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measured row. time_us: of a burst; the bytes are counted, from a cold L2, and None in rows only timed."""
+
+    file: str
+    problem: Problem
+    config: Config
+    time_us: float
+    dram_read_bytes: float | None
+    l2_read_bytes: float | None
+    hit_rate: float | None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.problem.m, self.problem.n, self.problem.k
+
+    @property
+    def fitted(self) -> bool:
+        return self.shape in FIT
+
+    @property
+    def tile(self) -> str:
+        return f"{self.config.kernel} {self.config.block_m}x{self.config.block_n}"
+
+
+def points(results: Path = RESULTS) -> list[Point]:
+    """All rows of `FILES`, in the folder `results`."""
+    return [_point(name, row) for name in FILES for row in results_file.read(results / name)[2]]
+
+
+def _point(name: str, row: results_file.Row) -> Point:
+    problem, config = results_file.product(row)
+    counted = [float(row[f"counted_{name}"] or "nan") for name in ("dram_read_bytes", "l2_read_bytes")]
+    hit = float(row["counted_hits"]) / float(row["counted_lookups"]) if row["counted_lookups"] else None
+    dram, reads = (None if math.isnan(x) else x for x in counted)
+    return Point(name, problem, config, float(row["time_us"]), dram, reads, hit)
+
+
+def counted(found: Iterable[Point]) -> list[Point]:
+    return [point for point in found if point.dram_read_bytes is not None]
+
+
+def fit(found: list[Point], start: Constants = START, *, steps: tuple[float, ...] = STEPS) -> Constants:
+    """The constants with the smallest loss on `found`, by descent from `start` in `steps`."""
+    dram = [point.dram_read_bytes for point in found]
+    reads = [point.l2_read_bytes for point in found]
+    lockstep = ("capacity", "spread", "drift", "coupled")
+    best = _descend(start, lockstep, lambda c: _loss(_predicted(found, c)[0], dram), steps)
+    merging = ("partner", "merged", "apart", "scattered")
+    return _descend(best, merging, lambda c: _loss(_predicted(found, c)[1], reads), steps)
+
+
+def _predicted(found: list[Point], constants: Constants) -> tuple[list[int], list[int]]:
+    traffic = [l2.estimate(point.problem, point.config, GPU, constants) for point in found]
+    return [t.dram_read_bytes for t in traffic], [t.l2_read_bytes for t in traffic]
+
+
+def _loss(predicted: list[float], measured: list[float]) -> float:
+    return float(np.square(np.log(np.array(predicted) / np.array(measured))).mean())
+
+
+def _descend(start: Constants, names: tuple[str, ...], loss: Callable[[Constants], float], steps) -> Constants:
+    best, least = start, loss(start)
+    for step in steps:
+        moved = True
+        while moved:
+            moved = False
+            for name in names:
+                for factor in (step, 1 / step):
+                    tried = replace(best, **{name: float(f"{getattr(best, name) * factor:.3g}")})
+                    if (found := loss(tried)) < least * (1 - 1e-4):
+                        best, least, moved = tried, found, True
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Of `points` points: median and 95th percentile of |predicted / counted - 1|, of bytes read."""
+
+    points: int
+    dram_median: float
+    dram_p95: float
+    l2_median: float
+    l2_p95: float
+    hit_rate_median: float
+
+
+def errors(found: list[Point], predict: Callable[[Point], Traffic] | None = None) -> Errors:
+    """predict: what is checked, `l2.of` where it is not given. hit_rate_median: of the difference."""
+    predict = predict or (lambda point: l2.of(point.problem, point.config, GPU))
+    traffic = [predict(point) for point in found]
+    dram, reads = (
+        np.array([abs(getattr(t, name) / getattr(p, name) - 1) for t, p in zip(traffic, found, strict=True)])
+        for name in ("dram_read_bytes", "l2_read_bytes")
+    )
+    hits = [abs(t.hit_rate - p.hit_rate) for t, p in zip(traffic, found, strict=True)]
+    at = np.quantile
+    return Errors(len(found), at(dram, 0.5), at(dram, 0.95), at(reads, 0.5), at(reads, 0.95), at(hits, 0.5))
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """What `l2.best_factor` chooses among the factors of a sweep, and what it costs.
+
+    regret: its measured time over the best measured one, minus 1.
+    """
+
+    shape: tuple[int, int, int]
+    tile: str
+    factors: int
+    predicted: str
+    measured: str
+    regret: float
+
+
+def best_factors(found: list[Point]) -> list[Best]:
+    """For each shape, tile and kernel that was measured with several factors of swizzle-merge, timed together in
+    one file."""
+    groups = defaultdict(list)
+    for point in found:
+        if isinstance(point.config.order, orders.SwizzleMerge) and len(point.config.order.factors) == 1:
+            groups[point.file, point.shape, point.tile].append(point)
+    rows = []
+    for (_, shape, tile), sweep in groups.items():
+        fastest = min(sweep, key=lambda p: p.time_us)
+        factors = {point.config.order.factors[0]: point for point in sweep}
+        chosen = factors[l2.best_factor(fastest.problem, fastest.config, GPU, factors)]
+        regret = chosen.time_us / fastest.time_us - 1
+        rows.append(Best(shape, tile, len(sweep), str(chosen.config.order), str(fastest.config.order), regret))
+    return rows
+
+
+def family(point: Point) -> str:
+    order = point.config.order
+    if isinstance(order, orders.SwizzleMerge):
+        if len(order.factors) > 1:
+            return "swizzle-merge of two"
+        return "swizzle-merge <= 4" if order.factors[0] <= 4 else "swizzle-merge > 4"
+    return order.name
+
+
+@click.command()
+@click.option(
+    "--results",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=RESULTS,
+    show_default="autotune/results of the checkout",
+    help=f"Folder that has {' and '.join(FILES)}.",
+)
+def main(results: Path) -> None:
+    """Fit the constants of tritonmm.l2 to what an H200 counted, and check them.
+
+    It prints the constants and, as Markdown, tables of the errors, and writes no file.
+    """
+    for name in FILES:
+        if not (results / name).is_file():
+            raise click.ClickException(
+                f"{results / name} is missing; it is in autotune/results of a checkout: name that folder by --results"
+            )
+    try:
+        every = points(results)
+    except (OSError, ValueError, KeyError) as error:
+        raise click.ClickException(f"{results}: not the counters of a sweep: {error}") from None
+    found = counted(every)
+    seen, unseen = [p for p in found if p.fitted], [p for p in found if not p.fitted]
+    if not seen or not unseen:
+        raise click.ClickException(f"{results}: there are no counters of shapes to fit, or none of others to check")
+    constants = fit(seen)
+    print("Fitted:", ", ".join(f"{name}={value:g}" for name, value in asdict(constants).items()))
+    print("In l2 :", "the same" if constants == l2.FITTED else l2.FITTED, "\n")
+    columns = "points | DRAM median | DRAM p95 | L2 median | L2 p95 | hit rate median"
+    print(f"| | {columns} |\n|---|---:|---:|---:|---:|---:|---:|")
+    for name, group in (("fit", seen), ("test", unseen)):
+        print(_row(f"**all, {name}**", group))
+        for key in (lambda p: p.tile, family):
+            kinds = dict.fromkeys(map(key, group))
+            for kind in kinds:
+                print(_row(f"{kind}, {name}", [p for p in group if key(p) == kind]))
+    print("\n| m x n x k | tile | factors | predicted best | measured best | costs |\n|---|---|---:|---|---|---:|")
+    rows = best_factors(every)
+    for row in rows:
+        m, n, k = row.shape
+        note = "" if row.shape in FIT else " (test)"
+        print(f"| {m} x {n} x {k}{note} | {row.tile} | {row.factors} | {row.predicted} | {row.measured} |", end="")
+        print(f" {row.regret:.1%} |")
+    for name, group in (
+        ("fit", [r for r in rows if r.shape in FIT]),
+        ("test", [r for r in rows if r.shape not in FIT]),
+    ):
+        print(f"\n{name}: within 1% in {sum(r.regret <= 0.01 for r in group)} of {len(group)}", end="")
+    print()
+
+
+def _row(name: str, group: list[Point]) -> str:
+    e = errors(group)
+    return (
+        f"| {name} | {e.points} | {e.dram_median:.1%} | {e.dram_p95:.1%} | {e.l2_median:.1%} | {e.l2_p95:.1%} |"
+        f" {e.hit_rate_median:.3f} |"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Products that were measured with torch's, from all committed results files: data for the policy's fit and its test.
+
+Benches and sweeps of random suites have both times. A bench has a row a product, with the config that was chosen then;
+a sweep has a row a config. What counts is the time of the config that `select` chooses now. Of other files torch's time
+is taken alone.
+"""
+
+import hashlib
+import statistics
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tritonmm.autotune.measuring import results_file, space
+from tritonmm.autotune.studies import regret
+from tritonmm.config import Config
+from tritonmm.gpu import Gpu
+from tritonmm.model.torch_time import kernels_of
+from tritonmm.problem import Problem
+from tritonmm.select import best
+
+RESULTS = Path(__file__).parent / "results"
+
+REGIMES = ("", "burst", "short")
+"""Single launches on a rested card. Files without the column have no others."""
+
+WITHOUT_OPERATOR = ("tf32x3", "bf16x3", "bf16-int8", "bf16-fp8", "bf16-int8-row", "bf16-fp8-row")
+"""Kinds that torch multiplies in another way: its time is not that of a kernel that the policy could leave them to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A product in one file. ours_us: None where what `select` chooses was not measured there."""
+
+    file: str
+    problem: Problem
+    torch_us: float
+    ours_us: float | None = None
+
+
+def products(gpu: Gpu) -> list[Measured]:
+    """Of all results files of that GPU, in the order of their names. Raises FileNotFoundError where there are none."""
+    paths = sorted(RESULTS.glob(f"{gpu.name}-*.csv"))
+    if not paths:
+        raise FileNotFoundError(f"{RESULTS} has no results of the {gpu.name}: it is in a checkout only")
+    return [found for path in paths for found in _of_file(path, gpu)]
+
+
+def judged(found: Iterable[Measured]) -> list[Measured]:
+    """Those by which the policy is judged: with times of both, of the benches and the random suites."""
+    return [x for x in found if x.ours_us]
+
+
+def held_out(problems: Iterable[Problem]) -> set[Problem]:
+    """Those that the fit may not see: of each kind of torch's kernels every other shape, in the order of a digest, with
+    all its dtypes and layouts."""
+    shapes: dict[str, dict[str, set[Problem]]] = {}
+    for p in problems:
+        kind = "fp64" if p.dtype == "fp64" else kernels_of(p)
+        shapes.setdefault(kind, {}).setdefault(f"{p.batch}x{p.m}x{p.n}x{p.k}", set()).add(p)
+    held: set[Problem] = set()
+    for of_kind in shapes.values():
+        for shape in sorted(of_kind, key=lambda shape: hashlib.sha256(shape.encode()).digest())[1::2]:
+            held |= of_kind[shape]
+    return held
+
+
+JUDGED = ("bench", "dtypes", "fp8", "fp64", "ragged", "random", "mixed")
+"""Words in the names of the files by which the policy is judged."""
+
+
+def _of_file(path: Path, gpu: Gpu) -> Iterator[Measured]:
+    _, columns, rows = results_file.read(path)
+    if not {"m", "n", "k", "layout", "dtype", "torch_us"} <= set(columns):
+        return
+    of_product: dict[tuple[str, ...], list[results_file.Row]] = {}
+    for row in rows:
+        timed = row.get("status", "ok") == "ok" and row["torch_us"] and row.get("regime", "") in REGIMES
+        if timed and row["dtype"] not in WITHOUT_OPERATOR:
+            sizes = (row.get(name) or "1" for name in ("m", "n", "k", "batch"))
+            of_product.setdefault((*sizes, row["dtype"], row["layout"]), []).append(row)
+    for (m, n, k, batch, dtype, layout), found in of_product.items():
+        problem = space.problem(int(m), int(n), int(k), batch=int(batch), dtype=dtype, layout=layout)
+        torch_us = statistics.median(float(row["torch_us"]) for row in found)
+        ours_us = _ours_us(problem, found, gpu) if any(word in path.name for word in JUDGED) else None
+        yield Measured(path.name, problem, torch_us, ours_us)
+
+
+def _ours_us(problem: Problem, rows: list[results_file.Row], gpu: Gpu) -> float | None:
+    """The time of the config that is chosen now, None where it was not measured."""
+    config = best(problem, gpu).config
+    times: dict[Config, list[float]] = {}
+    for row in rows:
+        if row.get("config"):  # a bench's
+            times.setdefault(Config.from_json(row["config"]), []).append(float(row["ours_us"]))
+        elif all(row[name] == str(getattr(config, name)) for name in ("kernel", "block_m", "block_n", "block_k")):
+            times.setdefault(results_file.product(row)[1], []).append(float(row["time_us"]))
+    return regret.time_of({config: statistics.median(us) for config, us in times.items()}, config)

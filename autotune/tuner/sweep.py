@@ -1,0 +1,98 @@
+"""One trial after the other: legal? correct? how fast? Every answer is a row."""
+
+import datetime
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from tritonmm.autotune.measuring.sources import Source
+from tritonmm.autotune.measuring.trial import Trial
+from tritonmm.autotune.tuner.store import Store
+from tritonmm.config import Config
+from tritonmm.model import l2
+from tritonmm.orders import RowMajor, SwizzleMerge
+from tritonmm.problem import Problem
+
+
+class DeviceLostError(RuntimeError):
+    """A kernel has faulted and CUDA refuses further work in this process."""
+
+
+def sweep(
+    problems: Iterable[Problem], configs: Iterable[Config], store: Store, source: Source
+) -> Iterator[tuple[Trial, bool]]:
+    """Run each trial that the store lacks, and yield every one, with whether it was run now.
+
+    Trials are in the store before they are yielded, so an interruption loses at most the one that is
+    running, and sweeping again continues after it. What goes wrong inside a trial is its row.
+    Raises ValueError for a `Table` order, which has no spelling to be stored under, and
+    DeviceLostError after a trial that the GPU did not survive; that trial is in the store.
+    """
+    configs = list(configs)
+    for problem in problems:
+        for config in configs:
+            trial = store.find(problem, config, source.environment, source.source, source.regime)
+            if trial is not None:
+                yield trial, False
+                continue
+            trial = run(problem, config, source)
+            store.add(trial, source.environment)
+            yield trial, True
+            if not source.alive():
+                raise DeviceLostError(f"the GPU's context is lost after {config} on {problem}: {trial.message}")
+
+
+def run(problem: Problem, config: Config, source: Source) -> Trial:
+    """The trial of `config` on `problem`: it is timed only when it is legal and its result is right."""
+    trial = Trial(
+        problem=problem,
+        config=config,
+        source=source.source,
+        regime=source.regime,
+        status="ok",
+        measured=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
+    fit = config.fits(problem, source.gpu)
+    if not fit:
+        return replace(trial, status="illegal", message=fit.reason)
+    try:
+        traffic = l2.of(problem, config, source.gpu)
+        trial = replace(
+            trial,
+            dram_read_bytes=int(traffic.dram_read_bytes),
+            dram_write_bytes=int(traffic.dram_write_bytes),
+            l2_read_bytes=int(traffic.l2_read_bytes),
+            hit_rate=float(traffic.hit_rate),
+            traffic_source="model",
+        )
+        trial = replace(trial, error_ratio=float(source.error_ratio(problem, config)))
+        if not trial.error_ratio <= 1:
+            return replace(trial, status="wrong", message="the result is outside of its error bound")
+        times = source.times(problem, config)
+        return replace(trial, time_us=times.time_us, torch_us=times.torch_us)
+    except Exception as error:
+        return replace(trial, status="failed", message=_one_line(error))
+
+
+def best_of(trials: Iterable[Trial]) -> dict[Problem, Trial]:
+    """The fastest trial of each problem that has one, in the order in which problems first occur."""
+    best: dict[Problem, Trial] = {}
+    for trial in trials:
+        if trial.time_us is not None and (trial.problem not in best or trial.time_us < best[trial.problem].time_us):
+            best[trial.problem] = trial
+    return best
+
+
+def with_factor_one(trial: Trial, trials: Iterable[Trial]) -> Trial | None:
+    """The timed trial that differs from `trial` in nothing but its order, which is row-major.
+
+    SwizzleMerge(1) is the same map as RowMajor, and either will do.
+    """
+    row_major = (RowMajor(), SwizzleMerge(1))
+    wanted = [replace(trial.config, order=order) for order in row_major]
+    found = (t for t in trials if t.problem == trial.problem and t.config in wanted and t.time_us is not None)
+    return next(found, None)
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= 300 else text[:299] + "~"

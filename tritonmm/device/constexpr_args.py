@@ -1,0 +1,26 @@
+"""What is static about a kernel, as Triton's cache on disk has to know it."""
+
+import functools
+import hashlib
+from pathlib import Path
+
+
+class Static:
+    """Base of the frozen dataclasses that are kernels' compile-time arguments.
+
+    Triton files what it compiles under the kernel's source and, of such an argument, `cache_key`, or else its str: the
+    fields. What the properties say of layouts, registers or slices would not count, and another version of tritonmm
+    would find, and launch, what this one has left on the disk.
+    """
+
+    @property
+    def cache_key(self) -> str:
+        return f"{self} {digest()}"
+
+
+@functools.cache
+def digest() -> str:
+    """Of all files in `device` and `families`: properties ask functions in several of them."""
+    package = Path(__file__).parents[1]
+    files = [file for folder in ("device", "families") for file in sorted((package / folder).rglob("*.py"))]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

@@ -1,0 +1,1 @@
+"""Kernel families: one folder a family, with everything that knows about its kernel."""

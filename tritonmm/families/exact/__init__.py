@@ -1,0 +1,1 @@
+"""Exact fp32 and fp64 on Hopper: operands are read into registers slice by slice."""

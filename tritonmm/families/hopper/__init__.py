@@ -1,0 +1,1 @@
+"""The warp-specialized Hopper kernel: TMA, wgmma, persistent."""

@@ -1,0 +1,175 @@
+"""The weights kernel's configs worth trying for a problem, ranked by what limits a stream of weights."""
+
+import math
+from dataclasses import replace
+
+from tritonmm.config import Config
+from tritonmm.families.mixed_input.rules import ROWS, gathered_cols, groups, meeting, programs, resident, slice_k
+from tritonmm.gpu import Gpu
+from tritonmm.orders import RowMajor, SwizzleMerge
+from tritonmm.problem import Problem
+
+BLOCKS = {
+    # Rows of the activations: (rows of the weights, block_k, num_stages, num_warps).
+    8: ((128, 256, 2, 8), (128, 256, 4, 8)),
+    16: ((128, 128, 4, 8), (128, 256, 2, 8), (128, 256, 4, 8)),
+    24: ((128, 128, 7, 8), (128, 128, 4, 8), (256, 128, 4, 8)),
+    32: ((128, 128, 7, 8), (128, 128, 4, 8), (128, 256, 4, 8), (192, 128, 5, 12), (256, 128, 5, 8)),
+    40: ((128, 128, 7, 8), (256, 128, 4, 8)),
+    48: ((128, 128, 7, 8), (256, 128, 4, 8)),
+    64: ((128, 128, 6, 8), (128, 256, 3, 8), (192, 128, 5, 12), (256, 128, 4, 8)),
+    72: ((128, 128, 6, 8), (256, 128, 4, 8)),
+    80: ((128, 128, 5, 8), (256, 128, 3, 8)),
+    96: ((128, 128, 5, 8), (256, 128, 3, 8)),
+    128: ((128, 128, 4, 8), (192, 128, 3, 12), (256, 128, 3, 8)),
+    136: ((128, 128, 4, 8), (256, 128, 3, 8)),
+    144: ((128, 128, 4, 8),),
+    160: ((128, 128, 3, 8),),
+    192: ((128, 128, 3, 8),),
+    256: ((128, 64, 4, 8), (128, 128, 2, 8)),
+}
+
+FIXED_US = 1.0
+"""A launch that follows another, the start of its programs and their end."""
+
+STREAM = 0.95
+"""Of the bandwidth of device memory, what all programs together reach where nothing else takes time."""
+
+STEP_US = 0.045
+"""From step to step of a program, for each of its consumers: barriers."""
+
+SLICE_US = 0.076
+"""From slice to slice of a step: the way from shared memory to the tensor cores."""
+
+BESIDE = 0.48
+"""Of both, what two programs of an SM do not hide of each other."""
+
+LATENCY_US = 1.3
+"""From a stage that is free to its next data."""
+
+CONVERT_US = 7.6e-6
+"""An SM's time for a weight that it reads and converts."""
+
+MULTIPLY_US = 1.44e-7
+"""An SM's time for a weight and a row of activations that it multiplies."""
+
+SCALE_US = 9.2e-6
+"""An SM's time for a sum of a step that it multiplies by its group's scale."""
+
+WRITE_US = 1.0e-4
+"""An SM's time for a sum that it finishes and writes, or leaves as a part."""
+
+FILL = 1.07
+"""What goes by before programs begin with their first steps, in times of the delivery of all of those from memory."""
+
+TENSOR = 0.95
+"""Of the tensor cores' peak rate, what steps reach where nothing else takes time."""
+
+ISSUE = 22
+"""Columns of sums in whose time the tensor cores take the weights of a product from registers."""
+
+OVERLAP = 4.0
+"""The p of the p-norm that adds reading and computing: 1 would be one after the other."""
+
+MEET_US = 2.2
+"""A cooperative launch, and the meeting of programs that share a tile and each add up some of it."""
+
+PART_US = 0.27
+"""The same for each of them."""
+
+GATHER_US = 4.7
+"""The meeting of a tile's parts: they are stored and counted, and the last one reads them."""
+
+PASS_US = 0.63
+"""Each pass behind the first in which columns of the parts are added up."""
+
+GATHER_BANDWIDTH = 415e9
+"""Bytes/s at which the one program that arrives last reads the sums of all parts."""
+
+
+def timed(problem: Problem, gpu: Gpu) -> list[tuple[float, Config]]:
+    """Estimated microseconds of candidates, be they legal or not, and them, in ascending order. Deterministic."""
+    found = []
+    for block_m in _sizes(problem.m):
+        for block_n, *rest in BLOCKS[block_m]:
+            config = Config("weights", block_m, block_n, *rest, order=_order(problem, gpu, block_m, block_n))
+            found += [(estimate_us(shared, problem, gpu), shared) for shared in shares(config, problem, gpu)]
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def _sizes(m: int) -> list[int]:
+    """Rows of tiles worth trying for so many: those that hold all of them or an equal part, and powers of two."""
+    tiles = -(-m // 256)
+    least = [next(rows for rows in ROWS if rows * count >= m) for count in (tiles, tiles + 1)]
+    return sorted({*least, *(rows for rows in (64, 128, 256) if rows < m)}) if m > 64 else least[:1]
+
+
+def _order(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> RowMajor | SwizzleMerge:
+    """Groups of tiles with the same weights, as many as let a wave read the fewest bytes, all of about one size."""
+    tiles_m = -(-problem.m // block_m)
+    if tiles_m == 1:
+        return RowMajor()
+    tall = math.sqrt(gpu.sms * block_n * problem.b_element_bytes / (block_m * problem.element_bytes))
+    return SwizzleMerge(-(-tiles_m // max(1, round(tiles_m / tall))))
+
+
+def shares(config: Config, problem: Problem, gpu: Gpu) -> list[Config]:
+    """The config with persistent programs, and with such numbers for each tile as the SMs hold, or one.
+
+    split_k and persistent of `config` are of no account.
+    """
+    tiles_m, tiles_n = config.tiles(problem)
+    full = (gpu.sms * held // max(tiles_m * tiles_n, 1) for held in range(1, resident(config, problem) + 1))
+    most = max(1, -(-problem.k // config.block_k))
+    splits = sorted({min(max(1, split), most) for split in full})
+    persistent = replace(config, split_k=1, persistent=True)
+    return [persistent, *(replace(persistent, split_k=split, persistent=False) for split in splits)]
+
+
+def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
+    """A launch, what reading and computing take beside each other, and the gathering of parts.
+
+    Constants are fits to an H200 (burst, 2026-11-23), 2,984 times of bf16 by int8 with 16 to 4096 rows, Triton 3.6.0
+    and 3.9.0 (h200-weights-7.csv and -8.csv in autotune/results); two strips and sums that are scaled from group to
+    group, in -11.csv and -12.csv, were none of them. Those of all four within 35% of a product's best are off by 4.9%
+    (root mean square); what they choose there takes 0.5% longer than the best (geometric mean), at most 11%. More
+    programs than the SMs hold were timed with more than 64 rows.
+    """
+    p = problem
+    tiles_m, tiles_n = config.tiles(p)
+    tiles = tiles_m * tiles_n
+    steps = -(-p.k // config.block_k)
+    count = max(1, programs(config, p, gpu, tiles))
+    how = meeting(config, count, tiles)
+    slots = gpu.sms * resident(config, p)
+    rounds, running = -(-count // slots), min(count, slots)
+    held = -(-running // gpu.sms)  # an SM's programs share its units, and hide latencies
+    weights_us = config.block_n * config.block_k * (CONVERT_US + MULTIPLY_US * config.block_m)
+    scales_us = groups(config, p) * config.block_n * config.block_m * SCALE_US
+    pieces = -(-tiles // count) + (how == "gather" and count % tiles > 0)  # of a program that cuts two tiles
+    busy_us = weights_us + scales_us
+    way_us = config.num_warps // 4 * STEP_US + config.block_k // slice_k(config, p) * SLICE_US
+    products = (config.block_m + ISSUE) * config.block_n * config.block_k
+    tensor_us = 2 * products / (TENSOR * gpu.rate(p.dtype) / gpu.sms) * 1e6
+    step_us = max(
+        way_us + busy_us, held * (busy_us + BESIDE * way_us), LATENCY_US / (config.num_stages - 1), held * tensor_us
+    )  # fmt: skip
+    stage = config.block_k * (config.block_n + min(p.m, config.block_m) * p.element_bytes)
+    first_us = FILL * stage * running / gpu.bandwidth * 1e6
+    most = -(-tiles * steps // count) if how else -(-tiles // count) * steps  # steps of a program
+    pieces_us = pieces * config.block_n * min(p.m, config.block_m) * WRITE_US
+    compute_us = rounds * (first_us + most * step_us + pieces_us)
+    tall = config.order.factors[0] if isinstance(config.order, SwizzleMerge) else 1  # tiles that read weights together
+    again = -(-tiles_m // tall) - 1
+    if how == "gather" and min(count, tiles_n) * config.block_n * p.k * p.b_element_bytes > gpu.l2_bytes:
+        again = tiles_m - 1  # programs read other steps of K, and L2 has lost them when it is their turn
+    read_us = (p.compulsory_bytes + again * p.operand_bytes("b")) / (STREAM * gpu.bandwidth) * 1e6
+    us = FIXED_US + (read_us**OVERLAP + compute_us**OVERLAP) ** (1 / OVERLAP)
+    if how == "share":
+        us += MEET_US + config.split_k * PART_US
+    elif how == "gather":
+        parts = -(-count // tiles) + (count % tiles > 0)
+        passes = config.block_m // gathered_cols(config, p)
+        sums = parts * config.block_n * config.block_m
+        us += GATHER_US + PASS_US * (passes - 1) + 4 * sums / GATHER_BANDWIDTH * 1e6
+    return us

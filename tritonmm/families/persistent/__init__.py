@@ -1,0 +1,1 @@
+"""The persistent kernel of plain Triton with TMA descriptors."""

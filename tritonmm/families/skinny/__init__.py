@@ -1,0 +1,1 @@
+"""GEMMs with few rows or few columns, which cost what it costs to read the larger operand."""

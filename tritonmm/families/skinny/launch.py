@@ -1,0 +1,86 @@
+"""Launches the skinny kernel: which operand is streamed, and the memory in which split tiles meet."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tritonmm.config import Config, streams_a
+from tritonmm.families.skinny.kernel import skinny_kernel
+from tritonmm.families.tile.launch import dot_precision
+from tritonmm.launch import Plan, addend_strides, early_start, line_divisor, needs_int64, scale_arguments, strides
+from tritonmm.launch.interpreter import INTERPRETED
+from tritonmm.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class SkinnyPlan(Plan):
+    kernel: ClassVar[Any] = skinny_kernel
+
+    @property
+    def operands(self) -> dict[str, str]:
+        return {"w": "a", "x": "b"} if streams_a(self.config) else {"w": "b", "x": "a"}
+
+    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
+        p, config = self.problem, self.config
+        order, factors, along = self.order
+        # A [m, k], B [k, n] and the output as the kernel sees them: W [rows, k], X [cols, k], out [rows, cols].
+        swapped = streams_a(config)
+        a_strides, b_strides = strides(a), _swap(strides(b))
+        out_strides, c_strides, bias_strides = strides(out), addend_strides(c, out), (0, 1)
+        layout_a, layout_b = p.layout[0], p.layout[1].translate(_TRANSPOSED)
+        if swapped:
+            w, x, rows, cols, block_r, block_c = a, b, p.m, p.n, config.block_m, config.block_n
+            w_strides, x_strides, layouts = a_strides, b_strides, (layout_a, layout_b)
+            held = p.a_alignment // p.element_bytes, p.b_alignment // p.b_element_bytes
+        else:
+            w, x, rows, cols, block_r, block_c = b, a, p.n, p.m, config.block_n, config.block_m
+            w_strides, x_strides, layouts = b_strides, a_strides, (layout_b, layout_a)
+            held = p.b_alignment // p.b_element_bytes, p.a_alignment // p.element_bytes
+            out_strides, c_strides, bias_strides = _swap(out_strides), _swap(c_strides), (1, 0)
+        sums, flags = self.workspace() if config.split_k > 1 else (None, None)
+        wide = needs_int64(
+            block_r, block_c, config.block_k,
+            w_strides[1:], x_strides[1:], out_strides[1:], c_strides[1:],
+        )  # fmt: skip
+        options = {
+            "BLOCK_R": block_r, "BLOCK_C": block_c, "BLOCK_K": config.block_k, "SPLIT_K": config.split_k,
+            "ORDER": order, "ALONG": along, "SWAPPED": swapped, "BATCHED": p.batch > 1,
+            "LAYOUT_W": layouts[0], "LAYOUT_X": layouts[1],
+            "DIVISOR_W": line_divisor(held[0], p.k if layouts[0] == "n" else rows),
+            "DIVISOR_X": line_divisor(held[1], p.k if layouts[1] == "n" else cols),
+            "EVEN_K": p.k > 0 and p.k % config.block_k == 0, "STAGES": config.num_stages,
+            "UNROLL": _unroll(block_r * block_c // config.num_warps, config.split_k),
+            "SCALED": p.epilogue.scaled, "GROUP": p.group if p.grouped else 0,
+            "INTERLEAVED": _interleaved(config, p, layouts[0]), "PRECISION": dot_precision(p),
+            "WIDE": wide, "INTERPRETED": INTERPRETED,
+            "num_warps": config.num_warps, "num_stages": config.num_stages, **early_start(self.device),
+        }  # fmt: skip
+        arguments = (
+            w, x, out, c, bias, float(alpha), float(beta), self.table, factors, sums, flags,
+            rows, cols, p.k, self.launched, self.programs,
+            *w_strides, *x_strides, *out_strides, *c_strides, *bias_strides,
+            *scale_arguments(p, scales)[3:],
+        )  # fmt: skip
+        return arguments, options
+
+
+_TRANSPOSED = str.maketrans("nt", "tn")
+
+
+def _swap(spans: tuple[int, int, int]) -> tuple[int, int, int]:
+    return spans[0], spans[2], spans[1]
+
+
+def _interleaved(config: Config, problem: Problem, layout: str) -> bool:
+    """Whether operands are multiplied in an order of K in which threads load 16 weights of a byte at once.
+
+    That is the order of mma.sync, which Triton chooses for fewer than the four warps that wgmma needs.
+    """
+    bytes_along_k = problem.b_element_bytes == 1 and layout == "n"
+    return (
+        bytes_along_k and config.num_warps < 4 and config.block_k % 64 == 0 and min(config.block_m, config.block_n) > 1
+    )
+
+
+def _unroll(elements: int, splits: int) -> int:
+    """Parts whose loads are in flight together, for `elements` of a tile a warp: 32 registers a thread."""
+    return max(1, min(32 * 32 // max(elements, 1), splits - 1))

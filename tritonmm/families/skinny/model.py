@@ -1,0 +1,259 @@
+"""The skinny configs worth trying for a problem: what fills the card, ranked by the bytes it moves."""
+
+from dataclasses import replace
+
+from tritonmm.config import Config, shared_bytes, streams_a
+from tritonmm.gpu import Gpu
+from tritonmm.model.cost import ACHIEVABLE_BANDWIDTH
+from tritonmm.model.estimates import crossing, elements_resident, elements_us, joined
+from tritonmm.orders import RowMajor
+from tritonmm.problem import Problem
+
+MOST = 12
+"""Configs that are worth a measurement each."""
+
+LAUNCH_US = 0.83
+"""What a launch costs that follows another: it starts while the other still runs."""
+
+START_US = 1.16
+"""From the start of a program to its first product, and from its last one to its end."""
+
+SHORT_US = 0.67
+"""The same where all of its K is one step."""
+
+CROSSED = 0.29
+"""What reading costs more where lines of the streamed operand begin anywhere in cache lines."""
+
+SHORT_SHARE = 0.8
+"""Of the bandwidth of device memory, what lines of less than 256 bytes reach; longer ones reach a copy's."""
+
+LATENCY_US = 0.3
+"""From a load to its data: the bytes in flight of all programs are moved once in this time, at best."""
+
+FEWER = 0.54
+"""The power with which what device memory delivers falls with the share of SMs that are busy: 16x11840x11648 takes
+78 us in 93 programs and 69 in 185 (h200-random-fit.csv in autotune/results)."""
+
+MMA_SHARE = 0.76
+"""Of the peak rate, what the products of a program's blocks reach, those beyond the matrices included."""
+
+FP32_MMA_SHARE = 0.12
+"""The same in fp32, on CUDA cores: 13 products of autotune/results/h200-mixed420.csv took 1.4 to 11 times as long as
+with the share of tensor cores. One row or column is not multiplied so."""
+
+TRANSPOSED_MMA_SHARE = 0.07
+"""The same in tf32 where an operand does not lie along K, as wgmma needs it: seven products of that file took twice to
+four times as long."""
+
+SMALL_US = 0.95
+"""What a program takes longer in tiles of at most 32 x 32, which are too small for wgmma, whatever its K."""
+
+AGAIN_US = 0.64
+"""What it costs that several columns of tiles, or rows, read the larger operand: most wait for lines that are on their
+way to others. 976x64x128 takes 2.0 us in tiles of 32 x 64, and 2.5 in 64 x 32 (h200-random74.csv)."""
+
+OVERLAP = 3.66
+"""The p of the p-norm that joins memory, L2, loads and products: no two of them overlap perfectly."""
+
+CAUTION = 1.1
+"""What the estimates for tensor cores are multiplied by, since they err more than those of the Hopper kernel, and the
+shortest of many estimates is likely one that errs."""
+
+L2_BANDWIDTH = 10e12
+"""Bytes/s that all SMs together read through L2, where neighbours share what they ask for."""
+
+CROSSED_L2 = 1.56
+"""What a byte costs more there whose line begins anywhere in cache lines, in loads of 16 bytes."""
+
+GATHER_US = 1.16
+"""What it costs that parts of a tile meet: stores, a count and loads, one after the other."""
+
+GROUPED_US = 1.2
+"""What the scales of groups of K take, whatever the product: autotune/results/h200-weights-2.csv, on tensor cores. On
+CUDA cores, for one row, they took -0.1 to 6 us: h200-dtypes-7.csv."""
+
+GATHER_BANDWIDTH = 60e9
+"""Bytes/s at which the one program that arrives last reads the sums of all parts."""
+
+_SHAPES = {
+    # Rows of the smaller operand: (rows of the streamed one, block_k of 2-byte elements, num_stages, num_warps)
+    16: ((64, 128, 4, 4), (64, 64, 5, 4), (64, 256, 3, 4), (128, 128, 4, 4), (256, 64, 4, 8)),
+    32: ((32, 256, 4, 4), (64, 64, 5, 4), (64, 128, 4, 4), (128, 64, 5, 4), (128, 128, 4, 4), (256, 64, 4, 8)),
+    64: ((32, 128, 5, 4), (64, 64, 5, 4), (64, 128, 4, 4), (128, 64, 4, 4), (128, 128, 3, 8), (256, 64, 4, 8)),
+    128: ((32, 128, 4, 4), (64, 64, 5, 4), (64, 128, 4, 4), (128, 64, 4, 8), (128, 128, 3, 8), (256, 64, 3, 8)),
+    256: ((32, 64, 4, 4), (64, 64, 4, 8), (128, 64, 4, 8), (32, 128, 3, 4)),
+}  # fmt: skip
+
+_CONVERTING = {
+    # The same where weights are converted on their way, each with the programs an SM for which K is split, and with
+    # the weights that an SM full of such programs takes in a second: fits to autotune/results/h200-weights.csv, but
+    # those of 32, which are guesses between the others.
+    16: {(64, 256, 3, 2): (8, 30e9), (32, 128, 4, 2): (8, 25e9), (64, 128, 4, 2): (8, 22e9)},
+    32: {(64, 256, 3, 2): (8, 23e9), (32, 128, 4, 2): (8, 21e9), (64, 128, 4, 4): (4, 18e9)},
+    64: {(64, 128, 4, 4): (4, 17e9), (128, 256, 3, 8): (1, 16e9), (128, 128, 3, 4): (4, 15e9)},
+}  # fmt: skip
+
+UNLISTED_RATE = 11e9
+"""Weights that an SM converts in a second in programs of other blocks."""
+
+ROUND_US = 1.0
+"""What as many such programs as are resident cost beside what they convert."""
+
+LAST_ROUND = 0.3
+"""Of the time of a round, what the last takes at least, however few programs are left for it."""
+
+
+def configs(problem: Problem, gpu: Gpu) -> list[Config]:
+    """The legal skinny configs that are worth trying, at most `MOST`, the one that should be fastest first.
+
+    They keep all programs resident at once, one to eight an SM, so that all stream until the end.
+    Deterministic; at least one for every problem.
+    """
+    return [config for us, config in timed(problem, gpu)][:MOST]
+
+
+def timed(problem: Problem, gpu: Gpu) -> list[tuple[float, Config]]:
+    """Estimated microseconds of the legal candidates, and them, in ascending order, the fewest stages first."""
+    found = {}
+    for config, per_sm in _candidates(problem, gpu):
+        tiles = _tiles(config, problem)
+        steps = max(1, -(-problem.k // config.block_k))
+        most = steps // 2 if _converts(config, problem) else steps
+        for share in per_sm:
+            split = replace(config, split_k=max(1, min(share * gpu.sms // max(tiles, 1), most)))
+            if split.fits(problem, gpu):
+                found[split] = estimate_us(split, problem, gpu)
+    return sorted(((us, config) for config, us in found.items()), key=lambda pair: (pair[0], pair[1].num_stages))
+
+
+def _tiles(config: Config, problem: Problem) -> int:
+    tiles_m, tiles_n = config.tiles(problem)
+    return tiles_m * tiles_n * problem.batch
+
+
+def _candidates(problem: Problem, gpu: Gpu):
+    """Configs that do not split, each with the programs an SM for which its split is to be chosen."""
+    p = problem
+    swapped = p.m > p.n
+
+    def config(narrow, wide, *rest):
+        blocks = (wide, narrow) if swapped else (narrow, wide)
+        return Config("skinny", *blocks, *rest, order=RowMajor())
+
+    if min(p.m, p.n) <= 1 and (not p.grouped or (p.layout[1] == "t" and not swapped)):
+        if p.layout[0] == "n" if swapped else p.layout[1] == "t":
+            # A step of all warps is one row of 16-byte loads: X is then loaded in the layout of W. Two stages at least:
+            # ptxas defers loads into registers to where they are used, and one or two a thread remain in flight.
+            lanes = 32 if gpu.is_nvidia else 64
+            element_bytes = p.element_bytes if swapped else p.b_element_bytes
+            shapes: tuple[tuple[int, int, int], ...] = (8, 3, 4), (4, 3, 4), (8, 4, 2), (4, 3, 8), (8, 2, 4), (4, 4, 4)
+            if element_bytes == 1:  # others take 1 to 24% longer: autotune/results/h200-weights.csv
+                shapes = ((4, 4, 2),)
+            for wide, stages, warps in shapes:
+                yield config(1, wide, lanes * warps * 16 // element_bytes, stages, warps), (4, 8)
+        else:
+            for wide, block_k, stages in ((128, 64, 3), (256, 32, 4), (64, 64, 4), (64, 32, 3)):
+                yield config(1, wide, block_k, stages, 4), (1, 2, 4)
+        return
+    by_element = _by_element(p)
+    for narrow in _narrow(p):
+        if narrow in _CONVERTING and not by_element and _converts(config(narrow, narrow, 1, 1, 1), p):
+            for (wide, block_k, stages, warps), (share, _) in _CONVERTING[narrow].items():
+                if not p.grouped:
+                    yield config(narrow, wide, block_k, stages, warps), (share,)
+                elif block_k <= 128:
+                    yield config(narrow, wide, min(block_k, p.group), stages, warps), (share,)
+        else:
+            for wide, block_k, stages, warps in _SHAPES[narrow]:
+                block_k = min(block_k * 2 // p.b_element_bytes, p.group if p.grouped else block_k * 2)
+                block_k = min(block_k, max(32, 1 << (p.k - 1).bit_length()))  # what lies beyond K is work, too
+                while by_element and block_k > 16 and (wide + narrow) * block_k > 32 * 32 * warps:
+                    block_k //= 2  # 32 elements a thread, with an address and a mask each
+                one = config(narrow, wide, block_k, stages, warps)
+                resident = max(1, min(gpu.shared_bytes // shared_bytes(one, p), 4))
+                yield one, (1, 2, 4)[:resident]
+        if p.element_bytes == 4 or gpu.shared_bytes < 2**17:  # little shared memory, few registers for fp32 operands
+            yield config(min(narrow, 64), 64, 32, 2, 4), (1, 2)
+            yield config(16, 32, 32, 2, 4), (1, 4)
+
+
+def _narrow(problem: Problem) -> tuple[int, ...]:
+    """Blocks of the smaller operand: all of it where that fits; where little is read, many small tiles."""
+    size = 1 << (max(16, min(problem.m, problem.n)) - 1).bit_length()
+    if problem.compulsory_bytes <= 2**22:
+        return tuple({min(size, 32), min(size, 64)})
+    return {256: (128, 256)}.get(size, (min(size, 128),))
+
+
+def _by_element(problem: Problem) -> bool:
+    """Whether loads go through registers, two or four bytes each."""
+    return "s" in problem.layout or problem.alignment < 4
+
+
+def _converts(config: Config, problem: Problem) -> bool:
+    """Whether weights of a byte are streamed along K to tensor cores, which multiply another dtype."""
+    narrow = min(config.block_m, config.block_n)
+    return problem.b_element_bytes == 1 and problem.layout[1] == "t" and narrow > 1 and not streams_a(config)
+
+
+def _mma_share(problem: Problem, narrow: int) -> float:
+    """The share of the peak rate that blocks of so many rows of the smaller operand reach."""
+    if problem.dtype == "fp32" and narrow > 1:
+        if problem.precision == "ieee":
+            return FP32_MMA_SHARE
+        if problem.precision == "tf32" and problem.layout != "nt":
+            return TRANSPOSED_MMA_SHARE
+    return MMA_SHARE
+
+
+def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
+    """What a launch costs and its start, reading from device memory or through L2, and the gathering of the parts.
+
+    Constants are fits to an H200 (burst, 2026-11-22), on tensor cores to the random products in autotune/results but
+    the last seven files', SMALL_US and AGAIN_US to -random60 to -random76, SHORT_US and LATENCY_US to -random80. 300
+    aligned configs of -random60 to -random76 that are within 35% of a product's best are off by 14% (root mean square,
+    without CAUTION), and those with loads of single elements by 12%. Those of weights that are converted are to 130
+    times of bf16 with int8 and fp8e4m3, 1 to 64 rows, most within 15%.
+    """
+    p = problem
+    a_bytes, b_bytes = map(p.operand_bytes, "ab")
+    tiles_m, tiles_n = config.tiles(p)
+    programs = max(1, _tiles(config, p) * config.split_k)
+    by_element = _by_element(p)
+    resident = elements_resident(config, gpu) if by_element else gpu.shared_bytes // shared_bytes(config, p)
+    resident = max(1, min(resident, 4))
+    slots = gpu.sms * resident
+    wide = max(config.block_m, config.block_n)
+    element_bytes = p.element_bytes if streams_a(config) else p.b_element_bytes
+    step = wide * config.block_k * element_bytes
+    along_k = p.layout[0] == "n" if streams_a(config) else p.layout[1] == "t"
+    line = (config.block_k if along_k else wide) * element_bytes
+    steps = -(-p.k // (config.block_k * config.split_k))
+    in_flight = max(1, min(programs, slots)) * max(1, min(config.num_stages - 1, steps)) * step
+    share = (ACHIEVABLE_BANDWIDTH if line >= 256 else SHORT_SHARE) * min(1, programs / gpu.sms) ** FEWER
+    a_crosses, b_crosses = crossing(p, "")
+    read_bytes = p.compulsory_bytes * (1 + CROSSED * (a_crosses if streams_a(config) else b_crosses))
+    a_cost, b_cost = (1 + CROSSED_L2 * (crosses and not by_element) for crosses in (a_crosses, b_crosses))
+    l2_us = (a_bytes * tiles_n * a_cost + b_bytes * tiles_m * b_cost) / L2_BANDWIDTH * 1e6
+    narrow = min(config.block_m, config.block_n)
+    most = -(-programs // gpu.sms)  # on one SM
+    flops = 2 * wide * narrow * config.block_k * steps * most * gpu.sms
+    mma_us = flops / (gpu.rate(p.dtype, p.precision) * _mma_share(p, narrow)) * 1e6
+    loads_us = elements_us(config, p, gpu, programs) if by_element else read_bytes * LATENCY_US / in_flight
+    limits = [read_bytes / (share * gpu.bandwidth) * 1e6, loads_us, l2_us, mma_us]
+    if _converts(config, p):
+        blocks = wide, config.block_k, config.num_stages, config.num_warps
+        _, rate = _CONVERTING.get(narrow, {}).get(blocks, (0, UNLISTED_RATE))
+        slots = gpu.sms * max(1, min(gpu.shared_bytes // shared_bytes(config, p), 8))
+        whole, rest = divmod(programs, slots)
+        full = whole + (max(rest / slots, LAST_ROUND) if rest else 0)
+        limits.append(ROUND_US * programs / slots + b_bytes / programs * slots / gpu.sms * full / rate * 1e6)
+    work_us = joined(limits, OVERLAP)
+    starts = 1 if resident > 1 else -(-programs // slots)  # a second one on the SM streams meanwhile
+    start_us = SHORT_US if config.block_k * config.split_k >= p.k else START_US
+    us = LAUNCH_US + start_us * starts + work_us + (GROUPED_US if p.grouped else 0)
+    if not by_element and not _converts(config, p):  # those that convert were fitted without, the others wait longer
+        us += SMALL_US * (1 < narrow and wide < 64) + AGAIN_US * ((tiles_n if a_bytes > b_bytes else tiles_m) > 1)
+    if config.split_k > 1:
+        us += GATHER_US + config.split_k * config.block_m * config.block_n * 4 / GATHER_BANDWIDTH * 1e6
+    return us * (CAUTION if narrow > 1 else 1)

@@ -1,0 +1,1 @@
+"""The portable kernel: any sizes, strides and alignment, on every GPU and in the interpreter."""

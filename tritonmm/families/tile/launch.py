@@ -1,0 +1,57 @@
+"""Launches the portable kernel."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import triton.language as tl
+
+from tritonmm.families.tile.kernel import tile_kernel
+from tritonmm.launch import Plan, addend_strides, early_start, line_divisor, needs_int64, scale_arguments, strides
+from tritonmm.launch.interpreter import INTERPRETED
+from tritonmm.problem import Problem, divisor
+
+_SUMS = {"fp32": tl.float32, "fp64": tl.float64, "int32": tl.int32}
+
+
+def dot_precision(problem: Problem) -> str:
+    """How tl.dot multiplies; the interpreter only knows one way."""
+    return "ieee" if INTERPRETED or problem.precision == "fast" else problem.precision
+
+
+@dataclass(frozen=True, slots=True)
+class TilePlan(Plan):
+    kernel: ClassVar[Any] = tile_kernel
+
+    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
+        p, config = self.problem, self.config
+        order, factors, along = self.order
+        a_strides, b_strides, out_strides, c_strides = strides(a), strides(b), strides(out), addend_strides(c, out)
+        wide = needs_int64(
+            config.block_m, config.block_n, config.block_k,
+            a_strides[1:], strides(b.mT)[1:], out_strides[1:], c_strides[1:],
+        )  # fmt: skip
+        elements = min(p.alignment, p.out_alignment) // max(p.element_bytes, p.b_element_bytes, p.out_element_bytes)
+        shared = line = divisor(p, elements, p.n)
+        if p.element_bytes != p.b_element_bytes:  # more weights than others to 16 bytes
+            line = line_divisor(p.b_alignment // p.b_element_bytes, p.n if p.layout[1] == "n" else p.k)
+        options = {
+            "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BLOCK_K": config.block_k,
+            "ORDER": order, "ALONG": along,
+            "LAYOUT_A": p.layout[0], "LAYOUT_B": p.layout[1], "DIVISOR": shared, "DIVISOR_B": line,
+            "PERSISTENT": config.persistent, "SCALED": p.epilogue.scaled, "PRECISION": dot_precision(p),
+            "SUM": _SUMS[p.sum_dtype], "PROMOTES": p.promotes, "SCALES": p.scales, "GROUP": p.group if p.grouped else 0,
+            "WIDE": wide, "INTERPRETED": INTERPRETED,
+            "num_warps": config.num_warps, "num_stages": config.num_stages, **early_start(self.device),
+        }  # fmt: skip
+        arguments = (
+            a, b, out, c, bias, float(alpha), float(beta), self.table, factors,
+            p.m, p.n, p.k, self.launched, self.programs,
+            *a_strides, *b_strides, *out_strides, *c_strides, *_scales(p, scales),
+        )  # fmt: skip
+        return arguments, options
+
+
+def _scales(problem: Problem, scales) -> tuple:
+    """As `scale_arguments`; those of whole tensors are read for every row and column."""
+    a, *a_strides, b, stride_n, stride_k = scale_arguments(problem, scales)
+    return (a, 0, 0, b, 0, 0) if problem.scales == "tensor" else (a, *a_strides, b, stride_n, stride_k)

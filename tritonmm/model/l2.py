@@ -1,0 +1,195 @@
+"""L2 traffic of a tile order: the bytes a product moves between device memory, L2 and the SMs.
+
+The programs that run at the same time form a *wave* and walk along K together. In a step each distinct panel of a wave,
+rows of A or columns of B, is fetched from device memory at most once, however many programs want it. Whether it must
+be fetched at all is the question of an LRU cache: it is still in L2 if the distinct bytes touched since its last use
+fit the capacity. Finished tiles of C pass through L2 and take room there. That, the lockstep, predicts the DRAM reads
+of most launches; two laws and a handful of constants are what a real GPU adds:
+
+* programs drift apart. Persistent ones, which nothing brings together, fall behind each other a little in every step;
+  where they are further apart than L2 reaches back, a panel is fetched twice;
+* requests for one line that are close in time reach L2 as one: those of the two SMs of a TPC nearly always,
+  those of other SMs sometimes, and both less where the programs wait for DRAM at different times.
+
+Two speeds. `of` is for choosing: a closed form for orders that walk through megarows (`l2_megarows`), a sample of the
+waves for all others (`l2_waves`). `l2_simulator.simulate` goes through all waves step by step and is for study. They
+share every law here and in `l2_laws`.
+
+The constants are fitted on half of the shapes that an H200 was counted on (`python -m tritonmm.autotune.studies.fit_l2`) and
+checked on the other half; docs/l2-model.md has the tables. On every other GPU they are unverified: `Gpu.verified`
+says so, and `Traffic.verified` repeats it.
+"""
+
+import functools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from tritonmm.config import Config
+from tritonmm.gpu import Gpu, spec
+from tritonmm.model import l2_megarows, l2_waves
+from tritonmm.model.l2_laws import (
+    FITTED,
+    PARTIAL_BYTES,
+    STEP,
+    Constants,
+    Counts,
+    Panels,
+    concurrent,
+    held_bytes,
+    programs_per_sm,
+)
+from tritonmm.orders import SwizzleMerge
+from tritonmm.problem import Problem
+
+__all__ = ["FITTED", "Constants", "Traffic", "best_factor", "concurrent", "of", "programs_per_sm", "traffic"]
+
+L2_BYTE = 0.6
+"""What a byte read from L2 counts for when factors are compared, of one read from device memory: both take power that
+the mma lacks. On the fitted sweeps 0.3 to 0.6 choose equally well, on the others 22 to 24 of 26 right; 0.6 was taken
+with both in sight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that one product moves, from a cold L2.
+
+    l2_read_bytes: what the SMs ask of L2, after merging; fabric_bytes: what the parts of L2 fetch from each other;
+    verified: whether the model was compared with counters of this GPU.
+    """
+
+    dram_read_bytes: int
+    dram_write_bytes: int
+    l2_read_bytes: int
+    fabric_bytes: int = 0
+    verified: bool = field(default=True, compare=False)
+
+    @property
+    def dram_bytes(self) -> int:
+        return self.dram_read_bytes + self.dram_write_bytes
+
+    @property
+    def hit_rate(self) -> float:
+        """Hits among the lookups, as counters have it: what one part of L2 fetches from another is a lookup
+        more and a miss. 1.0 where nothing was read. It ranks orders wrongly on its own; compare the DRAM bytes.
+        """
+        lookups = self.l2_read_bytes + self.fabric_bytes
+        return max(0.0, 1 - (self.dram_read_bytes + self.fabric_bytes) / lookups) if lookups else 1.0
+
+    def __str__(self) -> str:
+        read, write, l2 = (_gb(x) for x in (self.dram_read_bytes, self.dram_write_bytes, self.l2_read_bytes))
+        note = "" if self.verified else " (unverified on this GPU)"
+        return f"DRAM reads {read}, writes {write}; L2 reads {l2}, {self.hit_rate:.1%} hit{note}"
+
+
+def traffic(
+    m: int,
+    n: int,
+    k: int,
+    config: Config,
+    *,
+    gpu: str | Gpu = "h200",
+    dtype: str = "bf16",
+    layout: str = "nn",
+    batch: int = 1,
+) -> Traffic:
+    """The traffic of `batch` products of m x k by k x n. gpu: a `Gpu` or a name that `gpu.spec` knows.
+
+    Deterministic. Raises ValueError for what `Problem` or `gpu.spec` refuses, and for a `Table`
+    order of another grid.
+    """
+    problem = Problem(m, n, k, batch=batch, dtype=dtype, layout=layout)
+    return of(problem, config, gpu if isinstance(gpu, Gpu) else spec(gpu))
+
+
+@functools.lru_cache(maxsize=4096)
+def of(problem: Problem, config: Config, gpu: Gpu) -> Traffic:
+    """The traffic of `problem` done as `config` says on `gpu`.
+
+    With split_k every part of K is a pass over all tiles, and the partial sums are written and read
+    once more: through L2 alone where all of them fit its capacity.
+    """
+    return estimate(problem, config, gpu, FITTED)
+
+
+def best_factor(problem: Problem, config: Config, gpu: Gpu, factors: Iterable[int]) -> int:
+    """The factor of swizzle-merge, cut along the axis of `config.order`, that moves the fewest bytes.
+
+    A byte that the SMs read from L2 counts for `L2_BYTE`, which decides where the operands fit L2 and every factor
+    reads them from device memory once. Of equal factors the smallest. Deterministic.
+
+    Raises ValueError without any factor.
+    """
+
+    factors = sorted(factors)
+    if not factors:
+        raise ValueError("best_factor: no factor given; it takes one or more")
+
+    def moved(factor: int) -> float:
+        found = of(problem, replace(config, order=SwizzleMerge(factor, along=config.order.along)), gpu)
+        return found.dram_read_bytes + L2_BYTE * found.l2_read_bytes
+
+    return min(factors, key=moved)
+
+
+def estimate(problem: Problem, config: Config, gpu: Gpu, constants: Constants) -> Traffic:
+    """`of` with other constants, for fitting them."""
+    if not concurrent(problem, config, gpu):
+        return Traffic(0, 0, 0, verified=gpu.verified)
+    form = l2_megarows.counted if l2_megarows.megarows(config.order) else l2_waves.sampled
+    return joined(problem, config, gpu, constants, form(problem, config, gpu, constants))
+
+
+def joined(problem: Problem, config: Config, gpu: Gpu, constants: Constants, counts: Counts) -> Traffic:
+    """The traffic of a launch that in lockstep is `counts`: drift, merging and partial sums put in."""
+    k = problem.k / config.split_k
+    a, b = counts.a, counts.b
+    held = held_bytes(gpu, constants)
+    steps = counts.waves * k / STEP if config.persistent else None
+    asked = (a.asked + b.asked - _merged(a, b, steps, constants) - _merged(b, a, steps, constants)) * k
+    read = counts.missed
+    if config.persistent:
+        reach = held * counts.waves / (a.distinct + b.distinct) / STEP
+        read += sum(_drifted(panels, k / STEP, counts.waves, reach, constants) for panels in (a, b)) * k
+    compulsory = problem.batch * problem.k * (problem.m * problem.element_bytes + problem.n * problem.b_element_bytes)
+    asked = max(asked, compulsory)
+    read = max(compulsory, min(read, asked))
+
+    # A line goes to every part of L2 that wants it, from the one that has it.
+    tpcs = (a.tpcs * a.distinct + b.tpcs * b.distinct) / (a.distinct + b.distinct)
+    fabric = read * (gpu.l2_partitions - 1) * (1 - (1 - 1 / gpu.l2_partitions) ** tpcs)
+
+    outputs = problem.batch * problem.m * problem.n
+    partial = outputs * config.split_k * PARTIAL_BYTES if config.split_k > 1 else 0
+    spilled = partial if partial > held else 0
+    written = outputs * problem.out_element_bytes + spilled
+    return Traffic(round(read) + spilled, written, round(asked) + partial, round(fabric), gpu.verified)
+
+
+def _merged(panels: Panels, other: Panels, steps: float | None, constants: Constants) -> float:
+    """Bytes a unit of K that are asked for and do not reach L2. steps: of persistent programs, which begin together and
+    part; those of a plain launch begin wherever and whenever another has ended."""
+    if steps is None:
+        return panels.paired + constants.scattered * max(0.0, panels.asked - panels.paired - panels.distinct)
+    together = other.sharers / (other.sharers + constants.partner)
+    rest = max(0.0, panels.asked - panels.paired - panels.nearby)
+    return together * (panels.paired + constants.merged * math.exp(-steps / constants.apart) * rest)
+
+
+def _drifted(panels: Panels, tile_steps: float, waves: float, reach: float, constants: Constants) -> float:
+    """Bytes a unit of K fetched a second time by persistent programs, where L2 remembers `reach` steps.
+
+    The programs part in two groups, a faster and a slower; a panel is fetched twice if both want it. Panels that the
+    SMs of a TPC share, or many programs, keep their programs together.
+    """
+    if panels.sharers > constants.coupled or panels.paired > panels.asked / 4:
+        return 0.0
+    lag = constants.drift * tile_steps * math.sqrt(waves)
+    return panels.distinct * (1 - 2.0 ** (1 - panels.sharers)) * (1 - reach / lag) if lag > reach else 0.0
+
+
+def _gb(size: int) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.3g} {unit}"
+    return f"{size} B"

@@ -1,0 +1,133 @@
+"""What every form of the L2 model knows: its constants, what a launch wants of L2, and what L2 remembers."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tritonmm.config import Config, shared_bytes
+from tritonmm.gpu import Gpu
+from tritonmm.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """What is fitted; every number has a meaning of its own.
+
+    capacity: bytes that L2 holds for all SMs, as a share of its size. Each half keeps a copy of what its SMs read,
+        so it is nearer to a half than to the whole.
+    spread: how gradually L2 forgets, as a share of the capacity: what was touched (1 - spread) of it ago is there
+        for sure, (1 + spread) ago gone for sure. A hashed cache with approximate replacement is no step.
+    drift: by how much of a tile's time persistent programs differ after one tile; the lag is a random walk over their
+        tiles. It counts where few programs share a panel.
+    coupled: sharers of a panel, spread over the SMs, that keep each other together, so that nothing drifts.
+    partner: sharers of a tile's other panel at which half of the requests merge that could: with fewer, the
+        programs that want this panel wait for the other one at different times.
+    merged: share of the requests by different TPCs of a `GROUP` of SMs that merge while the programs are together.
+    apart: steps after which persistent programs are too far apart for that, by a factor of e.
+    scattered: share of the requests by different TPCs that merge in a plain launch.
+    """
+
+    capacity: float
+    spread: float
+    drift: float
+    coupled: float
+    partner: float
+    merged: float
+    apart: float
+    scattered: float
+
+
+FITTED = Constants(
+    capacity=0.571, spread=0.15, drift=0.104, coupled=13.0, partner=2.85, merged=0.659, apart=4830.0, scattered=0.14
+)
+"""By `python -m tritonmm.autotune.studies.fit_l2`, from the counters of an H200 (2026-11-21)."""
+
+GROUP = 12
+"""SMs, of consecutive programs, whose requests may merge. Of 4 to 33 it is the number with which the fitted points come
+out best; on an H200 6 SMs are a CPC, and 16 or 18 a GPC."""
+
+STEP = 64
+"""Elements of K in the step that `Constants.apart` counts: that of the measured configs."""
+
+# Bytes of a partial sum: products are summed in fp32.
+PARTIAL_BYTES = 4
+
+# Registers of a thread, read off what ptxas made of the tile kernel for sm_90: 117 with 32 accumulators, 184 with 64,
+# 249 with 128, and never more than 255.
+REGISTERS_PER_ACCUMULATOR = 2
+OTHER_REGISTERS = 55
+MOST_REGISTERS = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """What all programs of a launch want of one operand, in bytes a unit of K.
+
+    asked: all of it; paired: what both SMs of a TPC want; nearby: summed over waves and groups of `GROUP` SMs, each
+    panel of a group once; distinct: summed over waves, each panel of a wave once.
+    """
+
+    asked: float
+    paired: float
+    nearby: float
+    distinct: float
+
+    @property
+    def sharers(self) -> float:
+        """Programs of a wave that want the same panel, on average."""
+        return self.asked / self.distinct
+
+    @property
+    def tpcs(self) -> float:
+        """TPCs of a wave that want the same panel, on average."""
+        return (self.asked - self.paired) / self.distinct
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """A launch in lockstep: `missed` bytes are fetched from device memory by `waves` waves."""
+
+    a: Panels
+    b: Panels
+    missed: float
+    waves: float
+
+
+def sum_bytes(problem: Problem, config: Config) -> int:
+    """Bytes of an element that a program writes."""
+    return PARTIAL_BYTES if config.split_k > 1 else problem.out_element_bytes
+
+
+def scaled(exact: float, asked: float, paired: float, nearby: float, distinct: float) -> Panels:
+    """What a sample found, scaled to the bytes that all programs ask for, which are known."""
+    return Panels(exact, *(found * exact / asked for found in (paired, nearby, distinct)))
+
+
+def held_bytes(gpu: Gpu, constants: Constants) -> float:
+    """Bytes that L2 holds of what all SMs read. 1 / capacity is how many copies a line has in an L2 of two parts;
+    every further part is taken to add as many as the second, and an L2 of one part holds all of its size."""
+    return gpu.l2_bytes / (1 + (gpu.l2_partitions - 1) * (1 / constants.capacity - 1))
+
+
+def survives(touched, held: float, constants: Constants):
+    """The share of lines that are still in L2 after `touched` bytes, of an L2 that holds `held`."""
+    if not held:
+        return np.zeros(np.shape(touched))
+    return np.clip(0.5 + (1 - touched / held) / (2 * constants.spread), 0, 1)
+
+
+def programs_per_sm(problem: Problem, config: Config, gpu: Gpu) -> int:
+    """Programs that one SM holds: by shared memory, registers and warps, and one when persistent."""
+    if config.persistent:
+        return 1
+    threads = config.num_warps * (32 if gpu.is_nvidia else 64)
+    accumulators = config.block_m * config.block_n // threads
+    registers = threads * min(REGISTERS_PER_ACCUMULATOR * accumulators + OTHER_REGISTERS, MOST_REGISTERS)
+    file = 65_536 if gpu.is_nvidia else 131_072
+    return max(1, min(gpu.shared_bytes // shared_bytes(config, problem), file // registers, 2048 // threads))
+
+
+def concurrent(problem: Problem, config: Config, gpu: Gpu) -> int:
+    """Programs that run at the same time: a wave, or the whole launch where that is less."""
+    launched = config.order.launched(*config.tiles(problem)) * problem.batch * config.split_k
+    return min(gpu.sms // config.ctas * programs_per_sm(problem, config, gpu), launched)

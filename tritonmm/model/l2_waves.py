@@ -1,0 +1,149 @@
+"""The counts of a launch from a sample of its waves: for the orders that have no closed form."""
+
+import functools
+import math
+
+import numpy as np
+
+from tritonmm.config import Config
+from tritonmm.gpu import Gpu
+from tritonmm.model.l2_laws import GROUP, Constants, Counts, concurrent, held_bytes, scaled, sum_bytes, survives
+from tritonmm.orders import Order
+from tritonmm.problem import Problem
+
+# Waves that `of` looks at, of a longer launch.
+FIRST_WAVES = 17
+LAST_WAVES = 6
+
+# Depths of a panel, as shares of K, at which `of` asks whether it is still there.
+DEPTHS = np.array([0.125, 0.375, 0.625, 0.875])
+
+
+def sampled(problem: Problem, config: Config, gpu: Gpu, constants: Constants) -> Counts:
+    """The counts of a launch from its first and its last waves; the first ones stand for those between.
+
+    Where L2 remembers many waves, as with small tiles and a short K, all of them are looked at, which takes longer.
+    Of orders without overflow programs.
+    """
+    tiles_m, tiles_n = config.tiles(problem)
+    passes = problem.batch * config.split_k
+    programs = concurrent(problem, config, gpu)
+    waves = -(-tiles_m * tiles_n * passes // programs)
+    k, a_elem, b_elem = problem.k / config.split_k, problem.element_bytes, problem.b_element_bytes
+    held = held_bytes(gpu, constants)
+    area = min(programs * config.block_m * config.block_n, problem.m * problem.n)
+    # What a wave that is a square touches.
+    least = math.sqrt(area) * k * (a_elem + b_elem) + area * sum_bytes(problem, config)
+    remembered = held * (1 + constants.spread) / least
+    few = remembered < LAST_WAVES // 2
+    wave, weight = _chosen(waves, sampled=few)
+    m, n, part, real = _tiles(config.order, tiles_m, tiles_n, passes, programs, few)
+    parts = int(part[-1, -1]) + 1
+    rows, cols = _extents(problem.m, config.block_m) * a_elem, _extents(problem.n, config.block_n) * b_elem
+    size = np.concatenate([np.tile(rows, parts), np.tile(cols, parts), [0.0]])
+    idle, first_b = len(size) - 1, parts * tiles_m
+    a = np.where(real, part * tiles_m + m, idle)
+    b = np.where(real, part * tiles_n + n + first_b, idle)
+    used = np.zeros((len(wave), len(size)))
+    flat, at = used.reshape(-1), np.arange(len(wave))[:, None] * len(size)
+    flat[a + at] = flat[b + at] = 1.0
+
+    asked_a, asked_b = size[a], size[b]
+    written = (asked_a * asked_b).sum(axis=1) * (sum_bytes(problem, config) / (a_elem * b_elem))
+    panels_a, panels_b = (
+        scaled(
+            exact,
+            *(float(weight @ x) for x in (asked.sum(axis=1), _paired(panel, asked), _nearby(panel, size), distinct)),
+        )
+        for exact, panel, asked, distinct in (
+            (passes * tiles_n * problem.m * a_elem, a, asked_a, used[:, :first_b] @ size[:first_b]),
+            (passes * tiles_m * problem.n * b_elem, b, asked_b, used[:, first_b:] @ size[first_b:]),
+        )
+    )
+    missed = weight @ _missed(used, wave, size, k, written, held, constants)
+    return Counts(panels_a, panels_b, float(missed), waves)
+
+
+@functools.lru_cache(maxsize=64)
+def _tiles(order: Order, tiles_m: int, tiles_n: int, passes: int, programs: int, sampled: bool):
+    """(m, n, pass, whether there is such a tile) of the programs of the chosen waves, arrays of (waves, programs).
+
+    Kept, as a curve takes longer to follow than all the rest, and a tuner asks for the same grid again and again.
+    """
+    tiles = tiles_m * tiles_n
+    total = tiles * passes
+    wave, _ = _chosen(-(-total // programs), sampled=sampled)
+    index = wave[:, None] * programs + np.arange(programs)
+    real = index < total
+    index = np.minimum(index, total - 1).astype(np.int32)
+    part = index // tiles
+    m, n = order._map(index - part * tiles, tiles_m, tiles_n)
+    return m, n, _renumbered(part), real
+
+
+def _chosen(waves: int, *, sampled: bool):
+    """Waves to look at, ascending, and how many each stands for."""
+    if waves <= FIRST_WAVES + LAST_WAVES or not sampled:
+        return np.arange(waves), np.ones(waves)
+    wave = np.concatenate([np.arange(FIRST_WAVES), np.arange(waves - LAST_WAVES, waves)])
+    counted = LAST_WAVES // 2  # the others are only what L2 remembers of
+    weight = np.ones(len(wave))
+    weight[1:FIRST_WAVES] = (waves - 1 - counted) / (FIRST_WAVES - 1)
+    weight[FIRST_WAVES:-counted] = 0
+    return wave, weight
+
+
+def _renumbered(part):
+    """The passes, ascending, numbered without gaps."""
+    steps = np.diff(part.ravel(), prepend=part[0, 0])
+    return np.cumsum(np.minimum(steps, 1)).reshape(part.shape)
+
+
+def _extents(size: int, block: int):
+    """Rows of each row of tiles."""
+    found = np.full(-(-size // block), block, dtype=np.float64)
+    found[-1] = size - block * (len(found) - 1)
+    return found
+
+
+def _paired(panel, asked):
+    """Bytes a unit of K that both SMs of a TPC want, in every wave: programs 2j and 2j + 1 run there."""
+    even = panel.shape[1] // 2 * 2
+    return (asked[:, 1:even:2] * (panel[:, 0:even:2] == panel[:, 1:even:2])).sum(axis=1)
+
+
+def _nearby(panel, size):
+    """Bytes a unit of K that groups of SMs want, in every wave, each panel of a group once. size: of every panel."""
+    waves, programs = panel.shape
+    groups = -(-programs // GROUP)
+    padded = np.full((waves, groups * GROUP), len(size) - 1)  # the last panel is nobody's and empty
+    padded[:, :programs] = panel
+    ordered = np.sort(padded.reshape(waves, groups, GROUP), axis=2)
+    first = np.diff(ordered, axis=2, prepend=-1) > 0
+    return (size[ordered] * first).sum(axis=(1, 2))
+
+
+def _missed(used, wave, size, k, written, held, constants):
+    """Bytes that each wave must fetch. used: (waves, panels), 1.0 where that wave wants that panel.
+
+    For a panel that an earlier wave was the last to use, the bytes touched at depth x of K since then: those used
+    later, and by both, whole; what only that wave used, from x on; what only this one uses, up to x.
+    """
+    wanted = used @ size
+    missed = wanted * k
+    unseen = np.ones_like(used)
+    newer, older, since = np.zeros(len(wave)), wanted.copy(), np.zeros(len(wave))
+    for age in range(1, len(wave)):
+        before = wave[age:] - wave[:-age] == age
+        last = used[:-age] * unseen[age:] * before[:, None]
+        live, kept = last @ size, (last * used[age:]) @ size
+        older[age:] -= kept
+        since[age:] += written[:-age] * before
+        whole = (newer[age:] + kept) * k + since[age:]
+        touched = whole[:, None] + k * np.outer(live - kept, 1 - DEPTHS) + k * np.outer(older[age:], DEPTHS)
+        missed[age:] -= kept * k * survives(touched, held, constants).mean(axis=1)
+        newer[age:] += live
+        if (newer * k + since)[age:].min() > held * (1 + constants.spread):
+            break
+        unseen[age:] -= last
+    return missed

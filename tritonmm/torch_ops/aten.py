@@ -1,0 +1,242 @@
+"""The operators of aten at the bottom of all matrix products, and kernels for them that fall back on torch's.
+
+What a call needs is found once for operands of its kind, and remembered as a route.
+
+If a plan cannot be made, compiled or launched, torch's kernel computes the call. C is unchanged then, also where it is
+the output: a plan writes its output in its last launch, and nothing fails after that. Errors that CUDA finds while the
+kernel runs cannot be caught: the next synchronisation raises them, as with any kernel. The interpreter runs kernels
+during the call: one that fails there may have overwritten part of C.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+
+from tritonmm.torch_ops.checks import repeats, spanned
+from tritonmm.torch_ops.operator import PLAIN
+from tritonmm.torch_ops.product import Call, empty, find, gpu_of, key, problem_of, remember
+from tritonmm.torch_ops.routes import Routes, Switch, Wanted
+
+Tensor = torch.Tensor
+
+_MULTIPLIED = (torch.bfloat16, torch.float16, torch.float32)
+"""The rest is torch's: of float64 its own kernels are at least as fast, complex and integers tritonmm has not."""
+
+
+class Leaf(NamedTuple):
+    """An operator at the bottom, and the product that it is.
+
+    dims: of the matrices that it multiplies, 2, or 3 for stacks of them.
+    adds: whether it adds C, and so exists in place too.
+    operands: its a and b as such matrices; addend: its C, and its output, as the product's; shape: of its result, from
+        that of the product; None where they are that already.
+    """
+
+    name: str
+    dims: int
+    adds: bool
+    operands: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+    addend: Callable[[Tensor], Tensor] | None = None
+    shape: Callable[[tuple[int, ...]], tuple[int, ...]] | None = None
+
+
+def _column(x: Tensor) -> Tensor:
+    return x.unsqueeze(-1) if x.dim() == 1 else x
+
+
+def _side_by_side(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Stacks of matrices as two matrices whose product is the sum of theirs."""
+    return a.transpose(0, 1).flatten(1), b.flatten(0, 1)
+
+
+LEAVES = (
+    Leaf("mm", 2, False),
+    Leaf("bmm", 3, False),
+    Leaf("addmm", 2, True),
+    Leaf("baddbmm", 3, True),
+    Leaf("addbmm", 2, True, _side_by_side),
+    Leaf("addmv", 2, True, lambda a, b: (a, b.unsqueeze(1)), _column, lambda shape: shape[:1]),
+    Leaf("dot", 2, False, lambda a, b: (a.unsqueeze(0), b.unsqueeze(1)), shape=lambda shape: ()),
+    Leaf("vdot", 2, False, lambda a, b: (a.unsqueeze(0), b.unsqueeze(1)), shape=lambda shape: ()),
+)
+
+
+class Route(NamedTuple):
+    """How a kind of call is computed: its plan, what C is to the epilogue ("", "bias", "c"), and bytes each spans."""
+
+    call: Call
+    added: str
+    spans: tuple[int, ...]
+
+
+def original(name: str, dispatch_key: str) -> Callable:
+    """torch's own kernel of an overload."""
+    kernel = torch.library.get_kernel(f"aten::{name}", dispatch_key)
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, dispatch_key))
+    return functools.partial(kernel.call_boxed, keys)
+
+
+def kernels(leaf: Leaf, dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
+    """Kernels for the overloads of a leaf, and the switch of each.
+
+    They leave to the present kernels what is not wanted, what tritonmm does not multiply, and what fails.
+    """
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{leaf.name}", dispatch_key):
+        return  # a build of torch for CPUs alone: there is nothing to override
+    device = dispatch_key.lower()
+
+    def attempt(routes: Routes | None, a, b, c=None, beta=1, alpha=1, out=None) -> Tensor | None:
+        """The result, or None where the call is torch's."""
+        if routes is None or type(a) not in PLAIN or type(b) not in PLAIN:
+            return None
+        about = key(a, b)
+        if c is not None:
+            if type(c) not in PLAIN:
+                return None
+            about += c.shape, c.stride(), c.dtype, c.device, alpha == 1, beta == 0, beta == 1
+        if out is not None:
+            if type(out) not in PLAIN:
+                return None
+            about += out.shape, out.stride(), out.dtype, out.device, out.data_ptr() & 15, out is c
+        try:
+            try:
+                route = routes[about]
+            except KeyError:
+                route = _route(leaf, routes.wanted, device, a, b, c, beta, alpha, out)
+                remember(routes, about, route)
+            if route is None or alpha == 0 or isinstance(alpha, complex) or isinstance(beta, complex):
+                return None
+            if out is not None and _meets(route, a, b, c, out):
+                return None
+            call, added, _ = route
+            left, right = leaf.operands(a, b) if leaf.operands else (a, b)
+            target = empty(call.shape, call.strides, a) if out is None else _as_addend(leaf, out)
+            if added == "c":
+                call.plan(left, right, target, alpha=alpha, beta=beta, c=_as_addend(leaf, c))
+            elif added:
+                call.plan(left, right, target, alpha=alpha, bias=c if c.dim() == 1 else c.view(-1))
+            else:
+                call.plan(left, right, target, alpha=alpha)
+        except Exception as error:
+            routes.give_up(about, a, b, error)
+            return None
+        if out is not None:
+            return out
+        return target.view(leaf.shape(call.shape)) if leaf.shape else target
+
+    torchs, switch = original(leaf.name, dispatch_key), Switch(leaf.name)
+    if leaf.adds:
+        # scalars: beta and alpha, each only where it is not 1.
+        def functional(c, a, b, **scalars):
+            found = attempt(switch.routes, a, b, c, **scalars)
+            return torchs(c, a, b, **scalars) if found is None else found
+
+        def in_place(c, a, b, **scalars):
+            found = attempt(switch_in_place.routes, a, b, c, out=c, **scalars)
+            return torchs_in_place(c, a, b, **scalars) if found is None else found
+
+        def into(c, a, b, *, out, **scalars):
+            found = attempt(switch_out.routes, a, b, c, out=out, **scalars)
+            return torchs_out(c, a, b, out=out, **scalars) if found is None else found
+
+        torchs_in_place, switch_in_place = original(leaf.name + "_", dispatch_key), Switch(leaf.name + "_")
+        yield switch_in_place, in_place
+    elif leaf.name in ("mm", "bmm"):
+
+        def functional(a, b):
+            # The shortest way, since it is the one taken most often.
+            routes = switch.routes
+            if routes is not None and type(a) in PLAIN and type(b) in PLAIN:
+                about = key(a, b)
+                try:
+                    try:
+                        route = routes[about]
+                    except KeyError:
+                        route = _route(leaf, routes.wanted, device, a, b)
+                        remember(routes, about, route)
+                    if route is not None:
+                        call = route.call
+                        return call.plan(a, b, empty(call.shape, call.strides, a))
+                except Exception as error:
+                    routes.give_up(about, a, b, error)
+            return torchs(a, b)
+
+        def into(a, b, *, out):
+            found = attempt(switch_out.routes, a, b, out=out)
+            return torchs_out(a, b, out=out) if found is None else found
+
+    else:
+
+        def functional(a, b):
+            found = attempt(switch.routes, a, b)
+            return torchs(a, b) if found is None else found
+
+    yield switch, functional
+    if leaf.adds or leaf.name in ("mm", "bmm"):
+        torchs_out, switch_out = original(leaf.name + ".out", dispatch_key), Switch(leaf.name + ".out")
+        yield switch_out, into
+
+
+def _route(leaf: Leaf, wanted: Wanted, device: str, a, b, c=None, beta=1, alpha=1, out=None) -> Route | None:
+    """Where calls with such operands go; None is to torch."""
+    for x in (a, b, c, out):
+        if x is not None and (x.dtype != a.dtype or x.device != a.device or x.layout != torch.strided):
+            return None
+    if a.dtype not in _MULTIPLIED or a.device.type != device or not a.numel() or not b.numel():
+        return None
+    try:
+        left, right = leaf.operands(a, b) if leaf.operands else (a, b)
+    except (RuntimeError, IndexError):
+        return None  # their shapes are wrong, and torch will say so
+    shape = *left.shape[:-1], right.shape[-1]
+    if not leaf.dims == left.dim() == right.dim() or left.shape[-1] != right.shape[-2]:
+        return None
+    if left.shape[:-2] != right.shape[:-2] or (leaf.name == "addbmm" and a.shape[::2] != b.shape[:2]):
+        return None
+    added = ""
+    if c is not None:
+        addend = _as_addend(leaf, c)
+        if beta != 0:
+            try:
+                addend.expand(shape)
+            except RuntimeError:
+                return None
+            row = beta == 1 and c is not out and c.is_contiguous() and addend.dim() > 0
+            added = "bias" if row and addend.numel() == addend.shape[-1] == shape[-1] else "c"
+    target = None if out is None else _as_addend(leaf, out)
+    if target is not None and (target.shape != shape or repeats(target)):
+        return None
+    epilogue = (alpha != 1, added == "bias", added == "c")
+    new = left.new_empty(shape) if target is None else target
+    try:
+        if not wanted(problem_of(left, right, new, epilogue), gpu_of(a.device)):
+            return None
+        call = find(left, right, epilogue, target)
+    except ValueError:
+        return None  # no config is legal
+    return Route(call, added, tuple(0 if x is None else spanned(x) for x in (a, b, c if added else None, out)))
+
+
+def _as_addend(leaf: Leaf, x: Tensor) -> Tensor:
+    return leaf.addend(x) if leaf.addend else x
+
+
+def _meets(route: Route, a, b, c, out) -> bool:
+    """Whether `out` shares memory with an operand, in another way than being C."""
+    span_a, span_b, span_c, span_out = route.spans
+    start = out.data_ptr()
+    end = start + span_out
+    first = a.data_ptr()
+    if first < end and start < first + span_a:
+        return True
+    first = b.data_ptr()
+    if first < end and start < first + span_b:
+        return True
+    if not span_c or (out is c and route.added == "c"):
+        return False
+    first = c.data_ptr()
+    if route.added == "c" and first == start and c.shape == out.shape and c.stride() == out.stride():
+        return False
+    return first < end and start < first + span_c

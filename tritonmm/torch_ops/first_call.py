@@ -1,0 +1,128 @@
+"""tune="first-call": for operands of a new kind the most promising configs are measured, on the operands themselves."""
+
+import math
+import statistics
+import warnings
+
+import torch
+
+from tritonmm import forks, tuned
+from tritonmm.select import best, timed
+from tritonmm.torch_ops import call_cache
+from tritonmm.torch_ops import product as products
+from tritonmm.torch_ops.operator import is_plain
+from tritonmm.torch_ops.product import gpu_of
+
+MEASURED = 8
+"""Configs that are measured, those with the shortest estimates."""
+
+ROUNDS = 5
+ROUND_US = 1000.0
+MOST_LAUNCHES = 50
+"""Each config is launched for `ROUND_US`, but not more often than this, in each of `ROUNDS`; its median counts."""
+
+
+def tune(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> None:
+    """Measures what is fastest for a @ b into a new output, or into one such as `out`, and has it done so from here on.
+
+    a, b, out: as `products.product` takes them; all are only read, and out not even that. The winner is remembered and
+    published in the user's table; if that cannot be written there is a warning. Where a table has such a product it is
+    not measured again.
+
+    It takes seconds, most of them to compile, on the current stream, for which it waits; other threads that tune wait
+    too. Nothing is measured while the stream is captured, under torch.compile, transforms, modes or autocast, without a
+    GPU, or where there is no memory for another output: the product is then done as without tuning.
+    """
+    if not _is_measurable(a, b):
+        return
+    about = products.about(a, b, out)
+    if about in _TUNED:
+        return
+    with _LOCK:
+        if about not in _TUNED:
+            _tune(a, b, out)
+            while len(_TUNED) >= products.CACHED_CALLS:
+                del _TUNED[next(iter(_TUNED))]
+            _TUNED[about] = None
+
+
+def _tune(a, b, out) -> None:
+    from tritonmm.launch import capture
+    from tritonmm.plan import INTERPRETED, plan_for
+
+    try:
+        # A capture of another thread forbids, to all that are not relaxed, what allocates or compiles.
+        with capture.relaxed():
+            shape = (*a.shape[:-1], b.shape[-1])
+            scratch = (
+                a.new_empty(shape)
+                if out is None
+                else torch.empty_strided(shape, out.stride(), dtype=out.dtype, device=out.device)
+            )
+            problem = products.problem_of(a, b, scratch if out is None else out, products.BARE)
+            gpu = gpu_of(a.device)
+            kernel = "tile" if INTERPRETED else ""
+            known = best(problem, gpu, kernel)
+            if known.is_measured:
+                _adopt(a, b, out, known.config)
+                return
+            configs = list(timed(problem, gpu, kernel))[:MEASURED]
+            times = _times([plan_for(problem, config, a.device) for config in configs], a, b, scratch)
+    except torch.OutOfMemoryError:
+        return
+    us, config = min(zip(times, configs, strict=True), key=lambda pair: pair[0])
+    if us == math.inf:  # then the call itself says what is wrong
+        return
+    _adopt(a, b, out, config)
+    try:
+        tuned.publish([(problem, config, us)], gpu)
+    except (OSError, tuned.TableError) as error:
+        warnings.warn(f"tritonmm: what was tuned is not kept for other processes: {error}", stacklevel=5)
+
+
+def _adopt(a, b, out, config) -> None:
+    products.adopt(a, b, out, config)
+    call_cache.forget()
+
+
+def _is_measurable(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if not (is_plain(a, b) and a.is_cuda and a.numel() and b.numel()):
+        return False
+    with torch.cuda.device(a.device):
+        return not torch.cuda.is_current_stream_capturing()
+
+
+def _times(plans: list, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> list[float]:
+    """Microseconds of each plan on the current stream, infinite for one that fails."""
+    with torch.cuda.device(a.device):
+        first = []
+        for plan in plans:
+            try:
+                plan(a, b, out)  # compiles
+                first.append(_took(plan, a, b, out, 2))
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:  # whatever a compiler or a launch raises, another config is chosen
+                first.append(math.inf)
+        launches = [0 if us == math.inf else max(1, min(MOST_LAUNCHES, int(ROUND_US / us))) for us in first]
+        rounds = [
+            [_took(plan, a, b, out, count) if count else math.inf for plan, count in zip(plans, launches, strict=True)]
+            for _ in range(ROUNDS)  # in turn, so that all meet the same clocks
+        ]
+    return [statistics.median(times) for times in zip(*rounds, strict=True)]
+
+
+def _took(plan, a, b, out, launches: int) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    # The GPU spins while the host enqueues, 25 us and 10 us a launch, so that the events enclose no wait for it.
+    torch.cuda._sleep(50_000 + 20_000 * launches)
+    start.record()
+    for _ in range(launches):
+        plan(a, b, out)
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) * 1e3 / launches
+
+
+_TUNED: dict[tuple, None] = {}
+_LOCK = forks.lock()

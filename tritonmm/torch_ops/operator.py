@@ -1,0 +1,263 @@
+"""The product as an operator of torch, `torch.ops.tritonmm.product`, and when a call can do without it.
+
+A call on plain tensors launches at once. Whatever else torch does to a function, it does through its dispatcher, where
+the operator is registered: torch.compile and torch.export keep it whole in their graphs, torch.func transforms it,
+forward-mode derivatives, tensor subclasses such as DTensor and modes such as FlopCounterMode find it there.
+"""
+
+import functools
+import sys
+
+import torch
+from torch._C import (
+    _are_functorch_transforms_active,
+    _get_tracing_state,
+    _is_any_autocast_enabled,
+    _len_torch_dispatch_stack,
+    _len_torch_function_stack,
+)
+from torch._C._functorch import is_legacy_batchedtensor as _is_batched
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
+
+from tritonmm.config import Config
+from tritonmm.problem import output_dtype
+from tritonmm.torch_ops.checks import shape_of
+from tritonmm.torch_ops.product import How, product
+
+PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+
+
+def is_plain(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether nothing but autograd has a say in a product of a and b: no subclass, transform, mode, trace, autocast."""
+    return (
+        not is_compiling()
+        and type(a) in PLAIN
+        and type(b) in PLAIN
+        and not _len_torch_dispatch_stack()
+        and not _len_torch_function_stack()
+        and not _are_functorch_transforms_active()
+        and not _is_any_autocast_enabled()
+        and forward_ad._current_level < 0
+        and _get_tracing_state() is None
+        and not a.is_neg()
+        and not b.is_neg()
+    )
+
+
+def compute(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    c: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    config: Config | None = None,
+    how: How | None = None,
+) -> torch.Tensor:
+    """`products.product` of tensors of any kind, differentiable: by the shortest way that is right."""
+    given = [x for x in (a, b, c, bias, *((how.scale_a, how.scale_b) if how else ())) if x is not None]
+    if _is_launched(given):
+        if torch.is_grad_enabled() and any(x.requires_grad for x in given):
+            return _Product.apply(a, b, c, bias, alpha, beta, config, how, True)
+        return product(a, b, c=c, bias=bias, alpha=alpha, beta=beta, config=config, how=how)
+    if not is_compiling():
+        _introduce()
+    return operator(a, b, c, bias, alpha, beta, _spelled(config), *(how or ()))
+
+
+def _is_launched(tensors: list[torch.Tensor]) -> bool:
+    return tensors[0].device.type in ("cuda", "cpu") and all(is_plain(x, x) for x in tensors)
+
+
+_library = torch.library.Library("tritonmm", "DEF")
+_library.define(
+    "product(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, float alpha=1.0, float beta=1.0, str config='',"
+    " str precision='', ScalarType? out_dtype=None, Tensor? scale_a=None, Tensor? scale_b=None, str scales='',"
+    " int group=128) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+operator = torch.ops.tritonmm.product.default
+
+
+def _kernel(a, b, c=None, bias=None, alpha=1.0, beta=1.0, config="", *how):
+    _out_shape(a, b, c, bias)
+    options = {"how": How(*how)} if how else {}
+    return product(a, b, c=c, bias=bias, alpha=alpha, beta=beta, config=_config(config), **options)
+
+
+def _fake(a, b, c=None, bias=None, alpha=1.0, beta=1.0, config="", *how):
+    return a.new_empty(_out_shape(a, b, c, bias), dtype=How(*how).out_dtype or output_dtype(a.dtype))
+
+
+def _out_shape(a, b, c, bias) -> tuple[int, ...]:
+    """The shape of the operator's result. Raises RuntimeError where the shapes of its operands disagree."""
+    torch._check(a.dim() == b.dim() and a.dim() in (2, 3), lambda: "product: a and b must both be 2-D, or both 3-D")
+    torch._check(a.shape[-1] == b.shape[-2], lambda: f"product: {shape_of(a)} and {shape_of(b)} differ in K")
+    torch._check(
+        a.shape[:-2] == b.shape[:-2], lambda: f"product: {shape_of(a)} and {shape_of(b)} differ in their batch"
+    )
+    shape = *a.shape[:-1], b.shape[-1]
+    torch._check(c is None or c.shape == shape, lambda: f"product: c is {shape_of(c)}, the result {list(shape)}")
+    torch._check(bias is None or bias.shape == shape[-1:], lambda: f"product: bias is {shape_of(bias)}, n {shape[-1]}")
+    return shape
+
+
+class _Product(torch.autograd.Function):
+    """The product with its derivatives, which are products again and so differentiable themselves."""
+
+    @staticmethod
+    def forward(a, b, c, bias, alpha, beta, config, how, grads):
+        if _is_launched([x for x in (a, b, c, bias) if x is not None]):
+            return product(a, b, c=c, bias=bias, alpha=alpha, beta=beta, config=config, how=how)
+        # Under torch.func this is one level of several, and those below it keep their own derivatives.
+        below = torch._C._AutoDispatchBelowAutograd()
+        with below, torch.set_grad_enabled(grads), forward_ad._set_fwd_grad_enabled(True):
+            return operator(a, b, c, bias, alpha, beta, _spelled(config), *(how or ()))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        a, b, _, _, ctx.alpha, ctx.beta, _, how, _ = inputs
+        # Derivatives have the operands' dtype, also where the product has another.
+        ctx.how = how and How(how.precision)
+        ctx.save_for_backward(a, b)
+        ctx.save_for_forward(a, b)
+
+    @staticmethod
+    def backward(ctx, grad):
+        a, b = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        rounded = grad.to(a.dtype)
+        grad_a = _derivative(rounded, b.mT, ctx.alpha, ctx.how) if needs[0] else None
+        grad_b = _derivative(a.mT, rounded, ctx.alpha, ctx.how) if needs[1] else None
+        grad_c = grad * ctx.beta if needs[2] else None
+        grad_bias = grad.sum(tuple(range(grad.dim() - 1))) if needs[3] else None
+        return grad_a, grad_b, grad_c, grad_bias, None, None, None, None, None
+
+    @staticmethod
+    def jvp(ctx, tangent_a, tangent_b, tangent_c, tangent_bias, *_):
+        a, b = ctx.saved_tensors
+        terms = []
+        # The operator, and not `compute`: a tangent may be one of torch's zeros that have no memory.
+        if tangent_a is not None:
+            terms.append(operator(tangent_a, b, None, None, ctx.alpha, 1.0, "", *(ctx.how or ())))
+        if tangent_b is not None:
+            terms.append(operator(a, tangent_b, None, None, ctx.alpha, 1.0, "", *(ctx.how or ())))
+        if tangent_c is not None:
+            terms.append(tangent_c * ctx.beta)
+        if tangent_bias is not None:
+            terms.append(tangent_bias.expand(*a.shape[:-1], b.shape[-1]))
+        return functools.reduce(torch.add, terms)
+
+
+def _derivative(a: torch.Tensor, b: torch.Tensor, alpha: float, how: How | None) -> torch.Tensor:
+    # torch.autograd.grad(is_grads_batched=True) comes with tensors that look plain and have no memory.
+    if _is_batched(a) or _is_batched(b):
+        return operator(a, b, None, None, alpha, 1.0, "", *(how or ()))
+    return compute(a, b, alpha=alpha, how=how)
+
+
+def _autograd(a, b, c=None, bias=None, alpha=1.0, beta=1.0, config="", *how):
+    _out_shape(a, b, c, bias)
+    found = How(*how) if how else None
+    if found and found.scales:  # not differentiable, which `quantized` has said
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator(a, b, c, bias, alpha, beta, config, *how)
+    arguments = a, b, c, bias, alpha, beta, _config(config), found, torch.is_grad_enabled()
+    if not _are_functorch_transforms_active():
+        return _Product.apply(*arguments)
+    # torch.func has taken the levels apart before it calls this kernel: what is left is one level's autograd,
+    # without the Function's own understanding of levels.
+    from torch._functorch.utils import enable_single_level_autograd_function
+
+    with enable_single_level_autograd_function():
+        return super(torch.autograd.Function, _Product).apply(*arguments)
+
+
+def _vmap(info, in_dims, a, b, c=None, bias=None, alpha=1.0, beta=1.0, config="", *how):
+    if how and How(*how).scales:
+        raise NotImplementedError("vmap: a product of scaled operands is one product")
+    config = config, *how
+    dim_a, dim_b, dim_c, dim_bias = (*in_dims, None, None)[:4]
+    size = info.batch_size
+
+    def batched(x, dim):
+        return x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+
+    if dim_bias is not None:  # a bias for each sample is no bias of one product
+        total, dim = _vmap(info, (dim_a, dim_b, dim_c, None), a, b, c, None, alpha, beta, *config)
+        rows = (1,) * (total.dim() - 2)
+        return total + batched(bias, dim_bias).reshape(size, *rows, total.shape[-1]), dim
+    if dim_b is None and b.dim() == 2:  # one product of all samples' rows
+        a = batched(a, dim_a)
+        c = c if c is None else batched(c, dim_c).flatten(0, 1)
+        return operator(a.flatten(0, 1), b, c, bias, alpha, beta, *config).unflatten(0, a.shape[:2]), 0
+    a, b, c = (x if x is None else batched(x, dim) for x, dim in ((a, dim_a), (b, dim_b), (c, dim_c)))
+    if a.dim() == 3:
+        return operator(a, b, c, bias, alpha, beta, *config), 0
+    batch = a.shape[:2]
+    a, b, c = (x if x is None else x.flatten(0, 1) for x in (a, b, c))
+    return operator(a, b, c, bias, alpha, beta, *config).unflatten(0, batch), 0
+
+
+for _key in ("CPU", "CUDA"):
+    _library.impl("product", _kernel, _key)
+_library.impl("product", _autograd, "Autograd")
+torch.library.register_fake("tritonmm::product", _fake, lib=_library)
+torch.library.register_vmap("tritonmm::product", _vmap, lib=_library)
+
+
+def _introduce() -> None:
+    """Makes the operator known to those parts of torch that are in use; importing them takes longer than tritonmm."""
+    if counting := sys.modules.get("torch.utils.flop_counter"):
+        if torch.ops.tritonmm.product not in counting.flop_registry:
+            counting.register_flop_formula(torch.ops.tritonmm.product)(_flops)
+        for mode in torch.utils._python_dispatch._get_current_dispatch_mode_stack():
+            counter = getattr(mode, "counter", None)  # a counter copies the registry when it is made
+            if isinstance(counter, counting.FlopCounterMode):
+                known = counting.flop_registry[torch.ops.tritonmm.product]
+                counter.flop_registry.setdefault(torch.ops.tritonmm.product, known)
+    if "torch.distributed.tensor" in sys.modules:
+        _register_sharding()
+
+
+def _flops(a_shape, b_shape, *_, out_shape=None, **__) -> int:
+    return 2 * functools.reduce(int.__mul__, a_shape) * b_shape[-1]
+
+
+@functools.cache
+def _register_sharding() -> None:
+    """Tells DTensor which placements of the operands give which of the result."""
+    from torch.distributed.tensor import Partial, Replicate, Shard
+    from torch.distributed.tensor.experimental import register_sharding
+
+    @register_sharding(operator)
+    def _(a, b, c=None, bias=None, *rest):
+        dims = len(a.shape)
+        rows, cols, whole = Shard(dims - 2), Shard(dims - 1), Replicate()
+        if len(rest) > 6 and rest[6] is not None:  # scales: those of operands that are whole
+            given = (None if x is None else whole for x in (c, bias))
+            scales = (None if x is None else whole for x in rest[5:7])
+            return [([whole], [whole, whole, *given, *(None for _ in rest[:5]), *scales, *(None for _ in rest[7:])])]
+        ways = [(whole, whole, whole, whole), (rows, rows, whole, whole), (cols, whole, cols, Shard(0))]
+        if dims == 3:
+            ways.append((Shard(0), Shard(0), Shard(0), whole))
+        if c is None and bias is None:
+            ways.append((Partial(), cols, rows, whole))
+        return [
+            (
+                [out],
+                [of_a, of_b, None if c is None else out, None if bias is None else of_bias, *(None for _ in rest)],
+            )
+            for out, of_a, of_b, of_bias in ways
+        ]
+
+
+@functools.lru_cache(maxsize=256)
+def _config(text: str) -> Config | None:
+    return Config.from_json(text) if text else None
+
+
+def _spelled(config: Config | None) -> str:
+    return config.to_json() if config else ""

@@ -1,0 +1,105 @@
+"""Which calls of torch's operators tritonmm computes: routes, kept for each policy; torch computes those that fail."""
+
+import sys
+import warnings
+from collections.abc import Callable
+
+import torch
+
+from tritonmm import forks
+from tritonmm.gpu import Gpu
+from tritonmm.problem import Problem
+from tritonmm.torch_ops.product import remember
+
+Wanted = Callable[[Problem, Gpu], bool]
+"""Whether a policy gives a problem to tritonmm."""
+
+MESSAGE_LENGTH = 500
+"""Characters of an exception's message that a warning repeats: a compiler's log may have thousands."""
+
+
+class Routes(dict):
+    """The routes of one operator's calls under one policy, None for calls that torch computes.
+
+    A key holds all that a route depends on.
+    """
+
+    __slots__ = ("operator", "wanted")
+
+    def __init__(self, operator: str, wanted: Wanted):
+        super().__init__()
+        self.operator = operator
+        self.wanted = wanted
+
+    def give_up(self, about: tuple, a: torch.Tensor, b: torch.Tensor, error: Exception) -> None:
+        """Leaves calls like this one, of a and b, to torch from here on, and warns of the first error of its cause.
+
+        Errors of one class that are raised at one place have one cause. If memory was short, only this call is
+        torch's: the next one may find enough.
+        """
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "out of memory" in str(error):
+            return
+        remember(self, about, None)
+        if _is_first(error):
+            message = str(error)
+            shown = message if len(message) <= MESSAGE_LENGTH else message[:MESSAGE_LENGTH] + " ..."
+            warnings.warn(
+                f"tritonmm failed to compute aten::{self.operator} of {a.dtype} {list(a.shape)} and {b.dtype}"
+                f" {list(b.shape)}: {type(error).__name__}: {shown}\ntorch's own kernel computes this call and later"
+                " ones like it; further failures of this cause are not reported. `tritonmm doctor` checks the"
+                " installation, and tritonmm's own functions raise the whole error. Once the cause is removed,"
+                " tritonmm.enable() tries again.",
+                stacklevel=_level_of_caller(),
+            )
+
+
+class Switch:
+    """Turns the kernel of one operator on and off.
+
+    routes: those of the policy that is on, None while torch computes every call. A kernel reads it once a call, so that
+    no call uses the routes of two policies. A policy's routes are kept while another one is on.
+    """
+
+    __slots__ = ("_known", "operator", "routes")
+
+    def __init__(self, operator: str):
+        self.operator = operator
+        self.routes: Routes | None = None
+        self._known: dict[str, Routes] = {}
+
+    def turn_on(self, policy: str, wanted: Wanted) -> None:
+        if policy not in self._known:
+            self._known[policy] = Routes(self.operator, wanted)
+        self.routes = self._known[policy]
+
+    def turn_off(self) -> None:
+        self.routes = None
+
+    def forget(self) -> None:
+        """Has all policies find their routes anew when they are turned on the next time."""
+        self._known.clear()
+
+
+def _level_of_caller() -> int:
+    """`warnings.warn`'s stacklevel, where this is called, for the frame that called this package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("tritonmm."):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _is_first(error: Exception) -> bool:
+    """Whether no error of the class was raised before at the place of this one."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    place = None if traceback is None else (traceback.tb_frame.f_code.co_filename, traceback.tb_lineno)
+    cause = type(error), place
+    with _LOCK:
+        is_first = cause not in _CAUSES
+        _CAUSES.add(cause)
+    return is_first
+
+
+_CAUSES: set[tuple] = set()
+_LOCK = forks.lock()
