@@ -1,4 +1,5 @@
-"""What stages, the depth of a step and the epilogue are worth, from `python -m tritonmm.autotune.studies.pipeline --csv`."""
+"""What stages, the depth of a step and the epilogue are worth, from the files of
+`python -m tritonmm.autotune.studies.pipeline --csv`."""
 
 from pathlib import Path
 

@@ -289,13 +289,13 @@ SLICED = {
 }
 
 
-def sliced_cases():
-    """Every tile of the sliced kernel: aligned in each way that its operands may lie, then ragged with all there is."""
+def exact_cases():
+    """Every tile of the exact kernel: aligned in each way that its operands may lie, then ragged with all there is."""
     everything = Epilogue(scaled=True, bias=True, c=True)
     h200 = gpus.spec("h200")
     for dtype, tiles in SLICED.items() if HAS_FP64 else [("fp32", SLICED["fp32"])]:
         for blocks in sorted(tiles):
-            config = Config("sliced", *blocks)
+            config = Config("exact", *blocks)
             for n, layout in ((4096, "nn"), (4096, "nt"), (4096, "tn"), (4096, "tt"), (4095, "nt")):
                 yield h200, Problem.dense(4000, n, 4096, dtype=dtype, layout=layout), config
             ragged = (
@@ -324,11 +324,11 @@ ROUNDS = ((64, 256, 128, 4, 8), (128, 128, 128, 4, 8), (128, 192, 128, 3, 12), (
 
 
 def weights_cases():
-    """Every tile of the weights kernel, with either kind of scales, and each meeting; the widest with all there is."""
+    """Every tile of the mixed-input kernel, with both kinds of scales, and each meeting; the widest with everything."""
     everything = Epilogue(scaled=True, bias=True, c=True)
     h200 = gpus.spec("h200")
     for i, blocks in enumerate(sorted(WEIGHTS)):
-        config = Config("weights", *blocks, persistent=True, order=orders.RowMajor())
+        config = Config("mixed_input", *blocks, persistent=True, order=orders.RowMajor())
         for n, fields in (
             (4096, {"b_dtype": "int8", "scales": "row"}),
             (4096, {"b_dtype": "fp8e4m3", "scales": "1x1"}),
@@ -343,7 +343,7 @@ def weights_cases():
     for blocks in ROUNDS:
         for kind in ("bf16-int8", "bf16-fp8-row"):
             problem = Problem.dense(2000, 28672, 4096, layout="nt", **KINDS[kind])
-            config = Config("weights", *blocks, persistent=True, order=orders.SwizzleMerge(8))
+            config = Config("mixed_input", *blocks, persistent=True, order=orders.SwizzleMerge(8))
             if config.fits(problem, h200):
                 yield h200, problem, config
     two_groups = (
@@ -356,10 +356,10 @@ def weights_cases():
     )  # in a step
     for blocks in two_groups:
         problem = Problem.dense(blocks[0], 4096, 4096, layout="nt", b_dtype="int8", scales="1x1")
-        yield h200, replace(problem, group=64), Config("weights", *blocks, persistent=True, order=orders.RowMajor())
+        yield h200, replace(problem, group=64), Config("mixed_input", *blocks, persistent=True, order=orders.RowMajor())
     for order in ("split-merge:8", "swizzle-merge:16,8@n", "hilbert"):
         problem = Problem.dense(100, 4096, 4096, layout="nt", **KINDS["bf16-int8"])
-        yield h200, problem, Config("weights", 64, 128, 128, 6, 8, persistent=True, order=orders.parse(order))
+        yield h200, problem, Config("mixed_input", 64, 128, 128, 6, 8, persistent=True, order=orders.parse(order))
 
 
 def transpose_cases():
@@ -380,9 +380,9 @@ def every_other(cases, first):
 
 FAMILIES = {
     # What takes longest is in two halves, and first, so that no core waits for another at the end.
-    "weights": partial(every_other, weights_cases, 0), "weights-2": partial(every_other, weights_cases, 1),
+    "mixed-input": partial(every_other, weights_cases, 0), "mixed-input-2": partial(every_other, weights_cases, 1),
     "chosen": cases, "relayout": relayout_cases, "persistent": persistent_cases, "skinny": skinny_cases,
-    "hopper": hopper_cases, "kinds": kind_cases, "clusters": cluster_cases, "sliced": sliced_cases,
+    "hopper": hopper_cases, "kinds": kind_cases, "clusters": cluster_cases, "exact": exact_cases,
     "transpose": transpose_cases,
 }  # fmt: skip
 """What is compiled in one process."""

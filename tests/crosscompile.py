@@ -27,7 +27,7 @@ from triton.runtime import driver
 from tritonmm import gpu as gpus
 from tritonmm.autotune.measuring.precompile import Elsewhere
 from tritonmm.autotune.studies.bank_conflicts import launch as transposes
-from tritonmm.config import Config, shared_bytes
+from tritonmm.config import Config
 from tritonmm.families.exact import rules as sliced
 from tritonmm.families.hopper import ordered_mma as turns
 from tritonmm.families.hopper.rules import consumer_grid
@@ -127,7 +127,7 @@ def meeting_fault(compiled: Compiled, splits: bool) -> str:
 
 
 def sliced_fault(compiled: Compiled, config: Config, problem: Problem) -> str:
-    """What is wrong with how the sliced kernel's operands move, or ""."""
+    """What is wrong with how the exact kernel's operands move, or ""."""
     if "fma.rn.f32" not in compiled.assembly and not re.search(r"mma\.sync\S*\.f64", compiled.assembly):
         return "multiplies neither by fma nor on tensor cores"
     if problem.dtype == "fp32" and not re.search(r"ld\.shared\.v4", compiled.assembly):
@@ -148,8 +148,8 @@ def weights_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpu
     waits = compiled.assembly.count("griddepcontrol.wait")
     if waits != config.num_warps // 4 + 1:
         return f"{waits} of its partitions wait for the previous grid"
-    if compiled.shared_bytes > shared_bytes(config, problem):
-        return f"needs more shared memory than the {shared_bytes(config, problem)} that are counted"
+    if compiled.shared_bytes > config.shared_bytes(problem):
+        return f"needs more shared memory than the {config.shared_bytes(problem)} that are counted"
     tiles = config.order.launched(*config.tiles(problem))
     how = meeting(config, programs(config, problem, gpu, tiles), tiles)
     return meeting_fault(compiled, how != "")
@@ -167,9 +167,9 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
         return relayout_fault(compiled, config, problem, gpu)
     if config.kernel == "skinny":
         return skinny_fault(compiled, config, problem, gpu)
-    if config.kernel == "sliced":
+    if config.kernel == "exact":
         return sliced_fault(compiled, config, problem)
-    if config.kernel == "weights":
+    if config.kernel == "mixed_input":
         return weights_fault(compiled, config, problem, gpu)
     on_wgmma = problem.dtype not in ("fp32", "fp64") or problem.precision != "ieee"
     uses_wgmma = gpu.capability == 90 and on_wgmma and config.block_m >= 64 and config.num_warps >= 4
@@ -188,8 +188,8 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
         if why := turns_fault(compiled.assembly, config, problem):
             return why
     if config.kernel in ("hopper", "persistent"):
-        if compiled.shared_bytes > shared_bytes(config, problem):
-            return f"needs more shared memory than the {shared_bytes(config, problem)} that are counted"
+        if compiled.shared_bytes > config.shared_bytes(problem):
+            return f"needs more shared memory than the {config.shared_bytes(problem)} that are counted"
         by_tma = "tma" if problem.out_alignment == 16 else ""
         store = bind(problem, config, gpu, torch.device("meta")).tiling.store if config.kernel == "hopper" else by_tma
         if store == "rows" and not re.search(r"st\.global\S*\.v4\.b32", compiled.assembly):
@@ -232,7 +232,7 @@ def relayout_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gp
 def cluster_fault(ptx: str, config: Config) -> str:
     """What is wrong with a cluster's PTX, or "".
 
-    `kernels/cluster.py` names the kernel's parameters in PTX: nothing else would notice if they were others.
+    `device/cluster.py` names the kernel's parameters in PTX: nothing else would notice if they were others.
     """
     maps = re.findall(r"\.param \.align 64 \.b8 (gemm_param_\d+)\[128\]", ptx)
     if maps[:2] != ["gemm_param_0", "gemm_param_7"]:

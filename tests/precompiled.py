@@ -38,7 +38,7 @@ CASES = [
     (space.problem(512, 512, 512, dtype="fp8-block"), Config("hopper", 128, 128, 128, 6, 8, persistent=True)),
     (space.problem(512, 512, 512, dtype="fp8"), Config("tile", 64, 64, 64, 4, 4)),
     (space.problem(1, 4096, 4096, dtype="bf16-int8"), Config("skinny", 1, 4, 1024, 4, 2, order=orders.RowMajor())),
-    (space.problem(16, 4096, 4096, dtype="bf16-fp8"), Config("weights", 16, 128, 128, 4, 8, persistent=True)),
+    (space.problem(16, 4096, 4096, dtype="bf16-fp8"), Config("mixed_input", 16, 128, 128, 4, 8, persistent=True)),
 ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from compile_cases import FAMILIES
 
-from tritonmm.config import KERNELS
+from tritonmm import families
 
 GATE = Path(__file__).with_name("crosscompile.py")
 
@@ -26,6 +26,6 @@ def test_kernels_compile_without_spills(family):
 def test_every_kernel_and_every_target_is_among_them():
     found = [case for cases in FAMILIES.values() for case in cases()]
     assert {gpu.arch for gpu, *_ in found} == {"sm_80", "sm_90", "sm_100", "gfx942"}
-    assert {case[-1].kernel for case in found if len(case) == 3} == set(KERNELS)
+    assert {case[-1].kernel for case in found if len(case) == 3} == set(families.names())
     for kernel in ("tile", "skinny"):  # those of every target
         assert len({gpu.arch for gpu, *_, config in found if getattr(config, "kernel", "") == kernel}) == 4

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.autotune.measuring.trial import problem_json
-from tritonmm.config import Config, shared_bytes
+from tritonmm.config import Config
 from tritonmm.families.exact import rules as sliced
 from tritonmm.families.exact.rules import warp_grid
 from tritonmm.families.hopper import rules as hopper
@@ -92,10 +92,10 @@ def test_a_table_has_no_json():
         (Config("hopper", num_stages=4, persistent=True), Problem(1, 1, 1, layout="sn"), "layout is sn"),
         (Config("hopper", num_stages=4, persistent=True), Problem(1, 1, 1, b_alignment=2), "b is aligned to 2 bytes"),
         (Config("hopper", num_stages=4, persistent=True), Problem(1, 1, 0), "k is 0"),
-        (Config("hopper", num_stages=4), Problem(1, 1, 1), "persistent is False"),
+        (Config("hopper", persistent=False), Problem(1, 1, 1), "persistent is False"),
         (Config("hopper", num_stages=1, persistent=True), Problem(1, 1, 1), "num_stages is 1"),
         (Config("hopper", num_stages=4, num_warps=6, persistent=True), Problem(1, 1, 1), "num_warps is 6"),
-        (Config("hopper", block_m=192, num_warps=8, num_stages=4, persistent=True), Problem(1, 1, 1), "192x128"),
+        (Config("hopper", block_m=192, num_warps=8, num_stages=4), Problem(1, 1, 1), "192x256"),
         (Config("hopper", block_n=256, block_k=128, num_stages=4, persistent=True), Problem(1, 1, 1), "shared memory"),
         (Config("hopper", num_stages=4, persistent=True, split_k=3), Problem(1, 1, 128), "split_k is 3; there are 2"),
         (
@@ -178,7 +178,7 @@ def test_dtypes_that_a_gpu_lacks():
     assert small.fits(split, H200)
 
 
-SLICED = Config("sliced", 64, 64, 16, 3, 4)
+SLICED = Config("exact", 64, 64, 16, 3, 4)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_what_the_sliced_kernel_cannot_do_says_why(config, fields, gpu, says, mo
     assert says in config.fits(Problem(64, 64, 256, **{"dtype": "fp32"} | fields), gpus.spec(gpu)).reason
 
 
-WEIGHTS = Config("weights", 64, 256, 128, 4, 8, persistent=True, order=orders.RowMajor())
+WEIGHTS = Config("mixed_input", 64, 256, 128, 4, 8, persistent=True, order=orders.RowMajor())
 
 
 @pytest.mark.parametrize(
@@ -269,14 +269,14 @@ def test_rows_beside_weights_of_a_byte_take_the_kernel_that_streams_them(m, scal
     problem = Problem.dense(m, 28672, 4096, **fields)
     found = timed(problem, H200)
     assert choose(problem, H200) == next(iter(found))
-    assert next(iter(found)).kernel == "weights"
+    assert next(iter(found)).kernel == "mixed_input"
     assert all(config.fits(problem, H200) for config in found)
     for other, gpu in (
         (problem, gpus.spec("b200")),
         (Problem.dense(m, 28672, 4096, **fields | {"layout": "nn"}), H200),
         (Problem.dense(m, 28672, 4096, layout="nt"), H200),
     ):
-        assert "weights" not in {config.kernel for config in timed(other, gpu)}
+        assert "mixed_input" not in {config.kernel for config in timed(other, gpu)}
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt", "ns"])
@@ -287,7 +287,7 @@ def test_exact_products_are_sliced_where_they_can_be(dtype, layout):
         for m, n, k in ((4096, 4096, 4096), (1000, 4096, 77), (65, 130, 1024)):
             problem = Problem(m, n, k, dtype=dtype, layout=layout, **alignments)
             config = choose(problem, H200)
-            assert config.kernel == ("tile" if dtype == "fp64" and not sliced.HAS_FP64 else "sliced")
+            assert config.kernel == ("tile" if dtype == "fp64" and not sliced.HAS_FP64 else "exact")
             assert (config.persistent, config.relayout) == (False, "")
     assert choose(Problem(4096, 4096, 4096, dtype=dtype), gpus.spec("mi300x")).kernel == "tile"
 
@@ -339,7 +339,7 @@ def test_a_cluster_is_one_program_of_two_sms():
     assert cluster("n").cta_tile == (256, 128)
     assert cluster("m").tiles(problem) == (32, 32)
     assert l2.concurrent(problem, cluster("m"), H200) == 66
-    assert shared_bytes(cluster("m"), problem) == shared_bytes(replace(cluster(""), block_m=128), problem)
+    assert cluster("m").shared_bytes(problem) == replace(cluster(""), block_m=128).shared_bytes(problem)
 
 
 def test_what_fits_is_true():

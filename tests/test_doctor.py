@@ -7,9 +7,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from tritonmm import families
 from tritonmm.autotune.doctor import checkup, selftest
 from tritonmm.cli import main
-from tritonmm.config import KERNELS
 from tritonmm.plan import INTERPRETED
 
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="kernels are compiled for the GPU")
@@ -103,10 +103,10 @@ def test_a_damaged_table_is_wrong(tmp_path, monkeypatch):
 
 
 def test_the_self_test_has_a_product_of_every_kernel_family():
-    assert {kernel for kernel, *_ in selftest.PRODUCTS} == set(KERNELS)
+    assert {kernel for kernel, *_ in selftest.PRODUCTS} == set(families.names())
 
 
-GLUON = ("hopper", "sliced", "weights")  # which cannot be interpreted
+GLUON = ("hopper", "exact", "mixed_input")  # which cannot be interpreted
 
 
 @interpreted

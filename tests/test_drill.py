@@ -22,15 +22,15 @@ from tables import H200, put, valid
 from test_store import HERE, found, trial
 
 import tritonmm
+from tritonmm import families, orders, tuned
 from tritonmm import gpu as gpus
-from tritonmm import orders, tuned
 from tritonmm.autotune.doctor import checkup, selftest
 from tritonmm.autotune.measuring import sources
 from tritonmm.autotune.measuring.measure import Times
 from tritonmm.autotune.tuner.leases import Claims
 from tritonmm.autotune.tuner.store import Store, StoreError
 from tritonmm.cli import main, needs
-from tritonmm.config import KERNELS, Config
+from tritonmm.config import Config
 from tritonmm.plan import INTERPRETED
 from tritonmm.problem import DTYPES, KINDS, Problem
 from tritonmm.tuned import table
@@ -62,7 +62,8 @@ JUNK = st.one_of(
 SPELLED = st.sampled_from(["row-major", "swizzle-merge:3", "swizzle-merge:2,3@n", "split-merge:7", "hilbert", "morton"])
 PLAUSIBLE = {
     "m": ["1", "64,65", "100"], "n": ["1", "64"], "k": ["1", "48"], "ms": ["1", "64,65"], "dtype": list(KINDS),
-    "layout": ["nn", "tt"], "kernel": list(KERNELS), "blocks": ["32x32x32", "64x32x32,16x16x16"], "stages": ["1,2"],
+    "layout": ["nn", "tt"], "kernel": list(families.names()), "blocks": ["32x32x32", "64x32x32,16x16x16"],
+    "stages": ["1,2"],
     "warps": ["4"], "factors": ["1,2"], "tile_orders": ["hilbert", "swizzle-merge:2,2,row-major"], "gpu": gpus.names(),
     "regime": ["burst", "sustained"], "suite": ["dtypes", "random60"], "families": ["square", "decode,small"],
     "shape": ["64x64x64"], "batch": ["1", "3"], "config": [Config().to_json()], "search": ["model", "halving"],
@@ -319,7 +320,7 @@ ORDERS = st.one_of(
 BLOCK = st.one_of(st.sampled_from([16, 32, 64, 128, 256]), st.integers(1, 2**20))
 CONFIGS = st.builds(
     Config,
-    kernel=st.sampled_from(list(KERNELS)),
+    kernel=st.sampled_from(list(families.names())),
     **{f"block_{axis}": BLOCK for axis in "mnk"},
     num_stages=st.integers(1, 9),
     num_warps=st.one_of(st.sampled_from([4, 8, 12]), st.integers(1, 64)),

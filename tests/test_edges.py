@@ -1,4 +1,4 @@
-"""Which rows and columns the Hopper and weights kernels ask for: the boxes of ragged tiles, and what stages expect.
+"""Which rows and columns the Hopper and mixed-input kernels ask for: the boxes of ragged tiles, and what stages expect.
 
 Plans are made and read here, nothing is launched.
 """
@@ -30,7 +30,7 @@ def plan_of(problem, config):
 
 
 def rows_loaded(tiling, m, tile):
-    """What is asked of A for a tile from row `tile` on, as kernels/edges.py says: consumers, first rows, rows.
+    """What is asked of A for a tile from row `tile` on, as hopper/ragged.py says: consumers, first rows, rows.
 
     Not for tiles that have equal shares.
     """
@@ -148,8 +148,8 @@ def test_tiles_of_weights_hold_few_more_activations_than_there_are():
         block_m = min(rows for rows in weights.ROWS if rows >= m)
         assert block_m < max(4 * m / 3, m + 8)
         problem = Problem.dense(m, 4096, 4096, layout="nt", b_dtype="int8", scales="row")
-        streaming = plan_of(problem, Config("weights", block_m, 128, 128, 2, 8, persistent=True)).streaming
+        streaming = plan_of(problem, Config("mixed_input", block_m, 128, 128, 2, 8, persistent=True)).streaming
         assert sum(streaming.strips) == block_m
         assert all(strip.bit_count() == 1 for strip in streaming.strips)
         assert streaming.stage_bytes == (128 + 2 * block_m) * 128
-        assert block_m in {config.block_m for _, config in streams.timed(problem, gpus.spec("h200"))}
+        assert block_m in {config.block_m for _, config in streams.candidates(problem, gpus.spec("h200"))}

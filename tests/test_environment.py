@@ -8,7 +8,7 @@ import pytest
 import torch
 import triton
 
-from tritonmm.autotune.measuring import environment
+from tritonmm.autotune.measuring import code_digest, environment
 from tritonmm.autotune.measuring.environment import Environment
 
 HERE = Environment("H200", "580.1", "13.0", "2.15", "3.9", "0.1", "abc", "2026-11-20")
@@ -51,21 +51,27 @@ def checkout(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    "edited", ["kernels/tile.py", "launch/direct.py", "weights.py", "../autotune/measuring/measure.py"]
-)
-def test_an_edited_kernel_is_other_code(tmp_path, edited):
-    library = tmp_path / "tritonmm"
-    package = environment.Path(environment.tritonmm.__file__).parent
-    shutil.copytree(package, library)
-    shutil.copytree(environment.Path(environment.__file__).parent, tmp_path / "autotune")
-    before = environment._code(library, tmp_path / "autotune")
-    assert before == Environment.here("h200").code
-    (library / "cli" / "__init__.py").write_text("")
-    assert environment._code(library, tmp_path / "autotune") == before
-    with (library / edited).open("a") as file:
-        file.write("# edited\n")
-    assert environment._code(library, tmp_path / "autotune") != before
+DECIDE = (
+    "families/tile/kernel.py", "families/hopper/schedule.py", "families/mixed_input/rules.py", "device/order.py",
+    "launch/direct.py", "model/l2.py", "model/l2_laws.py", "model/l2_megarows.py", "model/cost.py", "orders.py",
+    "config.py", "problem.py", "plan.py", "autotune/measuring/measure.py", "autotune/measuring/verify.py",
+)  # fmt: skip
+"""Modules that change what a trial is, or the time that it is given."""
+
+
+@pytest.mark.parametrize("edited", DECIDE)
+def test_an_edit_of_what_decides_a_trial_is_other_code(tmp_path, edited):
+    sources = code_digest.modules()
+    name = edited.removesuffix(".py").replace("/", ".")
+    copy = tmp_path / "edited.py"
+    copy.write_bytes(sources[name].read_bytes() + b"# edited\n")
+    assert code_digest.digest(sources | {name: copy}) != Environment.here("h200").code
+
+
+def test_an_edit_of_a_command_or_a_figure_is_not():
+    sources = code_digest.modules()
+    for name in ("cli.sweep", "cli.tour", "torch_ops.override", "autotune.tuner.report", "autotune.studies.regret"):
+        assert code_digest.digest(sources | {name: sources["version"]}) == Environment.here("h200").code
 
 
 @needs_git

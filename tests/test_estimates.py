@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tritonmm import families
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
-from tritonmm.families.skinny import model as skinny
-from tritonmm.model import estimates
+from tritonmm.families.hopper import model as hopper
+from tritonmm.families.tile import model as portable
+from tritonmm.model import time as estimates
 from tritonmm.orders import RowMajor
 from tritonmm.problem import Problem
 from tritonmm.select import estimated, timed
@@ -32,7 +34,7 @@ def test_nothing_takes_no_time():
 
 
 def tile_blocks(problem):
-    return {tile.blocks for tile in estimates.tiles_of(problem) if tile.kernel == "tile"}
+    return {tile.blocks for tile in portable.tiles(problem)}
 
 
 def odd(problem):
@@ -47,11 +49,10 @@ def test_elements_that_are_loaded_one_by_one_have_tiles_that_do_not_spill(dtype,
     fields = {"out_dtype": "int32"} if dtype == "int8" else {}
     aligned = Problem.dense(1024, 1024, 1024, dtype=dtype, layout=layout, **fields)
     assert tile_blocks(odd(aligned)) < tile_blocks(aligned)
-    for tile in estimates.tiles_of(odd(aligned)):
-        if tile.kernel == "tile":
-            block_m, block_n, block_k = tile.blocks
-            loads, sums = (block_m + block_n) * block_k, block_m * block_n
-            assert loads + sums <= estimates.MOST_VALUES * 32 * tile.num_warps
+    for tile in portable.tiles(odd(aligned)):
+        block_m, block_n, block_k = tile.blocks
+        loads, sums = (block_m + block_n) * block_k, block_m * block_n
+        assert loads + sums <= portable.MOST_VALUES * 32 * tile.num_warps
 
 
 def test_tiles_of_many_elements_spill_where_k_is_contiguous_in_both_operands():
@@ -115,6 +116,12 @@ def test_few_unaligned_rows_are_loaded_by_element_instead_of_copied(shape, layou
     assert not estimated(problem, H200).config.relayout
 
 
+def limited(monkeypatch, **limits):
+    """Has the Hopper kernel's estimates know other limits."""
+    model = replace(hopper.MODEL, limits=replace(hopper.MODEL.limits, **limits))
+    monkeypatch.setattr("tritonmm.families.hopper.candidates", model.candidates)
+
+
 def splits_of(m, blocks=(128, 64, 64)):
     """Microseconds by the parts in which the Hopper kernel's tiles of those blocks are multiplied."""
     problem = Problem.dense(m, 264, 5272, layout="nt")
@@ -133,7 +140,7 @@ def test_only_sums_of_rows_that_are_there_are_exchanged():
 
 def test_consumers_without_rows_shorten_a_step(monkeypatch):
     one_of_three, all_three = (splits_of(m, (192, 128, 64))[1] for m in (64, 192))
-    monkeypatch.setitem(estimates.KERNELS, "hopper", replace(estimates.KERNELS["hopper"], absent=0.0))
+    limited(monkeypatch, absent=0.0)
     assert splits_of(64, (192, 128, 64))[1] > 1.1 * one_of_three
     assert splits_of(192, (192, 128, 64))[1] == all_three
 
@@ -148,7 +155,7 @@ def test_an_operand_that_several_columns_of_tiles_read_costs_more(monkeypatch):
         )
 
     once, twice = whole(64), whole(128)
-    monkeypatch.setitem(estimates.KERNELS, "hopper", replace(estimates.KERNELS["hopper"], again=0.5))
+    limited(monkeypatch, again=0.5)
     assert whole(64) == pytest.approx(once, rel=0.01), "only B, which is small, is read again"
     assert whole(128) > 1.1 * twice
 
@@ -162,7 +169,7 @@ def without(monkeypatch, rule, m, n, k, blocks=(64, 64, 128)):
 
     given = whole()
     with monkeypatch.context() as patch:
-        patch.setitem(estimates.KERNELS, "hopper", replace(estimates.KERNELS["hopper"], **{rule: 0.0}))
+        limited(patch, **{rule: 0.0})
         return given / whole()
 
 
@@ -183,7 +190,7 @@ def test_but_not_those_that_are_dealt(monkeypatch):
         return next(us for c, us in configs.items() if (*c.cta_tile, c.block_k, c.split_tail) == (64, 64, 128, 1))
 
     dealt = whole(72)
-    monkeypatch.setattr(estimates, "seats", lambda config, problem, gpu: "")
+    monkeypatch.setattr("tritonmm.families.hopper.schedule.seats", lambda config, problem, gpu: "")
     assert dealt < 0.95 * whole(72)
 
 
@@ -205,10 +212,5 @@ def test_lines_that_do_not_cross_and_operands_that_are_shared_take_no_longer(mon
 def test_fp32_and_tf32_across_k_are_not_estimated_at_the_rate_of_wgmma(config, shape, layout, precision, measured_us):
     """Of four of h200-mixed420.csv, whose estimates were 2.7 to 11 times too short."""
     problem = Problem.dense(*shape, layout=layout, dtype="fp32", precision=precision)
-    if config.kernel == "skinny":
-        us = skinny.estimate_us(config, problem, H200)
-    else:
-        blocks = config.block_m, config.block_n, config.block_k
-        tile = next(t for t in estimates.tiles_of(problem) if (t.kernel, t.blocks) == (config.kernel, blocks))
-        us = estimates.estimates(config, tile, problem, H200)[0][0]
+    us = families.family(config.kernel).estimate(config, problem, H200)
     assert measured_us / 2.5 < us < measured_us * 2.5

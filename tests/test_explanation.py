@@ -7,9 +7,9 @@ import torch
 from click.testing import CliRunner
 
 import tritonmm
+from tritonmm import families
 from tritonmm import gpu as gpus
 from tritonmm.cli import main
-from tritonmm.config import KERNELS
 from tritonmm.explanation import Explanation
 from tritonmm.policy import prefers
 from tritonmm.problem import KINDS, Problem
@@ -36,7 +36,7 @@ def test_it_says_what_select_and_the_policy_say(problem):
     how = "measured" if found.is_measured else "predicted"
     for said in (problem, found.config, found.traffic, found.why, found.reason, f"{found.us:.1f} us, {how}"):
         assert str(said) in text
-    assert list(found.others) == [kernel for kernel in KERNELS if kernel != found.kernel]
+    assert list(found.others) == [kernel for kernel in families.names() if kernel != found.kernel]
     for kernel, said in found.others.items():
         assert f"{kernel} {said}" in text
     assert ("enable() tritonmm: " if found.overrides else "enable() torch: ") in text
@@ -79,9 +79,11 @@ def test_printed_lines_are_short_and_aligned():
         assert max(map(len, lines)) <= 120, lines
         others = [i for i, line in enumerate(lines) if line.startswith("   others")]
         for line in lines[others[0] : others[0] + 5]:
-            assert re.match(r"( {11}|   others  )(tile|persistent|hopper|skinny|sliced|weights) +(\d|not legal)", line)
-            assert line[22] != " "
-            assert line[21] == " "
+            assert re.match(
+                r"( {11}|   others  )(tile|persistent|hopper|skinny|exact|mixed_input) +(\d|not legal)", line
+            )
+            assert line[23] != " "
+            assert line[22] == " "
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,10 @@ SKINNY = Config("skinny", 16, 64, 64, 3, 4, order=orders.RowMajor())
 CASES["skinny"] = Problem(7, 136, 256, layout="nt"), SKINNY
 CASES["skinny, split K"] = Problem(7, 136, 256, layout="nn", epilogue=EVERYTHING), replace(SKINNY, split_k=3)
 CASES["skinny, transposed"] = Problem(136, 7, 256), replace(SKINNY, block_m=64, block_n=16)
-SLICED = Config("sliced", 64, 64, 16, 4, 2)
+SLICED = Config("exact", 64, 64, 16, 4, 2)
 EXACT = Problem(70, 136, 256, layout="nt", dtype="fp32", epilogue=EVERYTHING)
 CASES["sliced"] = replace(EXACT, epilogue=Epilogue()), SLICED
-WEIGHTS = Config("weights", 64, 128, 128, 4, 8, persistent=True)
+WEIGHTS = Config("mixed_input", 64, 128, 128, 4, 8, persistent=True)
 CASES["weights"] = Problem.dense(64, 256, 256, layout="nt", b_dtype="int8"), WEIGHTS
 CASES["weights, two strips"] = CASES["weights"][0], replace(WEIGHTS, block_m=40)
 CASES["sliced, split K"] = EXACT, replace(SLICED, split_k=3)

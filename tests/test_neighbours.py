@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tables import H200, PROBLEM, WINNER, best, forget, put, row, select, valid
 
+from tritonmm import families, orders, tuned
 from tritonmm import gpu as gpus
-from tritonmm import orders, tuned
 from tritonmm.config import Config
 from tritonmm.problem import Epilogue, Problem
 
@@ -22,7 +22,7 @@ CLOSE = replace(PROBLEM, m=3000)
 def margin(problem, config, gpu=H200):
     """How much longer a config's estimate is than the shortest."""
     shortest = select.estimated(problem, gpu).us
-    return min(us for us, _ in select._moved(row(problem, config), problem, gpu)) / shortest
+    return min(us for us, _ in families.family(config.kernel).adapted(config, problem, problem, gpu)) / shortest
 
 
 def test_a_neighbours_config_is_taken_where_its_estimate_agrees(user, monkeypatch):
@@ -47,7 +47,7 @@ def test_a_neighbours_config_follows_the_grid(user, monkeypatch):
     config = best(small).config
     assert config.order == orders.SwizzleMerge(3)
     assert config.num_stages == WINNER.num_stages
-    times = dict(select._moved(row(small, replace(WINNER)), small, H200))
+    times = dict(families.family(WINNER.kernel).adapted(WINNER, small, small, H200))
     assert config == times[min(times)]
 
 
@@ -65,7 +65,7 @@ def test_a_weights_neighbour_has_shares_of_its_own(user, monkeypatch):
     monkeypatch.setattr(select, "AGREES", 100)
     weights = {"layout": "nt", "b_dtype": "int8", "scales": "row"}
     tuned_for, asked = Problem.dense(64, 8192, 4096, **weights), Problem.dense(64, 4096, 4096, **weights)
-    config = Config("weights", 64, 256, 128, 4, 8, 4, order=orders.RowMajor())
+    config = Config("mixed_input", 64, 256, 128, 4, 8, 4, persistent=False, order=orders.RowMajor())
     put(user, valid(row(tuned_for, config)))
     assert best(asked).config == replace(config, split_k=8)  # 16 tiles instead of 32, and 132 SMs
 

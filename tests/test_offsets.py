@@ -148,8 +148,8 @@ def test_scales_far_apart(scales, kernel, device):
 def test_far_lines_of_exact_fp32(operand, device):
     """The last of 64 lines begins more than 2**31 elements behind the first: 11 GB."""
     if gpus.of_device(device.index).capability != 90:
-        pytest.skip("the sliced kernel needs sm_90")
-    config, step = Config("sliced", 64, 64, 16, 4, 2), 2**31 // 50
+        pytest.skip("the exact kernel needs sm_90")
+    config, step = Config("exact", 64, 64, 16, 4, 2), 2**31 // 50
     operands = [torch.randint(-4, 5, (64, 64), device=device).float() for _ in range(2)]
     expected = operands[0] @ operands[1]
     far = torch.empty(63 * step + 64, device=device).as_strided((64, 64), (step, 1))

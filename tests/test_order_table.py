@@ -113,8 +113,8 @@ KERNELS = [
     pytest.param(
         Config("hopper", 128, 128, 64, 3, 4, persistent=True, cluster="m"), id="cluster", marks=[*hopper, clusters]
     ),
-    pytest.param(Config("sliced", 64, 64, 16, 4, 2), id="sliced", marks=hopper),
-    pytest.param(Config("weights", 64, 128, 128, 4, 8, persistent=True), id="weights", marks=hopper),
+    pytest.param(Config("exact", 64, 64, 16, 4, 2), id="sliced", marks=hopper),
+    pytest.param(Config("mixed_input", 64, 128, 128, 4, 8, persistent=True), id="weights", marks=hopper),
 ]
 
 
@@ -123,8 +123,8 @@ KERNELS = [
 def test_an_entry_that_is_no_tile_is_an_idle_program(config, ragged, device):
     """All other tiles are right, and neither an idle program's tile nor what is around the output is written."""
     config = replace(config, order=orders.Hilbert())
-    weights = config.kernel == "weights"
-    dtype = torch.float32 if config.kernel == "sliced" else torch.bfloat16
+    weights = config.kernel == "mixed_input"
+    dtype = torch.float32 if config.kernel == "exact" else torch.bfloat16
     m, n, k = 4 * config.block_m - 8 * ragged, 4 * config.block_n - 8 * ragged, 128
     a = torch.randint(-4, 5, (m, k), device=device).to(dtype)
     b = torch.randint(-4, 5, (n, k), device=device).to(torch.int8 if weights else dtype).t()

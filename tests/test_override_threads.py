@@ -81,7 +81,7 @@ def test_threads_that_enter_and_leave(override, device):
 FIRST = """
 import threading, warnings
 import torch
-from tritonmm import override
+from tritonmm.torch_ops import override
 
 warnings.simplefilter("ignore")
 torch.set_num_threads(1)

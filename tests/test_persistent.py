@@ -106,7 +106,7 @@ def test_output_views_are_written_and_nothing_else(device):
         ({"num_warps": 16}, Problem(1, 1, 1), "h200", "num_warps is 16"),
         ({"num_stages": 1}, Problem(1, 1, 1), "h200", "num_stages is 1"),
         ({"block_n": 256, "num_warps": 4}, Problem(1, 1, 1), "h200", "256 accumulator registers"),
-        ({"num_warps": 4}, Problem(1, 1, 1, out_alignment=2), "h200", "128 accumulator registers"),
+        ({"block_n": 128, "num_warps": 4}, Problem(1, 1, 1, out_alignment=2), "h200", "128 accumulator registers"),
         ({"block_n": 256, "num_stages": 5}, Problem(1, 1, 1), "b200", "bytes of shared memory exceed the 232448"),
     ],
 )

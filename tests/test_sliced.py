@@ -1,4 +1,4 @@
-"""The sliced kernel computes the product: every tile at its edges, every layout, order and epilogue, on a GPU."""
+"""The exact kernel computes the product: every tile at its edges, every layout, order and epilogue, on a GPU."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ TILES = [pytest.param(dtype, x, id=f"{dtype}-{x}") for dtype in DTYPES_HERE for 
 
 
 def config(blocks, order="swizzle-merge:3"):
-    return Config("sliced", *blocks, order=orders.parse(order))
+    return Config("exact", *blocks, order=orders.parse(order))
 
 
 @pytest.mark.parametrize(("dtype", "blocks"), TILES)

@@ -1,6 +1,6 @@
 """The schedules of split tiles, as the device code has them: every part once, and no program waits for ever.
 
-`work_at` of the Hopper kernel and the shares of the weights kernel run here as Python, on integers.
+`work_at` of the Hopper kernel and the shares of the mixed-input kernel run here as Python, on integers.
 """
 
 import itertools
@@ -75,7 +75,7 @@ def test_neighbours_have_the_same_part_of_neighbouring_tiles(monkeypatch, progra
 
 @given(st.integers(1, 150), st.integers(1, 20), st.integers(1, 40), st.sampled_from([64, 256]))
 def test_persistent_programs_of_weights_have_every_step_once(monkeypatch, tiles, steps, programs, block_m):
-    config = Config("weights", block_m, persistent=True)
+    config = Config("mixed_input", block_m, persistent=True)
     programs = min(programs, tiles * steps if block_m == 64 else tiles)
     lists, schedule = weights_work(config, tiles, steps, programs, monkeypatch)
     done = Counter((tile, k) for items in lists for tile, first, end, by in items for k in range(first, end, by))
@@ -100,7 +100,7 @@ def test_persistent_programs_of_weights_have_every_step_once(monkeypatch, tiles,
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 12))
 def test_programs_of_one_tile_of_weights_have_its_steps_in_turn(monkeypatch, tiles, steps, split):
     split = min(split, steps)
-    lists, _ = weights_work(Config("weights", 64, split_k=split), tiles, steps, tiles * split, monkeypatch)
+    lists, _ = weights_work(Config("mixed_input", 64, split_k=split), tiles, steps, tiles * split, monkeypatch)
     assert lists == [[(tile, part if split > 1 else 0, steps, split)] for tile in range(tiles) for part in range(split)]
 
 

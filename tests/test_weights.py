@@ -1,4 +1,4 @@
-"""The weights kernel computes the product: every tile at its edges, shares, scales, epilogues and runs, on a GPU."""
+"""The mixed-input kernel is right: every tile at its edges, shares, scales, epilogues and runs, on a GPU."""
 
 import math
 from dataclasses import replace
@@ -24,7 +24,7 @@ from tritonmm.problem import Problem
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(
-        not torch.cuda.is_available() or gpus.default().capability != 90, reason="the weights kernel needs sm_90"
+        not torch.cuda.is_available() or gpus.default().capability != 90, reason="the mixed-input kernel needs sm_90"
     ),
 ]
 LIKE_OTHERS = {
@@ -36,7 +36,7 @@ TILES = pytest.mark.parametrize("blocks", sorted(WEIGHTS - LIKE_OTHERS), ids=str
 
 def config(blocks, order="row-major", split_k=0):
     """Persistent, or with so many programs a tile."""
-    return Config("weights", *blocks, split_k or 1, persistent=not split_k, order=orders.parse(order))
+    return Config("mixed_input", *blocks, split_k or 1, persistent=not split_k, order=orders.parse(order))
 
 
 def dense(m, n, k, b_dtype="int8", scales="row", **fields):

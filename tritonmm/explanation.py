@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from tritonmm.config import KERNELS, Config
-from tritonmm.families.hopper.sm_affinity import seats
-from tritonmm.families.mixed_input import rules as weights
+from tritonmm import families
+from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.gpu import default as default_gpu
 from tritonmm.model import l2
@@ -58,7 +57,7 @@ class Explanation:
             gpu,
             choice.config,
             _why(problem, gpu, choice),
-            {kernel: _other(problem, gpu, kernel) for kernel in KERNELS if kernel != choice.config.kernel},
+            {kernel: _other(problem, gpu, kernel) for kernel in families.names() if kernel != choice.config.kernel},
             l2.of(problem, choice.config, gpu),
             choice.us,
             choice.is_measured,
@@ -87,7 +86,7 @@ class Explanation:
             ("warning", self.warning),
             ("config", str(self.config)),
             ("why", self.why),
-            *(("others" if i == 0 else "", f"{name:<10} {said}") for i, (name, said) in enumerate(self.others.items())),
+            *(("others" if i == 0 else "", f"{name:<11} {said}") for i, (name, said) in enumerate(self.others.items())),
             ("traffic", str(self.traffic)),
             ("time", f"{self.us:.1f} us, {source}"),
             ("enable()", f"{verdict}: {self.reason}"),
@@ -107,7 +106,7 @@ def explain(a: torch.Tensor, b: torch.Tensor) -> Explanation:
 
 
 def _wrapped(name: str, text: str) -> str:
-    indent = " " * (11 if name not in ("others", "") else 22)
+    indent = " " * (11 if name not in ("others", "") else 23)
     return textwrap.fill(text, COLUMNS, initial_indent=f"{name:>9}  ", subsequent_indent=indent)
 
 
@@ -117,14 +116,8 @@ def _why(problem: Problem, gpu: Gpu, choice: Choice) -> str:
     tiles_m, tiles_n = config.tiles(problem)
     tiles = tiles_m * tiles_n * problem.batch
     waves = f"{tiles * config.ctas * config.split_k / gpu.sms:.2f} waves"
-    if config.kernel == "weights":
-        kind = "persistent programs" if config.persistent else "programs"
-        waves = f"{weights.programs(config, problem, gpu, tiles)} {kind}"
     said = [f"{choice.origin}: {tiles} tile{'' if tiles == 1 else 's'}, {waves} on {gpu.sms} SMs"]
-    if config.split_tail > 1:
-        said.append(f"the last {config.split_tiles(problem, gpu)[0]} tiles split along K by {config.split_tail}")
-    if dealt := seats(config, problem, gpu):
-        said.append(f"dealt to SMs in {dealt}, wherever the programs begin")
+    said += families.family(config.kernel).describe(config, problem, gpu)
     return "; ".join(said)
 
 

@@ -5,16 +5,11 @@ from dataclasses import replace
 
 import torch
 
-from tritonmm import forks
+from tritonmm import families, forks
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
-from tritonmm.families.hopper.sm_affinity import seats
-from tritonmm.families.mixed_input import rules as weights
-from tritonmm.families.persistent.launch import PersistentPlan
-from tritonmm.families.skinny.launch import SkinnyPlan
-from tritonmm.families.tile.launch import TilePlan
 from tritonmm.gpu import Gpu
-from tritonmm.launch import Plan, order_table
+from tritonmm.launch import Plan
 from tritonmm.launch.interpreter import INTERPRETED
 from tritonmm.launch.repack import RESIDENT, RelayoutPlan
 from tritonmm.problem import Problem
@@ -42,45 +37,11 @@ def bind(problem: Problem, config: Config, gpu: Gpu, device: torch.device) -> Pl
     if config.relayout:
         inner = bind(problem.relaid(config.relayout), replace(config, relayout=""), gpu, device)
         return RelayoutPlan(problem, config, device, RESIDENT * gpu.sms, inner)
-    family = _family(config.kernel)
-    tiles = config.tiles(problem)
-    launched = config.order.launched(*tiles)
-    programs = launched * problem.batch
-    if config.order.closed_form:
-        order, table = (config.order.name, config.order.factors, config.order.along), None
-    else:
-        order, table = ("table", (), "m"), order_table.of(config.order, tiles, device)
-    split, splits = config.split_tiles(problem, gpu)
-    items = programs + split * (splits - 1)
-    dealt = seats(config, problem, gpu)
-    grid = min(items, gpu.sms // config.ctas) if config.persistent else items
-    if config.kernel == "weights":
-        grid = weights.programs(config, problem, gpu, programs)
-    elif dealt:
-        grid = gpu.sms
-    return family(problem, config, device, launched, programs, split, splits, grid, order, table, dealt)
-
-
-def _family(kernel: str) -> type[Plan]:
-    if kernel in _PORTABLE:
-        return _PORTABLE[kernel]
-    if INTERPRETED:
-        raise ValueError(f"the {kernel} kernel does not run in Triton's interpreter; {', '.join(_PORTABLE)} do")
-    if kernel == "sliced":  # here, since Gluon cannot be imported with the interpreter on
-        from tritonmm.families.exact.launch import SlicedPlan
-
-        return SlicedPlan
-    if kernel == "weights":
-        from tritonmm.families.mixed_input.launch import WeightsPlan
-
-        return WeightsPlan
-    from tritonmm.families.hopper.launch import HopperPlan
-
-    return HopperPlan
-
-
-_PORTABLE = {"tile": TilePlan, "persistent": PersistentPlan, "skinny": SkinnyPlan}
-"""The families of plain Triton, which the interpreter runs too."""
+    family = families.family(config.kernel)
+    if INTERPRETED and not family.portable:
+        portable = ", ".join(each.name for each in families.each() if each.portable)
+        raise ValueError(f"the {family.name} kernel does not run in Triton's interpreter; {portable} do")
+    return family.plan(problem, config, gpu, device)
 
 
 class _PlanCache:

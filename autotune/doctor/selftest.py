@@ -21,9 +21,9 @@ PRODUCTS = (
     ("tile", 64, 80, 96, "int8", "nt"),
     ("persistent", 200, 136, 104, "bf16", "nt"),
     ("hopper", 200, 136, 104, "bf16", "nt"),
-    ("sliced", 200, 136, 104, "fp32", "nt"),
+    ("exact", 200, 136, 104, "fp32", "nt"),
     ("skinny", 3, 520, 264, "fp16", "nt"),
-    ("weights", 20, 520, 272, "bf16-int8", "nt"),
+    ("mixed_input", 20, 520, 272, "bf16-int8", "nt"),
 )
 """Kernel family, m, n, k, dtype, layout: nothing that a tile divides."""
 

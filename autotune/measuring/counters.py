@@ -1,6 +1,6 @@
 """What the hardware counts of a product: bytes of DRAM and L2, lookups and hits, by NVIDIA's profiler.
 
-`ncu` runs one child process, `autotune.once`, which launches every (problem, config) where the profiler looks,
+`ncu` runs one child process, `ncu_child`, which launches every (problem, config) where the profiler looks,
 and after each of them a marker: an empty kernel whose grid says which trial it ends. So the profiler's output
 itself says which kernels belong to which trial, however many a product launches and wherever the output stops:
 the kernels between two markers are one trial, and what no marker follows was not finished.

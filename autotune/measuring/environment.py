@@ -13,6 +13,7 @@ import torch
 import triton
 
 import tritonmm
+from tritonmm.autotune.measuring.code_digest import code_digest
 from tritonmm.version import __version__
 
 
@@ -47,7 +48,7 @@ class Environment:
             tritonmm=__version__,
             commit=_commit(Path(tritonmm.__file__).resolve().parents[1]),
             date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-            code=_code(Path(tritonmm.__file__).parent, Path(__file__).parent),
+            code=code_digest(),
         )
 
     def fingerprint(self) -> str:
@@ -78,19 +79,8 @@ def _commit(checkout: Path) -> str:
     commit = _answer("git", "-C", str(checkout), "rev-parse", "--short=12", "HEAD")
     if not commit:
         return ""
-    changes = _answer("git", "-C", str(checkout), "diff", "HEAD", "--", "tritonmm", "autotune/*.py")
+    changes = _answer("git", "-C", str(checkout), "diff", "HEAD", "--", "tritonmm", "autotune/**.py")
     return commit + ("+" + hashlib.sha256(changes.encode()).hexdigest()[:8] if changes else "")
-
-
-def _code(library: Path, measuring: Path) -> str:
-    """A digest of the kernels, of how they are launched, measured and checked, and of the models."""
-    files = [file for room in ("kernels", "launch") for file in sorted((library / room).glob("*.py"))]
-    files += [library / f"{name}.py" for name in ("plan", "seats", "hopper", "sliced", "weights", "l2", "cost")]
-    files += [measuring / name for name in ("measure.py", "verify.py", "sources.py")]
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def _answer(*command: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from tritonmm import orders
+from tritonmm import families, orders
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.problem import DTYPES, KINDS, Problem, kind_name
@@ -28,7 +28,7 @@ class Space:
     stages: tuple[int, ...] = (3, 4)
     warps: tuple[int, ...] = (4, 8)
     tile_orders: tuple[orders.Order, ...] = tuple(orders.SwizzleMerge(f) for f in (1, 2, 4, 8, 16))
-    kernels: tuple[str, ...] = ("tile",)
+    kernels: tuple[str, ...] = (families.portable(),)
     persistent: tuple[bool, ...] = (False,)
 
     def __len__(self) -> int:
@@ -141,12 +141,12 @@ def candidates(asked: Problem, gpu: Gpu) -> list[Config]:
     """The legal configs that a search may try for the problem, the shortest estimate first. Deterministic.
 
     The tiles that `select` chooses from, with a stage more and less, tails split along K, operands copied into aligned
-    rows, and orders around the factor that suits the waves; and the skinny and the weights kernel's own candidates.
+    rows, and orders around the factor that suits the waves; and the skinny and the mixed-input kernel's own candidates.
     """
     estimates = timed(asked, gpu)
     found = dict(estimates)
     for base, us in estimates.items():
-        for config, off in _around(base, asked) if base.kernel not in ("skinny", "weights") else ():
+        for config, off in _around(base, asked) if not families.family(base.kernel).complete else ():
             if config not in found and config.fits(asked, gpu):
                 found[config] = us * off
     return sorted(found, key=lambda config: found[config])

@@ -20,6 +20,7 @@ from pathlib import Path
 import click
 import torch
 
+from tritonmm import families
 from tritonmm.autotune.measuring import space, verify
 from tritonmm.autotune.measuring.environment import Environment
 from tritonmm.autotune.measuring.sources import scaled_launch, torch_precision, torch_product
@@ -78,7 +79,7 @@ def measure(kind: str, problem: Problem, named: str, device: torch.device) -> Ro
     scales = space.scales(problem, device)
     exact_a, exact_b = verify.scaled(problem, a, b, scales)
     poison = math.nan if out.is_floating_point() else -(2**31)
-    config = choose(problem, gpu_of(device), "tile" if INTERPRETED else "")
+    config = choose(problem, gpu_of(device), families.portable() if INTERPRETED else "")
     scaled_launch(problem, config, device, scales)(a, b, out.fill_(poison))
     row = Row(kind, problem.out_dtype, named, *errors(out, exact_a, exact_b), config=str(config))
     weights = exact_b.to(a.dtype) if b.itemsize < a.itemsize else b

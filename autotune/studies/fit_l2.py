@@ -23,7 +23,7 @@ from tritonmm.model import l2
 from tritonmm.model.l2 import Constants, Traffic
 from tritonmm.problem import Problem
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 """The folder of `FILES` in a checkout. An installed tritonmm has none."""
 
 FILES = ("h200-l2-16384.csv", "h200-l2.csv")

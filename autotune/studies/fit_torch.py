@@ -1,14 +1,12 @@
 """Fits the model of torch's time and judges the policy by it. `python -m tritonmm.autotune.studies.fit_torch`
 
 The data are all products of the committed results files, see `measured_products`. One half of the shapes gives the
-constants of `tritonmm.model.torch_time`, the other is only predicted. The constants of the kernels for aligned bf16 and fp16
-are free; those of others start there and are held back by a penalty, since fewer products were measured. The loss is
-the logarithm of the estimated over the measured time, squared up to `ROBUST` and linear beyond. Gauss-Newton steps with
-numerical derivatives make it least.
-
-It prints the constants, the errors of the estimates, and what the policy "faster" reaches: on the held-out half, while
-it knows the errors of the other half alone, and on all products with what ships. With --write it writes the errors of
-all products, by which `tritonmm.policy` corrects estimates.
+constants of `tritonmm.model.torch_time`, the other is only predicted. The constants of the kernels for aligned bf16
+and fp16 are free; those of others start there and are held back by a penalty, since fewer products were measured. The
+loss is the logarithm of the estimated over the measured time, squared up to `ROBUST` and linear beyond. Gauss-Newton
+steps with numerical derivatives make it least. It prints the constants, the errors of the estimates, and what the
+policy "faster" reaches: on the held-out half, while it knows the errors of the other half alone, and on all products
+with what ships. With --write it writes the errors of all products, by which `tritonmm.policy` corrects estimates.
 """
 
 import math

@@ -19,7 +19,7 @@ from tritonmm.model.torch_time import kernels_of
 from tritonmm.problem import Problem
 from tritonmm.select import best
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 
 REGIMES = ("", "burst", "short")
 """Single launches on a rested card. Files without the column have no others."""

@@ -30,8 +30,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tritonmm.config import Config
+from tritonmm.families.hopper import model as hopper
+from tritonmm.families.tile import model as tile
 from tritonmm.gpu import Gpu
-from tritonmm.model.estimates import tiles_of
 from tritonmm.orders import SwizzleMerge
 from tritonmm.problem import HALF, Problem
 
@@ -110,15 +111,17 @@ def _nearest(found, problem: Problem) -> Iterator[Config]:
     """Configs to try, the nearest first."""
     theirs = found.cta_tile_m, found.cta_tile_n, found.cta_tile_k
     warps = found.cta_tile_m * found.cta_tile_n // (found.warp_tile_m * found.warp_tile_n)
-    usual = {(tile.kernel, tile.blocks): tile for tile in tiles_of(problem)}
+    usual = {("hopper", t.blocks): t for t in hopper.tiles(problem)} | {
+        ("tile", t.blocks): t for t in tile.tiles(problem)
+    }
 
     def distance(blocks: tuple[int, int, int]) -> tuple[float, float]:
         rows, cols, depth = (abs(math.log2(one / other)) for one, other in zip(blocks, theirs, strict=True))
         return rows + cols, depth
 
     def tried(kernel: str, blocks: tuple[int, int, int], splits: Iterable[int]) -> Iterator[Config]:
-        tile = usual.get((kernel, blocks))
-        known_warps, known_stages = ((tile.num_warps,), (tile.num_stages,)) if tile else ((), ())
+        known = usual.get((kernel, blocks))
+        known_warps, known_stages = ((known.num_warps,), (known.num_stages,)) if known else ((), ())
         of_warps = (*known_warps, 8, 4, 12) if kernel == "hopper" else (warps, *known_warps, 4, 8)
         of_stages = (found.stages, *known_stages, *range(found.stages - 1, 0, -1))
         walks, relayout = (True, problem.unaligned) if kernel == "hopper" else (False, "")

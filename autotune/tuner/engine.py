@@ -2,7 +2,7 @@
 
 Each measuring worker is a lane, and works on one problem at a time, whose operands it keeps. The trials of that
 problem, and of the next one, are compiled ahead on other cores. Hanging and dying trials cost a child of a worker, see
-`disposable`; that, and not Dask restarting workers, is how they are killed: Dask's connections and scheduler never
+`child_process`; that, and not Dask restarting workers, is how they are killed: Dask's connections and scheduler never
 notice, and a new child is there in the time of an import.
 """
 

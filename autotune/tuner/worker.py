@@ -1,6 +1,6 @@
 """What a worker of the tuner does, and the child that does it for it.
 
-A worker is a Dask process that owns one child for each of its threads, see `disposable`: what hangs or dies is the
+A worker is a Dask process that owns one child for each of its threads, see `child_process`: what hangs or dies is the
 child, and the worker answers with the reason. Everything that a child is told or tells is JSON.
 """
 

@@ -97,3 +97,9 @@ cluster_barrier = getattr(getattr(hopper, "cluster", None), "barrier", None)
 def unhoisted(x):
     """x, int32, computed where it is used: LLVM would hold what follows from it in registers all through the loop."""
     return gl.inline_asm_elementwise("// $0", "=r,0", [x], gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def computed(x):
+    """x, fp32, computed before what follows: LLVM would put it off until after the next wgmma, and hold two parts."""
+    return gl.inline_asm_elementwise("// $0", "=f,0", [x], gl.float32, is_pure=False, pack=1)

@@ -19,8 +19,8 @@ written along those of the copy in 16 bytes each.
 import triton
 import triton.language as tl
 
+from tritonmm.device.numeric import multiple_of
 from tritonmm.device.pdl import follow_previous_grid
-from tritonmm.families.tile.kernel import multiple_of
 
 UNSPECIALIZED = ["split", "turns", "x", "y", *(f"{x}_{name}" for x in "xy" for name in
                  ("lines", "length", "pitch", "stride_batch", "stride_line", "stride_element"))]  # fmt: skip

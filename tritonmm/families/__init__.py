@@ -1,1 +1,62 @@
-"""Kernel families: one folder a family, with everything that knows about its kernel."""
+"""Kernel families: one folder a family, with everything that knows about its kernel, and their registry.
+
+This module imports no family: each is loaded when it is first asked for, by name.
+"""
+
+import functools
+import importlib
+from collections.abc import Iterator
+
+from tritonmm.families.family import Family
+
+BUILT_IN = {
+    "tile": "tritonmm.families.tile",
+    "persistent": "tritonmm.families.persistent",
+    "hopper": "tritonmm.families.hopper",
+    "skinny": "tritonmm.families.skinny",
+    "exact": "tritonmm.families.exact",
+    "mixed_input": "tritonmm.families.mixed_input",
+}
+"""The families that ship, and their packages. The first computes every problem on every machine."""
+
+FORMER_NAMES = {"sliced": "exact", "weights": "mixed_input"}
+"""Names in tables, stores and results files that are older than the families' present names."""
+
+_REGISTERED: dict[str, Family] = {}
+
+
+def register(family: Family) -> None:
+    """Adds a family, under its name, for this process. Raises ValueError for a name that is taken."""
+    if family.name in BUILT_IN or family.name in FORMER_NAMES or _REGISTERED.get(family.name, family) is not family:
+        raise ValueError(f"the kernel family {family.name!r} is registered already")
+    _REGISTERED[family.name] = family
+
+
+def names() -> tuple[str, ...]:
+    """The names of all families, the portable one first."""
+    return (*BUILT_IN, *_REGISTERED)
+
+
+def portable() -> str:
+    """The name of the family that computes every problem on every machine."""
+    return next(iter(BUILT_IN))
+
+
+def family(name: str) -> Family:
+    """The family of that name, of a former name, or for "" the portable one. Raises ValueError for an unknown name."""
+    name = FORMER_NAMES.get(name, name) or portable()
+    if name in BUILT_IN:
+        return _built_in(name)
+    if name in _REGISTERED:
+        return _REGISTERED[name]
+    raise ValueError(f"Config: kernel is {name!r}; it must be one of {', '.join(names())}")
+
+
+def each() -> Iterator[Family]:
+    """All families, as `names` has them."""
+    return map(family, names())
+
+
+@functools.cache
+def _built_in(name: str) -> Family:
+    return importlib.import_module(BUILT_IN[name])

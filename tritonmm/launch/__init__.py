@@ -4,7 +4,7 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from triton.runtime import driver
@@ -16,14 +16,12 @@ from tritonmm.problem import DTYPES, Problem
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A Config bound to a Problem on a device. Made by `plan.plan_for`; safe in several threads and streams.
+    """A Config bound to a Problem on a device. Made by a family's `plan`; safe in several threads and streams.
 
     launched: the indices of the tile order for one product of the batch, overflow included;
-    programs: those of the whole batch; the last `split` of them are shared by `splits` programs each;
-    grid: what the kernel is launched with;
+    programs: those of the whole batch; grid: what the kernel is launched with;
     order: name, factors and axis of the order as the kernel takes it; table: the order as a table,
     for an order that has no closed form, from `order_table.of`;
-    seats: how the tiles are dealt to the SMs, see `tritonmm.families.hopper.sm_affinity`;
     launches: those made before, by what their kernel and arguments depend on.
     """
 
@@ -34,13 +32,21 @@ class Plan:
     device: torch.device
     launched: int
     programs: int
-    split: int
-    splits: int
     grid: int
     order: tuple[str, tuple[int, ...], str]
     table: torch.Tensor | None
-    seats: str
     launches: dict[tuple, direct.Launch] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, problem: Problem, config: Config, device: torch.device, grid: int, **own: Any) -> Self:
+        """The plan of a legal config that launches `grid` programs. own: the fields of the family's plan."""
+        tiles = config.tiles(problem)
+        if config.order.closed_form:
+            order, table = (config.order.name, config.order.factors, config.order.along), None
+        else:
+            order, table = ("table", (), "m"), order_table.of(config.order, tiles, device)
+        launched = config.order.launched(*tiles)
+        return cls(problem, config, device, launched, config.programs(problem), grid, order, table, **own)
 
     def workspace(self) -> tuple[torch.Tensor | None, torch.Tensor]:
         """Sums and flags of one launch on the current stream, for a plan whose tiles are all in split_k parts."""

@@ -5,9 +5,10 @@ import contextlib
 import triton
 
 from tritonmm import forks
-from tritonmm.families.tile.kernel import tile_kernel
+from tritonmm.device.pdl import follow_previous_grid
+from tritonmm.problem import Problem
 
-INTERPRETED = not isinstance(tile_kernel, triton.JITFunction)
+INTERPRETED = not isinstance(follow_previous_grid, triton.JITFunction)
 """Whether kernels run in Triton's interpreter: TRITON_INTERPRET was set before the first import."""
 
 _LOCK = forks.awaited_rlock()
@@ -21,3 +22,8 @@ def exclusive() -> contextlib.AbstractContextManager:
     waits for the launches of other threads: in the child nobody would end them.
     """
     return _LOCK if INTERPRETED else contextlib.nullcontext()
+
+
+def dot_precision(problem: Problem) -> str:
+    """How tl.dot multiplies; the interpreter only knows one way."""
+    return "ieee" if INTERPRETED or problem.precision == "fast" else problem.precision

@@ -1,4 +1,4 @@
-"""Tables of tile orders in device memory, for orders without a closed form: `kernels.order.tile_at` reads them.
+"""Tables of tile orders in device memory, for orders without a closed form: `device.order.tile_at` reads them.
 
 Plans of the same order and grid of tiles on a device share one table of int32, and it is freed with the last of them:
 the allocator then waits for the launches of all streams that have read it. A CUDA graph keeps only the table's

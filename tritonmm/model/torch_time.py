@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tritonmm.gpu import Gpu
-from tritonmm.model.estimates import crossing
+from tritonmm.model.time import crossing
 from tritonmm.problem import Problem
 
 STEP_BYTES = 128
@@ -207,8 +207,8 @@ KERNELS = {
         overlap=1.84,
     ),
 }
-"""Fits of `python -m tritonmm.autotune.studies.fit_torch` to the torch columns of autotune/results/h200-*.csv (torch 2.11,
-cuBLAS 13, single launches on a rested H200), to one half of the products: it prints how far off the other half is."""
+"""Fits of `python -m tritonmm.autotune.studies.fit_torch` to the torch columns of autotune/results/h200-*.csv (torch
+2.11, cuBLAS 13, single launches on a rested H200), to one half of the products: it prints how far off the other is."""
 
 
 def kernels_of(problem: Problem) -> str:

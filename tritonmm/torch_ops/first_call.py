@@ -6,7 +6,7 @@ import warnings
 
 import torch
 
-from tritonmm import forks, tuned
+from tritonmm import families, forks, tuned
 from tritonmm.select import best, timed
 from tritonmm.torch_ops import call_cache
 from tritonmm.torch_ops import product as products
@@ -61,7 +61,7 @@ def _tune(a, b, out) -> None:
             )
             problem = products.problem_of(a, b, scratch if out is None else out, products.BARE)
             gpu = gpu_of(a.device)
-            kernel = "tile" if INTERPRETED else ""
+            kernel = families.portable() if INTERPRETED else ""
             known = best(problem, gpu, kernel)
             if known.is_measured:
                 _adopt(a, b, out, known.config)

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from tritonmm import forks
+from tritonmm import families, forks
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
 from tritonmm.problem import Epilogue, Problem, output_dtype
@@ -191,7 +191,7 @@ def _bind(a, b, epilogue, out, config, how=None) -> Call:
         out = new_output(a, b, None)
     problem = problem_of(a, b, out, epilogue, how)
     if config is None:
-        config = choose(problem, gpu_of(a.device), "tile" if INTERPRETED else "")  # the others need a GPU
+        config = choose(problem, gpu_of(a.device), families.portable() if INTERPRETED else "")  # the others need a GPU
     return Call(plan_for(problem, config, a.device), tuple(out.shape), out.stride())
 
 

@@ -1,7 +1,7 @@
 """By how much estimates erred where products were measured, and what to expect of another product from that.
 
 `h200-errors.csv` in this folder has a row for each estimate of a measured product: of torch's time, and of the config
-that `select` chooses. `python -m tritonmm.autotune.studies.fit_torch --write` makes it from the committed results files.
+that `select` chooses. `python -m tritonmm.autotune.studies.fit_torch --write` makes it from the committed results.
 """
 
 import csv

@@ -1,4 +1,6 @@
-r"""The transpose beside a copy: what bank conflicts cost. `python -m tritonmm.autotune.studies.bank_conflicts --csv transpose.csv`
+r"""The transpose beside a copy: what bank conflicts cost.
+
+    python -m tritonmm.autotune.studies.bank_conflicts --csv transpose.csv
 
 Each row is one layout of shared memory with one width of access to memory, measured in pairs with torch's copy of the
 same bytes, as `bench` measures; torch's own transpose is measured too. Beside the time stand the conflicts that

@@ -34,9 +34,9 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from tritonmm.device.constexpr_args import Static
 from tritonmm.device.gluon_compat import barrier, copy_async, mma_f64
+from tritonmm.device.numeric import multiple_of
 from tritonmm.device.order import tile_at
 from tritonmm.device.pdl import follow_previous_grid
-from tritonmm.families.tile.kernel import multiple_of
 
 POWERS = tuple(1 << bit for bit in range(10))
 

@@ -1,31 +1,43 @@
-"""What the sliced kernel can multiply, and how its warps divide a tile."""
+"""What the exact kernel can multiply, and how its warps divide a tile."""
 
-from typing import Any
-
+from tritonmm.config import Config
+from tritonmm.families.common_rules import (
+    portable_shared_bytes,
+    power_of_two_reason,
+    shared_memory_reason,
+    single_cta_reason,
+)
 from tritonmm.gpu import TRITON, Gpu
 from tritonmm.problem import Problem, divisor
 
 HAS_FP64 = TRITON.startswith(("3.6.", "3.9."))
 """Whether this Triton's blocks of fp64 are known: those of its dot with 3.6, ours with 3.9; see `gluon_api.mma_f64`."""
 
-Tile = Any
-"""A `Config`, whose module asks this one."""
+
+def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
+    """Why a config is not legal, or ""."""
+    return (
+        power_of_two_reason(config)
+        or _tile_reason(config, problem, gpu)
+        or single_cta_reason(config)
+        or shared_memory_reason(portable_shared_bytes(config, problem), gpu)
+    )
 
 
-def reason(config: Tile, problem: Problem, gpu: Gpu) -> str:
+def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     """Why a config of powers of two is not legal, or "".
 
     Operands are multiplied in registers, of any shape and strides: fp32 on CUDA cores, fp64 on tensor cores.
     """
     p = problem
     if gpu.capability != 90:
-        return f"the sliced kernel was fitted to sm_90; {gpu.name} is {gpu.arch}"
+        return f"the exact kernel was fitted to sm_90; {gpu.name} is {gpu.arch}"
     if p.dtype not in ("fp32", "fp64") or (p.b_dtype, p.out_dtype, p.precision) != (p.dtype, p.dtype, "ieee"):
-        return f"dtype is {p.dtype} {p.precision}; the sliced kernel multiplies fp32 ieee and fp64"
+        return f"dtype is {p.dtype} {p.precision}; the exact kernel multiplies fp32 ieee and fp64"
     if p.dtype == "fp64" and not HAS_FP64:
-        return "dtype is fp64; the sliced kernel multiplies it with Triton 3.6 and 3.9"
+        return "dtype is fp64; the exact kernel multiplies it with Triton 3.6 and 3.9"
     if config.persistent or config.split_tail != 1:
-        return "the sliced kernel has programs of one tile: it neither walks tiles nor splits a tail"
+        return "the exact kernel has programs of one tile: it neither walks tiles nor splits a tail"
     if config.split_k > 1 and config.num_stages < 3:
         return f"num_stages is {config.num_stages}; the ring of two steps leaves no registers to add up parts of K"
     if config.split_k > (1 if p.dtype == "fp64" else max(1, -(-p.k // config.block_k))):
@@ -55,7 +67,7 @@ def vector(problem: Problem) -> int:
     return divisor(problem, problem.alignment // problem.element_bytes)
 
 
-def warp_grid(config: Tile, problem: Problem) -> tuple[int, int]:
+def warp_grid(config: Config, problem: Problem) -> tuple[int, int]:
     """How the warps divide the rows and the columns of a tile, so that they read least; (0, 0): not at all.
 
     A warp sums blocks of 16 x 8 on tensor cores; on CUDA cores 4 x 8 threads have 4 x 4 elements each, or more.

@@ -5,19 +5,19 @@ One program an SM, or pair of SMs, walks work items. Its warps are specialised o
     loader       one warp; fills a ring of `num_stages` shared buffers by TMA
     consumers    1 to 3 warpgroups; each multiplies its own rows (or columns) of the tile and
                  writes them out, while the loader already fills the ring for the next item
-    usher        one warp, where tiles are dealt to SMs: `seats.py`
+    usher        one warp, where tiles are dealt to SMs: `claim.py`
 
-`ring.py` says why the ring neither overwrites what is read nor waits for ever.
+`pipeline.py` says why the ring neither overwrites what is read nor waits for ever.
 
 A and B are loaded as they lie in memory, whichever dimension is contiguous, and wgmma reads the
 transposed view of the buffer where needed; of other than 2-byte operands it cannot, and they lie with
 K contiguous. Ragged edges come out of TMA: elements outside of the tensor read as zero and are not
-written. Of rows that are not there most are not even asked for: `edges.py`.
+written. Of rows that are not there most are not even asked for: `ragged.py`.
 
 Split tiles. An item is a whole tile, or one of `splits` parts of its K steps. The first `whole`
 items are whole tiles; from there on as many tiles as the programs can multiply in one go are a group,
 whose items are first parts, then second parts, and so on; the programs of a tile add up and write a
-share of its rows each: `split.py`.
+share of its rows each: `split_k.py`.
 
 Clusters. A program may be two CTAs that divide the tile and share one operand (`Tiling.cluster`):
 everything here is then written for both at once, the layouts deal rows or columns to them, and
@@ -30,7 +30,7 @@ wait for the end of the other grid before they touch memory. Launch after launch
 a whole or not at all, so they start when the other one has ended, but sooner after it: by 1 us in a graph.
 
 Dealt tiles. A grid that starts early runs on what SMs it finds. Where that matters, for few tiles with one
-consumer, a program takes the tile of its SM instead of that of its number: `seats.py`.
+consumer, a program takes the tile of its SM instead of that of its number: `claim.py`.
 
 Strips. A consumer's columns are one block or two, each a power of two wide with a wgmma and an
 accumulator of its own: 256, 128 + 128, 128 + 64. The larger tiles move fewer bytes for each product
@@ -57,14 +57,15 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from tritonmm.device import cluster
+from tritonmm.device.columns import split_columns
 from tritonmm.device.gluon_compat import let_next_grid_start, tma_load, tma_store, wait_for_previous_grid
 from tritonmm.device.order import tile_at
 from tritonmm.device.pipeline import next_use, operand, release, zeros
-from tritonmm.device.split_k import share
 from tritonmm.families.hopper import ordered_mma as turns
 from tritonmm.families.hopper import ragged as edges
 from tritonmm.families.hopper.claim import first_seat, next_seat, own_seat, usher
-from tritonmm.families.hopper.epilogue import finish, split_columns, store_masked
+from tritonmm.families.hopper.epilogue import finish, store_masked
+from tritonmm.families.hopper.split_k import share
 from tritonmm.families.hopper.two_level_sums import fetch_scales, multiply_promoted
 
 

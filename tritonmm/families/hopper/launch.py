@@ -5,20 +5,16 @@ from inspect import signature
 from typing import Any, ClassVar
 
 import torch
-from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tritonmm.config import Config
 from tritonmm.families.hopper import kernel as hopper
 from tritonmm.families.hopper.rules import consumer_grid, consumer_strips, output_buffers
+from tritonmm.families.hopper.schedule import Schedule
 from tritonmm.families.hopper.tiling import Tiling
 from tritonmm.launch import Plan, addend_strides, described, scale_arguments, workspace
+from tritonmm.launch.gluon_dtypes import GLUON_DTYPES
 from tritonmm.problem import DTYPES, Problem
-
-GLUON_DTYPES = {
-    "bf16": gl.bfloat16, "fp16": gl.float16, "fp32": gl.float32, "int8": gl.int8, "int32": gl.int32,
-    "fp8e4m3": gl.float8e4nv, "fp8e5m2": gl.float8e5,
-}  # fmt: skip
 
 ROUNDS = {"round_f32_to_tf32": True} if "round_f32_to_tf32" in signature(TensorDescriptor).parameters else {}
 """What has TMA round fp32 to tf32 while it loads. Tensor cores alone cut 13 bits off, which makes all products of
@@ -36,34 +32,38 @@ EDGE = 32
 
 @dataclass(frozen=True, slots=True)
 class HopperPlan(Plan):
-    """tiling: what is static about the kernel."""
+    """schedule: how tiles are distributed; tiling: what is static about the kernel."""
 
     kernel: ClassVar[Any] = hopper.gemm
 
+    schedule: Schedule
     tiling: Tiling = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
-        splits = self.splits if self.split else 1
-        mixed = 0 < self.split < self.programs
-        at_once = self.programs + self.split * (self.splits - 1) <= self.grid
-        tiling = _tiling(self.problem, self.config, self.order, splits, mixed, at_once, self.seats)
+        split, splits = self.schedule.split, self.schedule.splits
+        mixed = 0 < split < self.programs
+        at_once = self.programs + split * (splits - 1) <= self.grid
+        affinity = self.schedule.affinity
+        tiling = _tiling(self.problem, self.config, self.order, splits if split else 1, mixed, at_once, affinity)
         object.__setattr__(self, "tiling", tiling)
 
     def workspace(self) -> tuple[torch.Tensor | None, torch.Tensor]:
         """Sums and flags of one launch on the current stream, for a plan that splits tiles or deals them to SMs."""
         config = self.config
-        if self.seats:
+        split, splits = self.schedule.split, self.schedule.splits
+        if self.schedule.affinity:
             return None, workspace.flags(1 + self.grid, self.device)
         return (
-            workspace.sums(self.split * self.splits * config.block_m * config.block_n, self.device),
-            workspace.flags(self.split * self.tiling.consumers, self.device),
+            workspace.sums(split * splits * config.block_m * config.block_n, self.device),
+            workspace.flags(split * self.tiling.consumers, self.device),
         )
 
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
         p, config, tiling = self.problem, self.config, self.tiling
+        split, splits, affinity = self.schedule.split, self.schedule.splits, self.schedule.affinity
         a, b, out = (x.unsqueeze(0) if x.dim() == 2 else x for x in (a, b, out))
         tiles_m, tiles_n = config.tiles(p)
-        sums, flags = self.workspace() if self.split or self.seats else (None, None)
+        sums, flags = self.workspace() if split or affinity else (None, None)
         sums = sums if sums is None else sums.view(DTYPES[p.sum_dtype])
         b_stored = b.mT if tiling.b_transposed else b
         tf32 = p.dtype == "fp32"
@@ -74,7 +74,7 @@ class HopperPlan(Plan):
             _describe(out, tiling.out_block, tiling.out_shared) if tiling.tma_store else None,
             out, out.stride(0), out.stride(1), out.stride(2),
             float(alpha), float(beta), bias, c, *addend_strides(c, out),
-            p.m, p.n, self.programs + self.split * (self.splits - 1), self.programs - self.split, self.splits,
+            p.m, p.n, self.programs + split * (splits - 1), self.programs - split, splits,
             self.launched, tiles_m, tiles_n, -(-p.k // tiling.block_k),
             self.table, self.order[1], sums, flags, b_descs[1] if len(b_descs) > 1 else None,
             _describe(a, tiling.edge_block, tiling.edge_shared, tf32) if tiling.boxes else None,
@@ -83,7 +83,7 @@ class HopperPlan(Plan):
         # The parts of a split tile wait for each other: a cooperative grid is resident as a whole, or not started.
         options = {
             "num_warps": 4, "num_ctas": tiling.ctas, "maxnreg": tiling.registers,
-            "launch_cooperative_grid": self.split > 0, "launch_pdl": True,
+            "launch_cooperative_grid": split > 0, "launch_pdl": True,
         }  # fmt: skip
         return arguments, options
 

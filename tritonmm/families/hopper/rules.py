@@ -1,19 +1,29 @@
 """What the Hopper kernel can multiply, and how its consumers divide a tile."""
 
-from typing import Any
-
+from tritonmm.config import Config
+from tritonmm.families.common_rules import operands_reason, persistent_reason, shared_memory_reason, tma_reason
 from tritonmm.gpu import TRITON, Gpu
 from tritonmm.problem import FP8, HALF, Problem
 
 HAS_CLUSTERS = TRITON.startswith("3.9.")
 """Whether clusters run under this Triton. Older ones lack what they need; a newer one may number the kernel's
-parameters otherwise, which `kernels/cluster.py` names in PTX and `tests/crosscompile.py` checks."""
-
-Tile = Any
-"""A `Config`, whose module asks this one."""
+parameters otherwise, which `device/cluster.py` names in PTX and `tests/crosscompile.py` checks."""
 
 
-def operands_reason(problem: Problem, gpu: Gpu) -> str:
+def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
+    """Why a config is not legal, or ""."""
+    return (
+        _operands_reason(problem, gpu)
+        or operands_reason(problem, gpu)
+        or tma_reason(problem)
+        or persistent_reason(config)
+        or _tile_reason(config, problem, gpu)
+        or shared_memory_reason(shared_bytes(config, problem), gpu)
+        or _cluster_reason(config, problem)
+    )
+
+
+def _operands_reason(problem: Problem, gpu: Gpu) -> str:
     """Why operands are not what wgmma multiplies, or "": those of 2 bytes as they lie, others with K contiguous."""
     p = problem
     if gpu.capability != 90:
@@ -31,7 +41,7 @@ def operands_reason(problem: Problem, gpu: Gpu) -> str:
     return ""
 
 
-def reason(config: Tile, problem: Problem, gpu: Gpu) -> str:
+def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     """Why a config is not legal for operands that are, or "": its consumers must be able to divide the tile."""
     steps = -(-problem.k // config.block_k)
     for name in ("split_k", "split_tail"):
@@ -83,13 +93,11 @@ def reason(config: Tile, problem: Problem, gpu: Gpu) -> str:
     return ""
 
 
-def cluster_reason(config: Tile, problem: Problem) -> str:
+def _cluster_reason(config: Config, problem: Problem) -> str:
     """Why a config has no legal cluster, or "": two CTAs share an operand, and each loads half of it for both, in boxes
     of 64 x 64."""
     if not config.cluster:
         return ""
-    if config.kernel != "hopper":
-        return f"cluster is {config.cluster!r}; the {config.kernel} kernel has programs of one CTA"
     if config.split_k != 1 or config.split_tail != 1:
         return f"split_k, split_tail are {config.split_k}, {config.split_tail}; clusters do not split K"
     if config.block_k != 64 or problem.dtype not in HALF:
@@ -103,14 +111,14 @@ def cluster_reason(config: Tile, problem: Problem) -> str:
     return "" if HAS_CLUSTERS else f"cluster is {config.cluster!r}; it needs Triton 3.9, this is {TRITON}"
 
 
-def consumer_grid(config: Tile) -> tuple[int, int]:
+def consumer_grid(config: Config) -> tuple[int, int]:
     """How the consumer warpgroups divide the rows and the columns of a CTA's tile."""
     consumers = config.num_warps // 4
     along_m = consumers if config.cta_tile[0] >= 64 * consumers else 1
     return along_m, consumers // along_m
 
 
-def consumer_strips(config: Tile) -> tuple[int, ...]:
+def consumer_strips(config: Config) -> tuple[int, ...]:
     """Widths, powers of two, of the strips that a consumer's columns are cut into: one or two, the wider first.
 
     Gluon's blocks have powers of two of columns; each strip is a block, with a wgmma of its own. With one or three
@@ -123,7 +131,7 @@ def consumer_strips(config: Tile) -> tuple[int, ...]:
     return (first, cols - first) if cols > first else (first,)
 
 
-def output_buffers(config: Tile, problem: Problem) -> tuple[int, int]:
+def output_buffers(config: Config, problem: Problem) -> tuple[int, int]:
     """Columns of the pieces in which a consumer writes its part of a tile, and shared buffers it cycles through.
 
     A piece is as wide as TMA swizzles, 128 bytes, or half of that where shared memory is short. Two buffers, if they
@@ -142,12 +150,12 @@ def output_buffers(config: Tile, problem: Problem) -> tuple[int, int]:
     return choice
 
 
-def shared_bytes(config: Tile, problem: Problem) -> int:
+def shared_bytes(config: Config, problem: Problem) -> int:
     """Shared memory of one CTA, in bytes."""
     return _shared(config, problem, *output_buffers(config, problem))
 
 
-def _shared(config: Tile, problem: Problem, piece_cols: int, buffers: int) -> int:
+def _shared(config: Config, problem: Problem, piece_cols: int, buffers: int) -> int:
     consumers_n = consumer_grid(config)[1]
     block_m = config.cta_tile[0]
     ring = config.num_stages * config.step_bytes(problem)

@@ -1,9 +1,9 @@
-"""Which grids of the Hopper kernel deal their tiles by SM; `kernels/seats.py` says how, and why."""
+"""Which grids of the Hopper kernel deal their tiles by SM; `claim.py` says how, and why."""
 
 import functools
 
 from tritonmm.config import Config
-from tritonmm.families.hopper import rules as hopper
+from tritonmm.families.hopper.rules import shared_bytes
 from tritonmm.gpu import Gpu
 from tritonmm.orders import Order
 from tritonmm.problem import Problem
@@ -39,7 +39,7 @@ def seats(config: Config, problem: Problem, gpu: Gpu) -> str:
         return ""
     if config.block_m > 64 and config.block_k * problem.element_bytes > 128:
         return ""  # the loader has no registers for a seat beside rows in boxes of two panels
-    if 2 * (hopper.shared_bytes(config, problem) + SYSTEM_BYTES) <= gpu.shared_bytes + SYSTEM_BYTES:
+    if 2 * (shared_bytes(config, problem) + SYSTEM_BYTES) <= gpu.shared_bytes + SYSTEM_BYTES:
         return ""  # two programs fit an SM: some SMs would get two and others none, and wait for their tiles' claims
     tiles = config.tiles(problem)
     share = config.order.launched(*tiles) / gpu.sms

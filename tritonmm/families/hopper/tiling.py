@@ -27,12 +27,12 @@ class Tiling(Ringed):
     b_dtype, sum_dtype: of B where it is not A's, and of the sums.
     promotes: whether the sums of each step of K are added to others outside of the tensor cores.
     scales: how operands are scaled, see `Problem.scales`.
-    edge: rows of the boxes in which A's last rows are loaded, see `edges`; 0: there are no ragged tiles.
+    edge: rows of the boxes in which A's last rows are loaded, see `ragged`; 0: there are no ragged tiles.
     rest: rows of the box for what fills no box of `edge` rows; 0: those are loaded as any other, or by `shifts`.
     all_rows: where a tile has fewer rows than a consumer's block: those of all its boxes together, the last of `rest`;
         or 0.
     even: whether every tile has `all_rows` rows.
-    seats: how tiles are dealt to SMs, "pairs" or "singles", see `seats`; "": programs take those of their numbers.
+    seats: how tiles are dealt to SMs, "pairs" or "singles", see `claim`; "": programs take those of their numbers.
     shifts: whether a consumer whose last rows are not there begins with rows of others.
     piece_cols: columns of the pieces in which a consumer writes its part of the tile, in both CTAs together.
     out_buffers: shared buffers of one piece that a consumer cycles through.
@@ -41,7 +41,7 @@ class Tiling(Ringed):
         bytes a thread; "staged", the same for any output, an element a thread; "direct", from registers.
     scaled, bias, add_c: whether the epilogue multiplies by alpha, adds bias[n], adds beta * c.
     batched: whether there is more than one product.
-    share_rows: rows of a split tile that a program adds up at a time, see `split`; 0: there are no split tiles.
+    share_rows: rows of a split tile that a program adds up at a time, see `split_k`; 0: there are no split tiles.
     cluster: "" (a program is one CTA), or the axis along which two CTAs divide the tile: "m" (they share B) or "n" (A).
     order, along: name and axis of the order of tiles, see `tritonmm.orders`; its factors are run-time values.
     """
@@ -195,7 +195,7 @@ class Tiling(Ringed):
 
     @property
     def turns(self):
-        """Whether consumers take turns at the tensor cores, see `turns`."""
+        """Whether consumers take turns at the tensor cores, see `ordered_mma`."""
         return self.grouped and self.consumers > 1
 
     @property
@@ -247,7 +247,7 @@ class Tiling(Ringed):
 
     @property
     def part_cols(self):
-        """Columns of the parts in which promoted sums are taken, each 64 of a thread at most: see `promoted.py`."""
+        """Columns of the parts in which promoted sums are taken, at most 64 of a thread each: `two_level_sums.py`."""
         return min(self.cols, 128)
 
     @property

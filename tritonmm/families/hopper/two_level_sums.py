@@ -21,7 +21,7 @@ promotion of one consumer's shares their ports, and the issue slots, with the ot
 loaded at all, FFMAs take 919; 873 if each reuses the factor of the one before, and 803 if every other one yields its
 slot as well. ptxas has let FADDs do so since long, but FFMAs only since 12.9, that of Triton 3.9. FADDs take 14% less
 time than the first of these, and 8% less if they do not yield. That was before consumers of scaled sums took turns:
-`turns.py`.
+`ordered_mma.py`.
 """
 
 from triton.experimental import gluon
@@ -29,7 +29,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from tritonmm.device.gluon_compat import copy_async, keep_order
+from tritonmm.device.gluon_compat import computed, copy_async, keep_order
 from tritonmm.device.pipeline import next_use, operand, release
 from tritonmm.families.hopper import ordered_mma as turns
 from tritonmm.families.hopper import ragged as edges
@@ -53,12 +53,6 @@ def product(a, b, before, ROW: gl.constexpr, COL: gl.constexpr, TILING: gl.const
     a_part = a.slice(ROW * TILING.part_rows, TILING.part_rows, dim=0)
     b_part = b.slice(COL * TILING.part_cols, TILING.part_cols, dim=1)
     return warpgroup_mma(a_part, b_part, before, is_async=True, use_acc=False)
-
-
-@gluon.jit
-def computed(x):
-    """x, fp32, computed before what follows: LLVM would put it off until after the next wgmma, and hold two parts."""
-    return gl.inline_asm_elementwise("// $0", "=f,0", [x], gl.float32, is_pure=False, pack=1)
 
 
 @gluon.jit

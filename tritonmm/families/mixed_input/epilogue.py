@@ -1,18 +1,18 @@
-"""What becomes of the weights kernel's sums: they are finished and written, by one program or by all that share a tile.
+"""Finishes and writes the mixed-input kernel's sums, in one program or in all that share a tile.
 
 A tile that lies in several programs' shares is summed in parts, which are left in memory as fp32. Where each share lies
-in one tile, its programs wait for each other, as in `split.py`, and each adds up and writes some of the columns. Equal
-shares of all tiles count their steps, and the program that counts the last ones of a tile adds all up: nobody waits, so
-that grid need not be resident as a whole. The parts are added in the order of K, whoever adds them.
+in one tile, its programs wait for each other, as in `split_k.py`, and each adds up and writes some of the columns.
+Equal shares of all tiles count their steps, and the program that counts the last ones of a tile adds all up: nobody
+waits, so that grid need not be resident as a whole. The parts are added in the order of K, whoever adds them.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from tritonmm.device.columns import split_columns
 from tritonmm.device.dequantize import unit
 from tritonmm.device.gluon_compat import barrier, unhoisted
 from tritonmm.device.split_k import meet
-from tritonmm.families.hopper.epilogue import split_columns
 from tritonmm.families.mixed_input.scheduler import program_of
 
 

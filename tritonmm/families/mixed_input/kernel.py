@@ -8,16 +8,16 @@ activations X [m, k] the other. The warps of a program are specialised:
     consumers    2 or 3 warpgroups; each reads its own rows of the weights from shared memory straight into the
                  registers that wgmma takes its first operand from, converts them there, and multiplies them by X
 
-so that loads, conversion and products overlap, as `weights_sums.py` has it, with scales of groups of K too.
-`ring.py` says why the ring neither overwrites what is read nor waits for ever.
+so that loads, conversion and products overlap, as `mainloop.py` has it, with scales of groups of K too.
+`pipeline.py` says why the ring neither overwrites what is read nor waits for ever.
 
 TMA fills what lies outside of a tensor with zeros, and takes longer for it than for reading, so tiles are to have few
 more activations than there are. Tensors have powers of two: a tile has one or two strips of X, 64 and 8 for 72 rows,
 with descriptors, buffers and sums of their own. Both are multiplied by the same slice in registers, and the second one
 costs what its rows do: of the time in which wgmma takes its first operand from there it shows nothing.
 
-Programs have whole tiles, shares of them, or both: `weights_shares.py`. A tile that lies in several shares is summed in
-parts; `weights_output.py` says how they meet.
+Programs have whole tiles, shares of them, or both: `scheduler.py`. A tile that lies in several shares is summed in
+parts; `epilogue.py` says how they meet.
 
 Determinism: the parts are added in the order of K, whoever adds them, so results are bitwise the same from run to run.
 
@@ -41,11 +41,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from tritonmm.device.gluon_compat import copy_async, let_next_grid_start, tma_load, unhoisted, wait_for_previous_grid
+from tritonmm.device.numeric import multiple_of
 from tritonmm.device.pipeline import Ringed, next_use
 from tritonmm.families.mixed_input.epilogue import gather, row_factors, share, write
 from tritonmm.families.mixed_input.mainloop import multiply
 from tritonmm.families.mixed_input.scheduler import first_row, line_of, origin, rounds_of, work_at
-from tritonmm.families.tile.kernel import multiple_of
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 import torch
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from tritonmm.families.hopper.launch import GLUON_DTYPES
 from tritonmm.families.mixed_input.kernel import Streaming, weights_kernel
 from tritonmm.families.mixed_input.rules import (
     gathered_cols,
@@ -22,6 +21,7 @@ from tritonmm.families.mixed_input.rules import (
     strips,
 )
 from tritonmm.launch import Plan, addend_strides, described, line_divisor, scale_arguments, workspace
+from tritonmm.launch.gluon_dtypes import GLUON_DTYPES
 
 
 @dataclass(frozen=True, slots=True)

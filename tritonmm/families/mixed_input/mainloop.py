@@ -1,4 +1,4 @@
-"""The weights kernel's loop over K: a consumer converts its weights slice by slice, and multiplies them.
+"""The mixed-input kernel's loop over K: a consumer converts its weights slice by slice, and multiplies them.
 
 A slice is converted while the one before it is multiplied, also the first one of the next step: but only converted,
 since ptxas has no registers for operands that are multiplied from one round of the loop into the next.
@@ -20,9 +20,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
 from tritonmm.device.dequantize import dequantized, dequantized_times, power_and_rest, unit
-from tritonmm.device.gluon_compat import barrier, keep_order
+from tritonmm.device.gluon_compat import barrier, computed, keep_order
 from tritonmm.device.pipeline import next_use, operand, release
-from tritonmm.families.hopper.two_level_sums import computed
 
 
 @gluon.jit

@@ -1,6 +1,7 @@
-"""The weights kernel's configs worth trying for a problem, ranked by what limits a stream of weights."""
+"""The mixed-input kernel's configs worth trying for a problem, ranked by what limits a stream of weights."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 from tritonmm.config import Config
@@ -87,14 +88,30 @@ GATHER_BANDWIDTH = 415e9
 """Bytes/s at which the one program that arrives last reads the sums of all parts."""
 
 
-def timed(problem: Problem, gpu: Gpu) -> list[tuple[float, Config]]:
+def candidates(problem: Problem, gpu: Gpu) -> list[tuple[float, Config]]:
     """Estimated microseconds of candidates, be they legal or not, and them, in ascending order. Deterministic."""
     found = []
     for block_m in _sizes(problem.m):
-        for block_n, *rest in BLOCKS[block_m]:
-            config = Config("weights", block_m, block_n, *rest, order=_order(problem, gpu, block_m, block_n))
+        for block_n, block_k, stages, warps in BLOCKS[block_m]:
+            order = _order(problem, gpu, block_m, block_n)
+            config = Config("mixed_input", block_m, block_n, block_k, stages, warps, order=order)
             found += [(estimate_us(shared, problem, gpu), shared) for shared in shares(config, problem, gpu)]
     return sorted(found, key=lambda pair: pair[0])
+
+
+def passed_over(problem: Problem, gpu: Gpu) -> str:
+    """As `Family.passed_over`: elsewhere than on Hopper with weights of a byte."""
+    mixed = problem.element_bytes == 2 and problem.b_element_bytes == 1
+    if mixed and gpu.capability == 90 and problem.m > 0 and problem.k > 0:
+        return ""
+    return "considered only on sm_90, for M and K above 0"
+
+
+def adapted(config: Config, tuned_for: Problem, problem: Problem, gpu: Gpu) -> Iterator[tuple[float, Config]]:
+    """As `Family.adapted`: the same blocks, in all ways to share the steps."""
+    for shared in shares(config, problem, gpu):
+        if shared.fits(problem, gpu):
+            yield estimate_us(shared, problem, gpu), shared
 
 
 def _sizes(m: int) -> list[int]:

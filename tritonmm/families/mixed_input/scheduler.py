@@ -1,4 +1,4 @@
-"""How the weights kernel's programs divide the K steps of its tiles, whatever they then do with them.
+"""How the mixed-input kernel's programs divide the K steps of its tiles, whatever they then do with them.
 
 All steps of all tiles lie in one line, tile after tile, and each program takes an equal share of it. With as many
 programs as the SMs hold all stream to the end, however many tiles there are; with one for each tile, or several, no

@@ -1,1 +1,36 @@
 """The persistent kernel of plain Triton with TMA descriptors."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from tritonmm.config import Config
+from tritonmm.families.persistent.model import MODEL
+from tritonmm.families.persistent.rules import reason, shared_bytes
+from tritonmm.gpu import Gpu
+from tritonmm.orders import SwizzleMerge
+from tritonmm.problem import Problem
+
+if TYPE_CHECKING:
+    from tritonmm.launch import Plan  # it imports Triton
+
+name = "persistent"
+portable = True
+complete = False
+defaults = {
+    "block_m": 128, "block_n": 256, "block_k": 64, "num_stages": 3, "num_warps": 8, "persistent": True,
+    "order": SwizzleMerge(8),
+}  # fmt: skip
+passed_over, candidates, estimate, adapted = MODEL.passed_over, MODEL.candidates, MODEL.estimate, MODEL.adapted
+
+
+def plan(problem: Problem, config: Config, gpu: Gpu, device: torch.device) -> "Plan":
+    """As `Family.plan`."""
+    from tritonmm.families.persistent.launch import PersistentPlan
+
+    return PersistentPlan.of(problem, config, device, min(config.programs(problem), gpu.sms))
+
+
+def describe(config: Config, problem: Problem, gpu: Gpu) -> list[str]:
+    """As `Family.describe`."""
+    return []

@@ -20,9 +20,9 @@ import triton
 import triton.language as tl
 from triton.language.target_info import cuda_capability_geq
 
+from tritonmm.device.numeric import rounded
 from tritonmm.device.order import tile_at
 from tritonmm.device.pdl import follow_previous_grid
-from tritonmm.families.tile.kernel import rounded
 
 
 @triton.jit

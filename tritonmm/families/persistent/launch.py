@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from tritonmm.config import output_pieces
 from tritonmm.families.persistent.kernel import persistent_kernel
+from tritonmm.families.persistent.rules import output_pieces
 from tritonmm.launch import Plan, addend_strides, described, early_start
 from tritonmm.launch.interpreter import INTERPRETED
 

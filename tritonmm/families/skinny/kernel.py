@@ -18,9 +18,9 @@ import triton
 import triton.language as tl
 
 from tritonmm.device.dequantize import as_fp32, dequantized, interleaved, unit
+from tritonmm.device.numeric import block_offsets, multiple_of, rounded
 from tritonmm.device.order import tile_at
 from tritonmm.device.pdl import follow_previous_grid
-from tritonmm.families.tile.kernel import block_offsets, multiple_of, rounded
 
 
 @triton.jit

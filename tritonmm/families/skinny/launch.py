@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tritonmm.config import Config, streams_a
+from tritonmm.config import Config
 from tritonmm.families.skinny.kernel import skinny_kernel
-from tritonmm.families.tile.launch import dot_precision
+from tritonmm.families.skinny.rules import streams_a
 from tritonmm.launch import Plan, addend_strides, early_start, line_divisor, needs_int64, scale_arguments, strides
-from tritonmm.launch.interpreter import INTERPRETED
+from tritonmm.launch.interpreter import INTERPRETED, dot_precision
 from tritonmm.problem import Problem
 
 

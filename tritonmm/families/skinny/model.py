@@ -1,13 +1,20 @@
 """The skinny configs worth trying for a problem: what fills the card, ranked by the bytes it moves."""
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 
-from tritonmm.config import Config, shared_bytes, streams_a
+from tritonmm.config import Config
+from tritonmm.families.common_rules import portable_shared_bytes as shared_bytes
+from tritonmm.families.skinny.rules import streams_a
 from tritonmm.gpu import Gpu
 from tritonmm.model.cost import ACHIEVABLE_BANDWIDTH
-from tritonmm.model.estimates import crossing, elements_resident, elements_us, joined
+from tritonmm.model.time import crossing, elements_resident, elements_us, joined
 from tritonmm.orders import RowMajor
 from tritonmm.problem import Problem
+
+NARROW, LONG = 64, 512
+"""The skinny kernel is considered for outputs of at most NARROW rows or columns by at least LONG of the other."""
 
 MOST = 12
 """Configs that are worth a measurement each."""
@@ -109,11 +116,12 @@ def configs(problem: Problem, gpu: Gpu) -> list[Config]:
     They keep all programs resident at once, one to eight an SM, so that all stream until the end.
     Deterministic; at least one for every problem.
     """
-    return [config for us, config in timed(problem, gpu)][:MOST]
+    legal = (config for _, config in candidates(problem, gpu) if config.fits(problem, gpu))
+    return list(itertools.islice(legal, MOST))
 
 
-def timed(problem: Problem, gpu: Gpu) -> list[tuple[float, Config]]:
-    """Estimated microseconds of the legal candidates, and them, in ascending order, the fewest stages first."""
+def candidates(problem: Problem, gpu: Gpu) -> list[tuple[float, Config]]:
+    """As `Family.candidates`, in ascending order, the fewest stages first."""
     found = {}
     for config, per_sm in _candidates(problem, gpu):
         tiles = _tiles(config, problem)
@@ -121,9 +129,27 @@ def timed(problem: Problem, gpu: Gpu) -> list[tuple[float, Config]]:
         most = steps // 2 if _converts(config, problem) else steps
         for share in per_sm:
             split = replace(config, split_k=max(1, min(share * gpu.sms // max(tiles, 1), most)))
-            if split.fits(problem, gpu):
-                found[split] = estimate_us(split, problem, gpu)
+            found[split] = estimate_us(split, problem, gpu)
     return sorted(((us, config) for config, us in found.items()), key=lambda pair: (pair[0], pair[1].num_stages))
+
+
+def passed_over(problem: Problem, gpu: Gpu) -> str:
+    """As `Family.passed_over`: where the output is not long and narrow."""
+    multiplied = problem.sum_dtype == "fp32" and problem.element_bytes > 1 and problem.k > 0
+    if multiplied and min(problem.m, problem.n) <= NARROW and max(problem.m, problem.n) >= LONG:
+        return ""
+    return f"considered only for at most {NARROW} rows or columns by at least {LONG}, K above 0"
+
+
+def adapted(config: Config, tuned_for: Problem, problem: Problem, gpu: Gpu) -> Iterator[tuple[float, Config]]:
+    """As `Family.adapted`: as many programs, by splitting K in more or fewer parts."""
+    tiles_m, tiles_n = config.tiles(problem)
+    then_m, then_n = config.tiles(tuned_for)
+    programs = then_m * then_n * tuned_for.batch * config.split_k
+    steps = -(-problem.k // config.block_k)
+    splits = max(1, min(round(programs / (tiles_m * tiles_n * problem.batch)), steps))
+    config = replace(config, split_k=splits)
+    yield estimate_us(config, problem, gpu), config
 
 
 def _tiles(config: Config, problem: Problem) -> int:

@@ -1,1 +1,43 @@
 """The portable kernel: any sizes, strides and alignment, on every GPU and in the interpreter."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from tritonmm.config import Config
+from tritonmm.families.common_rules import portable_shared_bytes
+from tritonmm.families.tile.model import MODEL
+from tritonmm.families.tile.rules import reason
+from tritonmm.gpu import Gpu
+from tritonmm.orders import SwizzleMerge
+from tritonmm.problem import Problem
+
+if TYPE_CHECKING:
+    from tritonmm.launch import Plan  # it imports Triton
+
+name = "tile"
+portable = True
+complete = False
+defaults = {
+    "block_m": 128, "block_n": 128, "block_k": 64, "num_stages": 3, "num_warps": 8, "persistent": False,
+    "order": SwizzleMerge(8),
+}  # fmt: skip
+passed_over, candidates, estimate, adapted = MODEL.passed_over, MODEL.candidates, MODEL.estimate, MODEL.adapted
+shared_bytes = portable_shared_bytes
+
+
+def plan(problem: Problem, config: Config, gpu: Gpu, device: torch.device) -> "Plan":
+    """As `Family.plan`."""
+    from tritonmm.families.tile.launch import TilePlan
+
+    return TilePlan.of(
+        problem,
+        config,
+        device,
+        min(config.programs(problem), gpu.sms) if config.persistent else config.programs(problem),
+    )
+
+
+def describe(config: Config, problem: Problem, gpu: Gpu) -> list[str]:
+    """As `Family.describe`."""
+    return []

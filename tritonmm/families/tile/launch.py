@@ -7,15 +7,10 @@ import triton.language as tl
 
 from tritonmm.families.tile.kernel import tile_kernel
 from tritonmm.launch import Plan, addend_strides, early_start, line_divisor, needs_int64, scale_arguments, strides
-from tritonmm.launch.interpreter import INTERPRETED
+from tritonmm.launch.interpreter import INTERPRETED, dot_precision
 from tritonmm.problem import Problem, divisor
 
 _SUMS = {"fp32": tl.float32, "fp64": tl.float64, "int32": tl.int32}
-
-
-def dot_precision(problem: Problem) -> str:
-    """How tl.dot multiplies; the interpreter only knows one way."""
-    return "ieee" if INTERPRETED or problem.precision == "fast" else problem.precision
 
 
 @dataclass(frozen=True, slots=True)

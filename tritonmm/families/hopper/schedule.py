@@ -1,0 +1,36 @@
+"""How the Hopper kernel's tiles are distributed over programs: decided once, for estimate, launch and explanation."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from tritonmm.config import Config
+from tritonmm.families.hopper.sm_affinity import seats
+from tritonmm.gpu import Gpu
+from tritonmm.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How the tiles of one launch are distributed.
+
+    split: the tiles, the last ones of the order, whose K is shared by `splits` programs each; grid: programs launched;
+    affinity: how tiles are assigned to SMs, "" where programs take the tiles of their numbers.
+    """
+
+    split: int
+    splits: int
+    grid: int
+    affinity: str
+
+    @classmethod
+    def of(cls, config: Config, problem: Problem, gpu: Gpu) -> Self:
+        """The schedule of a legal config."""
+        tiles = config.programs(problem)
+        split, splits = 0, 1
+        if config.split_k > 1:
+            split, splits = tiles, config.split_k
+        elif config.split_tail > 1:
+            split, splits = tiles % gpu.sms, config.split_tail
+        affinity = seats(config, problem, gpu)
+        grid = gpu.sms if affinity else min(tiles + split * (splits - 1), gpu.sms // config.ctas)
+        return cls(split, splits, grid, affinity)

@@ -1,0 +1,60 @@
+"""What the skinny kernel can compute."""
+
+from tritonmm.config import Config
+from tritonmm.families.common_rules import (
+    accumulator_limit,
+    dot_reason,
+    operands_reason,
+    portable_shared_bytes,
+    power_of_two_reason,
+    shared_memory_reason,
+    single_cta_reason,
+)
+from tritonmm.gpu import Gpu
+from tritonmm.problem import Problem
+
+
+def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
+    """The skinny kernel: any shape, any strides; a narrow block of 1 on CUDA cores, or one that tensor cores take."""
+    if why := power_of_two_reason(config) or single_cta_reason(config):
+        return why
+    for name, legal in (("split_tail", 1), ("persistent", False)):
+        if getattr(config, name) != legal:
+            return (
+                f"{name} is {getattr(config, name)}; the skinny kernel has programs of one tile, and splits all or none"
+            )
+    if problem.sum_dtype != "fp32" or problem.element_bytes == 1:
+        return f"dtype is {problem.dtype}; the skinny kernel multiplies bf16, fp16 and fp32, and B of 1 byte"
+    if problem.scales and (problem.scales not in ("row", "1x1") or streams_a(config)):
+        return f"scales are {problem.scales}; the skinny kernel takes those of each row of the weights, if B is those"
+    narrow, wide = sorted((config.block_m, config.block_n))
+    if problem.grouped and narrow == 1 and config.block_k < 16:
+        return f"block_k is {config.block_k}; on CUDA cores 16 weights share a load of their scale"
+    if why := (operands_reason(problem, gpu) if narrow == 1 else dot_reason(config, problem, gpu)):
+        return why
+    steps = max(1, -(-problem.k // config.block_k))
+    if config.split_k > steps:
+        return f"split_k is {config.split_k}; there are {steps} steps of K"
+    threads = config.num_warps * (32 if gpu.is_nvidia else 64)
+    if narrow == 1:
+        elements = wide * config.block_k
+        if not threads <= elements <= 64 * threads:
+            return f"{wide}x{config.block_k} weights a step for {threads} threads: each sums 1 to 64 on its own"
+    else:
+        if min(narrow, config.block_k) < 16:
+            return (
+                f"blocks {config.block_m}x{config.block_n}x{config.block_k}: the narrower of the first two must be 1,"
+                " or all at least 16, as tensor cores need it"
+            )
+        registers = narrow * wide // threads
+        limit = accumulator_limit(config, problem, gpu)
+        if config.split_k > 1:  # the sums of other parts; operands that are loaded element by element need addresses
+            limit = min(limit, 64 if problem.alignment >= 4 else 32)
+        if registers > limit:
+            return f"{registers} accumulator registers a thread leave no room for others; more warps or a smaller tile"
+    return shared_memory_reason(portable_shared_bytes(config, problem), gpu)
+
+
+def streams_a(config: Config) -> bool:
+    """Whether the skinny kernel streams A and keeps B small, instead of the reverse: the taller block is streamed."""
+    return config.block_m > config.block_n
