@@ -13,7 +13,7 @@ from tritonmm.model import l2
 from tritonmm.model.l2 import Traffic
 from tritonmm.policy import prefers
 from tritonmm.problem import FP8, HALF, Problem, default_output
-from tritonmm.select import Choice, best, estimated, passed_over
+from tritonmm.select import Choice, best, estimated
 from tritonmm.torch_ops.checks import check_operands
 from tritonmm.torch_ops.dense import matrices
 from tritonmm.torch_ops.product import gpu_of, problem_of
@@ -127,7 +127,7 @@ def _other(problem: Problem, gpu: Gpu, kernel: str) -> str:
         us = estimated(problem, gpu, kernel).us
     except ValueError as error:
         return f"not legal: {str(error).partition(': ')[2]}"
-    rule = passed_over(problem, gpu, kernel)
+    rule = families.family(kernel).passed_over(problem, gpu)
     return f"{us:.1f} us estimated" + (f"; {rule}" if rule else "")
 
 

@@ -111,11 +111,6 @@ def _reason(problem: Problem, gpu: Gpu, kernel: str) -> str:
     return fit.reason or "none of its tiles is for such operands"
 
 
-def passed_over(problem: Problem, gpu: Gpu, kernel: str) -> str:
-    """Why a kernel's legal configs are not considered unless it is named, or "" if they are."""
-    return families.family(kernel).passed_over(problem, gpu)
-
-
 def timed(problem: Problem, gpu: Gpu, kernel: str = "") -> dict[Config, float]:
     """All legal configs that are estimated and their microseconds, the shortest estimate first."""
     legal = ((us, config) for us, config in _candidates(problem, gpu, kernel) if config.fits(problem, gpu))

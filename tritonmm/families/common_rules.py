@@ -30,6 +30,7 @@ def unsplit_reason(config: Config) -> str:
 
 
 def power_of_two_reason(config: Config) -> str:
+    """What Triton asks of blocks and warps."""
     for name in ("block_m", "block_n", "block_k", "num_warps"):
         value = getattr(config, name)
         if value & (value - 1):
@@ -52,6 +53,7 @@ def dot_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
 
 
 def operands_reason(problem: Problem, gpu: Gpu) -> str:
+    """What all portable kernels ask of operands: dtypes that the GPU has, and scales of one GEMM."""
     p = problem
     if "fp8e4m3" in (p.dtype, p.b_dtype) and gpu.is_nvidia and gpu.capability < 89:
         return f"dtype is {p.dtype}, {p.b_dtype}; fp8e4m3 needs sm_89, {gpu.name} is {gpu.arch}"
