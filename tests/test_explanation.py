@@ -133,7 +133,7 @@ def test_what_torch_has_no_operator_for_stays_torchs(fields, says):
 def test_why_says_how_tiles_are_dealt():
     for m, n, says in ((64, 4352, "in singles"), (128, 4096, "in pairs"), (4096, 4096, "")):
         why = Explanation.of(Problem.dense(m, n, 4096, layout="nt"), H200).why
-        assert ("dealt to SMs" in why) == bool(says)
+        assert ("assigned to SMs" in why) == bool(says)
         assert says in why
 
 

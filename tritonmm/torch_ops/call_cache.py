@@ -1,6 +1,6 @@
-"""Calls of torch's functions that are like earlier ones: they are launched without checks, as those were.
+"""A cache of calls of torch's functions: a call like an earlier one is launched without checks, as that one was.
 
-A call is kept by its function and by everything of its arguments on which the plan depends, or how it is handed to it.
+The key is the function and all properties of its arguments that decide which plan is called, and with what.
 """
 
 from typing import Any, NamedTuple

@@ -40,5 +40,5 @@ def describe(config: Config, problem: Problem, gpu: Gpu) -> list[str]:
     if how.split and config.split_tail > 1:
         said.append(f"the last {how.split} tiles split along K by {how.splits}")
     if how.affinity:
-        said.append(f"dealt to SMs in {how.affinity}, wherever the programs begin")
+        said.append(f"assigned to SMs in {how.affinity}, wherever the programs begin")
     return said
