@@ -5,12 +5,12 @@ A results file keeps what the model said when it was written; a figure shows wha
 
 import pandas as pd
 
+from tritonmm import families, orders
 from tritonmm import gpu as gpus
-from tritonmm import orders
 from tritonmm.autotune.measuring import space
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
-from tritonmm.model import cost
+from tritonmm.model import l2
 from tritonmm.problem import Problem
 
 COLUMNS = ("predicted_us", "predicted_dram_read_bytes", "predicted_l2_read_bytes", "predicted_hit_rate")
@@ -32,11 +32,12 @@ def beside(rows: pd.DataFrame, about: dict[str, str]) -> pd.DataFrame:
     gpu = gpu_of(about)
     if gpu is None:
         return rows.assign(**dict.fromkeys(COLUMNS, float("nan")))
-    found = [cost.predict(problem_of(row), config_of(row), gpu) for row in rows.itertuples()]
-    values = [
-        (1e6 * each.seconds, each.traffic.dram_read_bytes, each.traffic.l2_read_bytes, each.traffic.hit_rate)
-        for each in found
-    ]
+    values = []
+    for row in rows.itertuples():
+        problem, config = problem_of(row), config_of(row)
+        traffic = l2.of(problem, config, gpu)
+        us = families.family(config.kernel).estimate(config, problem, gpu).us
+        values.append((us, traffic.dram_read_bytes, traffic.l2_read_bytes, traffic.hit_rate))
     return rows.assign(**dict(zip(COLUMNS, zip(*values, strict=True), strict=True)))
 
 

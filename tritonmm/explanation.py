@@ -11,6 +11,7 @@ from tritonmm.gpu import Gpu
 from tritonmm.gpu import default as default_gpu
 from tritonmm.model import l2
 from tritonmm.model.l2 import Traffic
+from tritonmm.model.time import Time
 from tritonmm.policy import prefers
 from tritonmm.problem import FP8, HALF, Problem, default_output
 from tritonmm.select import Choice, best, estimated
@@ -28,7 +29,7 @@ class Explanation:
 
     why: where the config comes from, and what its tiles make of the GPU; others: for each other kernel, the time of its
     best config by its estimate, or why it has none; traffic: what the model predicts;
-    us: its microseconds, measured if `is_measured` and predicted if not;
+    time: its estimate, and what that is made of; us: its microseconds, measured if `is_measured` and estimated if not;
     overrides: whether `enable()` gives the product to tritonmm, and reason: why.
     """
 
@@ -38,6 +39,7 @@ class Explanation:
     why: str
     others: dict[str, str] = field(hash=False)
     traffic: Traffic
+    time: Time
     us: float
     is_measured: bool
     overrides: bool
@@ -59,6 +61,7 @@ class Explanation:
             _why(problem, gpu, choice),
             {kernel: _other(problem, gpu, kernel) for kernel in families.names() if kernel != choice.config.kernel},
             l2.of(problem, choice.config, gpu),
+            families.family(choice.config.kernel).estimate(choice.config, problem, gpu),
             choice.us,
             choice.is_measured,
             *((False, kept) if kept else prefers(problem, gpu)),
@@ -89,6 +92,7 @@ class Explanation:
             *(("others" if i == 0 else "", f"{name:<11} {said}") for i, (name, said) in enumerate(self.others.items())),
             ("traffic", str(self.traffic)),
             ("time", f"{self.us:.1f} us, {source}"),
+            ("parts", f"{self.time}" if self.is_measured else str(self.time).partition(", ")[2]),
             ("enable()", f"{verdict}: {self.reason}"),
         ]
         return "\n".join(_wrapped(name, text) for name, text in lines if text)

@@ -1,6 +1,8 @@
 """Problem -> Config: what was measured to be fastest, or else the legal config with the shortest estimated time."""
 
 import functools
+import heapq
+import itertools
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -20,6 +22,11 @@ Of the winners of 360 random products (h200-random60.csv to -random72.csv in aut
 estimates' choice for a neighbour; the 28 times that both were measured they gain 2.2% in the mean and lose 18% at
 worst. With 1.05 it would be 62, which gain nothing in the mean.
 """
+
+
+ORDERED = 4
+"""Configs that are estimated in other orders of tiles, too: the first by their estimates in the order of
+`tile_order.group_order`."""
 
 
 class Choice(NamedTuple):
@@ -82,8 +89,8 @@ def best_by(problem: Problem, gpu: Gpu, kernel: str, tables: tuned.Tables) -> Ch
     for row in tables.near(problem):
         if kernel in ("", row.config.kernel):
             adapted = families.family(row.config.kernel).adapted(row.config, row.problem, problem, gpu)
-            legal = ((us, config) for us, config in adapted if config.fits(problem, gpu))
-            us, found = min(legal, key=lambda pair: pair[0], default=(math.inf, None))
+            legal = (_ordered(config, problem, gpu) for config in adapted if config.fits(problem, gpu))
+            us, found = min(legal, key=_us, default=(math.inf, None))
             if found is not None and us <= shortest.us * AGREES:
                 above = f"its estimate is {us / shortest.us - 1:.1%} above the shortest"
                 return Choice(us, found, f"measured to be fastest for {row.problem} nearby, and {above}")
@@ -92,33 +99,46 @@ def best_by(problem: Problem, gpu: Gpu, kernel: str, tables: tuned.Tables) -> Ch
 
 def estimated(problem: Problem, gpu: Gpu, kernel: str = "") -> Choice:
     """`best` without tables: the config with the shortest estimate."""
-    least, reason = math.inf, ""
-    found: Config | None = None
-    for us, config in _candidates(problem, gpu, kernel):
-        if us < least:  # first, since to see what is legal takes longer
-            fit = config.fits(problem, gpu)
-            reason = fit.reason or reason
-            if fit:
-                least, found = us, config
-    if found is None:
-        raise ValueError(f"no config for {problem} on {gpu.name}: {reason or _reason(problem, gpu, kernel)}")
-    return Choice(least, found, "the shortest estimate of the configs considered")
-
-
-def _reason(problem: Problem, gpu: Gpu, kernel: str) -> str:
-    """Why a kernel has no candidates: what its rules say of any config."""
-    fit = Config(kernel).fits(problem, gpu)
-    return fit.reason or "none of its tiles is for such operands"
+    shortest = next(_ranked(problem, gpu, kernel), None)
+    if shortest is None:
+        raise ValueError(f"no config for {problem} on {gpu.name}: {_reason(problem, gpu, kernel)}")
+    return Choice(*shortest, "the shortest estimate of the configs considered")
 
 
 def timed(problem: Problem, gpu: Gpu, kernel: str = "") -> dict[Config, float]:
     """All legal configs that are estimated and their microseconds, the shortest estimate first."""
-    legal = ((us, config) for us, config in _candidates(problem, gpu, kernel) if config.fits(problem, gpu))
-    return {config: us for us, config in sorted(legal, key=lambda pair: pair[0])}
+    return {config: us for us, config in _ranked(problem, gpu, kernel)}
 
 
-def _candidates(problem: Problem, gpu: Gpu, kernel: str) -> Iterator[tuple[float, Config]]:
-    """Configs that are worth it, be they legal or not, each with its estimated microseconds."""
-    for family in families.each():
-        if kernel == family.name or (not kernel and not family.passed_over(problem, gpu)):
-            yield from family.candidates(problem, gpu)
+def _ranked(problem: Problem, gpu: Gpu, kernel: str) -> Iterator[tuple[float, Config]]:
+    """Estimated microseconds of legal configs, and them, the shortest first; the first `ORDERED` in their best order."""
+    considered = [
+        each for each in families.each() if kernel == each.name or not (kernel or each.passed_over(problem, gpu))
+    ]
+    found = [
+        (each.estimate(config, problem, gpu).us, config)
+        for each in considered
+        for config in each.candidates(problem, gpu)
+    ]
+    found.sort(key=_us)
+    legal = (pair for pair in found if pair[1].fits(problem, gpu))
+    first = [_ordered(config, problem, gpu) for _, config in itertools.islice(legal, ORDERED)]
+    return heapq.merge(sorted(first, key=_us), legal, key=_us)
+
+
+def _ordered(config: Config, problem: Problem, gpu: Gpu) -> tuple[float, Config]:
+    """A legal config in the order of tiles with the shortest estimate, and that."""
+    family = families.family(config.kernel)
+    configs = config, *(other for other in family.orders(config, problem, gpu) if other.fits(problem, gpu))
+    return min(((family.estimate(each, problem, gpu).us, each) for each in configs), key=_us)
+
+
+def _us(pair: tuple[float, Config]) -> float:
+    return pair[0]
+
+
+def _reason(problem: Problem, gpu: Gpu, kernel: str) -> str:
+    """Why no config is legal: what the rules say of the first candidate, or of any config where there is none."""
+    family = families.family(kernel)
+    config = next(iter(family.candidates(problem, gpu)), Config(kernel))
+    return config.fits(problem, gpu).reason or "none of its tiles is for such operands"

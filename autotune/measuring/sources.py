@@ -16,6 +16,7 @@ from typing import Protocol
 
 import torch
 
+from tritonmm import families
 from tritonmm import gpu as gpus
 from tritonmm.autotune.measuring import measure, space, verify
 from tritonmm.autotune.measuring.environment import Environment
@@ -23,7 +24,6 @@ from tritonmm.autotune.measuring.measure import REGIMES, GraphReplay, Paired, Re
 from tritonmm.autotune.measuring.nvml import Card
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
-from tritonmm.model import cost
 from tritonmm.plan import INTERPRETED, plan_for
 from tritonmm.problem import DTYPES, FP8, Problem
 
@@ -42,7 +42,7 @@ class Source(Protocol):
 
 
 class ModelSource:
-    """Times predicted by `tritonmm.model.cost` for `gpu`; the check is real, in the interpreter at a reduced size.
+    """Times estimated by the kernel families for `gpu`; the check is real, in the interpreter at a reduced size.
 
     Raises RuntimeError unless Triton's interpreter is on.
     """
@@ -67,7 +67,7 @@ class ModelSource:
         return self._ratios[key]
 
     def times(self, problem: Problem, config: Config) -> Times:
-        return Times(cost.predict(problem, config, self.gpu).seconds * 1e6)
+        return Times(families.family(config.kernel).estimate(config, problem, self.gpu).us)
 
     def alive(self) -> bool:
         return True

@@ -4,12 +4,14 @@
     python -m tritonmm.autotune.studies.exhaustive --suite mine.json --csv mine.csv
     python -m tritonmm.autotune.studies.regret mine.csv
 
-What `regret` judges `select` by. `tritonmm tune --search exhaustive` varies stages and orders too, measures each config
+What `regret` judges `select` by. With `--orders 2` it times the two best tiles of each product in many orders instead,
+which is what `fit_time` judges the choice of orders by. `tritonmm tune --search exhaustive` varies stages and orders too, measures each config
 beside torch, and survives a kernel that hangs; this takes minutes, and waits for such a kernel until it is killed.
 """
 
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from multiprocessing import Queue, get_context
 from pathlib import Path
 
@@ -26,8 +28,11 @@ from tritonmm.autotune.studies import contest
 from tritonmm.autotune.studies.csv_rows import Output
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
+from tritonmm.model import tile_order
 from tritonmm.problem import Problem
 from tritonmm.select import timed
+
+WIDE = 3.0
 
 IDLE = 0.003
 """Seconds of rest before each replay: a quarter of a contest's, since a problem has 70 to 80 configs."""
@@ -58,6 +63,25 @@ def _take(devices: Queue) -> None:
     torch.cuda.set_device(devices.get())
 
 
+def in_orders(problem: Problem, gpu: Gpu, tiles: int) -> list[Config]:
+    """The first configs of `timed` that have different tiles, each in the orders of groups up to `WIDE` times larger or
+    smaller than the square root says. None where a grid has no more than two orders."""
+    found: dict[Config, None] = {}
+    seen: set[tuple] = set()
+    for config in timed(problem, gpu):
+        blocks = config.kernel, *config.cta_tile, config.block_k
+        if blocks in seen or len(seen) == tiles:
+            continue
+        seen.add(blocks)
+        grid = config.tiles(problem)
+        orders = tile_order.nearby(*grid, gpu.sms // config.ctas, config.block_m, config.block_n, WIDE)
+        if len(orders) > 2:
+            square_root = tile_order.group_order(problem, gpu, config.block_m, config.block_n)
+            every = (replace(config, order=order) for order in (config.order, square_root, *orders))
+            found |= dict.fromkeys(each for each in every if each.fits(problem, gpu))
+    return list(found)
+
+
 def _fastest(trials: list[Trial]) -> str:
     """A line about one problem's trials."""
     times = {trial.config: trial.time_us for trial in trials if trial.status == "ok"}
@@ -68,8 +92,9 @@ def _fastest(trials: list[Trial]) -> str:
 @click.command()
 @click.option("--suite", "asked", default="random60", show_default=True, help="A shipped suite, or a file.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Replays of each config.")
+@click.option("--orders", "tiles", type=click.IntRange(1), help="Time this many tiles of each, in many orders.")
 @click.option("--csv", "path", required=True, type=Output(), help="Write a row for each config.")
-def main(asked: str, rounds: int, path: Path) -> None:
+def main(asked: str, rounds: int, tiles: int | None, path: Path) -> None:
     """Time every config that select chooses from, on every product of a suite."""
     try:
         problems = dict.fromkeys(entry.problem() for entry in suite.load(asked))
@@ -78,7 +103,8 @@ def main(asked: str, rounds: int, path: Path) -> None:
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None
     gpu, count = gpus.of_device(0), torch.cuda.device_count()
-    configs = {problem: list(timed(problem, gpu)) for problem in problems}
+    configs = {p: in_orders(p, gpu, tiles) if tiles else list(timed(p, gpu)) for p in problems}
+    configs = {problem: found for problem, found in configs.items() if found}
     pairs = [(problem, config) for problem, found in configs.items() for config in found]
     click.echo(f"{len(pairs)} configs of {len(problems)} products on {count} GPUs; compiling")
     precompile_all(pairs, gpu)

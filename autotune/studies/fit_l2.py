@@ -20,6 +20,7 @@ from tritonmm.autotune.measuring import results_file
 from tritonmm.config import Config
 from tritonmm.gpu import spec
 from tritonmm.model import l2
+from tritonmm.model.constants import of as constants_of
 from tritonmm.model.l2 import Constants, Traffic
 from tritonmm.problem import Problem
 
@@ -216,7 +217,7 @@ def main(results: Path) -> None:
         raise click.ClickException(f"{results}: there are no counters of shapes to fit, or none of others to check")
     constants = fit(seen)
     print("Fitted:", ", ".join(f"{name}={value:g}" for name, value in asdict(constants).items()))
-    print("In l2 :", "the same" if constants == l2.FITTED else l2.FITTED, "\n")
+    print("In l2 :", "the same" if constants == constants_of(GPU).l2 else constants_of(GPU).l2, "\n")
     columns = "points | DRAM median | DRAM p95 | L2 median | L2 p95 | hit rate median"
     print(f"| | {columns} |\n|---|---:|---:|---:|---:|---:|---:|")
     for name, group in (("fit", seen), ("test", unseen)):

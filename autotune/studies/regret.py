@@ -26,6 +26,8 @@ from tritonmm.gpu import TRITON, Gpu
 from tritonmm.problem import Problem
 from tritonmm.select import best_by, estimated
 
+WAYS = ("model", "table", "neighbours")
+
 Measured = dict[Problem, dict[Config, float]]
 
 
@@ -64,8 +66,8 @@ def read(path: str | Path) -> tuple[Measured, dict[str, str]]:
     return measured, about
 
 
-def regrets(measured: Measured, gpu: Gpu) -> list[Regret]:
-    """What each way chooses for each problem. Raises ValueError where no config is legal."""
+def regrets(measured: Measured, gpu: Gpu, asked: Iterable[str] = WAYS) -> list[Regret]:
+    """What each of the ways that are asked for chooses for each problem. Raises ValueError where no config is legal."""
     best = {problem: min(times.items(), key=lambda pair: pair[1]) for problem, times in measured.items()}
     triton = ".".join(TRITON.split(".")[:2])
     rows = [tuned.Row(problem, *winner, "none", triton, "2000-01-01") for problem, winner in best.items()]
@@ -78,8 +80,8 @@ def regrets(measured: Measured, gpu: Gpu) -> list[Regret]:
     }
     found = []
     for problem, times in measured.items():
-        for way, choose in ways.items():
-            config = choose(problem)
+        for way in asked:
+            config = ways[way](problem)
             found.append(Regret(way, problem, config, time_of(times, config), *best[problem]))
     return found
 

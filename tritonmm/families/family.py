@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from tritonmm.config import Config
     from tritonmm.gpu import Gpu
     from tritonmm.launch import Plan
+    from tritonmm.model.time import Time
     from tritonmm.problem import Problem
 
 
@@ -38,16 +39,17 @@ class Family(Protocol):
     def passed_over(self, problem: "Problem", gpu: "Gpu") -> str:
         """Why the candidates are not considered unless the family is named; "" if they are."""
 
-    def candidates(self, problem: "Problem", gpu: "Gpu") -> Iterable[tuple[float, "Config"]]:
-        """Configs worth estimating, legal or not, with their estimated microseconds; deterministic."""
+    def candidates(self, problem: "Problem", gpu: "Gpu") -> Iterable["Config"]:
+        """Configs worth estimating, legal or not, each in one order of tiles; deterministic."""
 
-    def estimate(self, config: "Config", problem: "Problem", gpu: "Gpu") -> float:
-        """Estimated microseconds of a legal config; infinite where the family has no estimate for it."""
+    def orders(self, config: "Config", problem: "Problem", gpu: "Gpu") -> Iterable["Config"]:
+        """The config in the other orders of tiles worth estimating; none where the kernel has one order."""
 
-    def adapted(
-        self, config: "Config", tuned_for: "Problem", problem: "Problem", gpu: "Gpu"
-    ) -> Iterable[tuple[float, "Config"]]:
-        """A config that was tuned for one problem as it suits another nearby, with its estimated microseconds."""
+    def estimate(self, config: "Config", problem: "Problem", gpu: "Gpu") -> "Time":
+        """Estimated time of a config; infinite where the family has no estimate for it."""
+
+    def adapted(self, config: "Config", tuned_for: "Problem", problem: "Problem", gpu: "Gpu") -> Iterable["Config"]:
+        """A config that was tuned for one problem as it suits another nearby."""
 
     def plan(self, problem: "Problem", config: "Config", gpu: "Gpu", device: "torch.device") -> "Plan":
         """The launch of a legal config. Device code is imported inside: Gluon has none under the interpreter."""

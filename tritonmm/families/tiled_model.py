@@ -1,70 +1,144 @@
-"""The model of a family whose tiles are listed with what they reach; times are by the terms of `model.time`."""
+"""The model of a family that tries listed tiles; times are by the terms of `model.time`."""
 
+import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
-from tritonmm.model.tile_order import group_order
-from tritonmm.model.time import Limits, Terms, Tile, config_of, times, with_split
+from tritonmm.model import constants, tile_order
+from tritonmm.model.constants import Tile
+from tritonmm.model.time import SPLITS, UNKNOWN, Launch, Parts, Terms, Time, whole
 from tritonmm.orders import SwizzleMerge
 from tritonmm.problem import Problem
+
+SMALLER = 0.5
+"""The power with which the share of an unlisted tile falls with its area below that of the listed tile nearest to it. A
+guess: unlisted tiles are for sweeps, which compare orders."""
 
 
 @dataclass(frozen=True, slots=True)
 class TiledModel:
-    """kernel: the family's name; limits: what limits it besides its tiles.
+    """kernel: the family's name, under which `model.constants` has its limits and tiles.
 
-    tiles: the tiles that are tried for a problem; terms: what the family adds to a config's time.
-    repacks: whether copies of operands that TMA cannot address are tried; variants: configs to try beside a tile's own.
+    kind: the list of tiles that is for a problem, "" if none is; listed: the tiles of a list that are tried for it;
+    terms: what the family adds to a config's time. split: the field of the config, "split_k" or "split_tail", by which
+    tiles may be split, or "". repacks: whether copies of operands that TMA cannot address are tried; variants: configs
+    to try in addition to a tile's own.
     """
 
     kernel: str
-    limits: Limits
-    tiles: Callable[[Problem], tuple[Tile, ...]]
+    kind: Callable[[Problem], str]
     terms: Callable[[Config, Problem, Gpu], Terms]
+    split: str = ""
     persistent: bool = False
     repacks: bool = False
-    variants: Callable[[Config, Problem, Gpu], Iterator[Config]] = lambda config, problem, gpu: iter(())
+    legal: Callable[[Config, Problem], bool] = lambda config, problem: True
+    variants: Callable[[Config, Problem, Gpu], Iterable[Config]] = lambda config, problem, gpu: ()
 
-    def candidates(self, problem: Problem, gpu: Gpu) -> Iterator[tuple[float, Config]]:
+    def candidates(self, problem: Problem, gpu: Gpu) -> Iterator[Config]:
         """As `Family.candidates`: every tile, unsplit and split, operands as they are and repacked."""
         copies = problem.unaligned if self.repacks else ""
-        for tile in self.tiles(problem):
-            order = group_order(problem, gpu, *tile.blocks[:2])
+        for tile in self.tiles(problem, gpu):
+            order = tile_order.group_order(problem, gpu, *tile.blocks[:2])
             for relayout in ("", copies) if copies else ("",):
-                config = config_of(self.kernel, tile, self.persistent, order, relayout)
-                yield from self._times(config, tile, problem, gpu)
-                for variant in self.variants(config, problem, gpu):
-                    yield from self._times(variant, tile, problem, gpu)
+                config = _config_of(self.kernel, tile, self.persistent, order, relayout)
+                if not self.legal(config, problem):
+                    continue
+                yield config
+                yield from self._splits(config, tile, problem, gpu)
+                yield from self.variants(config, problem, gpu)
 
     def passed_over(self, problem: Problem, gpu: Gpu) -> str:
         """As `Family.passed_over`: never."""
         return ""
 
-    def estimate(self, config: Config, problem: Problem, gpu: Gpu) -> float:
-        """As `Family.estimate`; infinite for tiles that are not listed."""
-        tile = self._tile_of(config, problem)
-        if tile is None:
-            return math.inf
-        found = self._times(replace(config, split_k=1, split_tail=1), tile, problem, gpu)
-        return next((us for us, split in found if split == config), math.inf)
+    def orders(self, config: Config, problem: Problem, gpu: Gpu) -> Iterator[Config]:
+        """As `Family.orders`."""
+        tiles = config.tiles(problem)
+        for order in tile_order.nearby(*tiles, gpu.sms // config.ctas, config.block_m, config.block_n):
+            yield replace(config, order=order)
 
-    def adapted(self, config: Config, tuned_for: Problem, problem: Problem, gpu: Gpu) -> Iterator[tuple[float, Config]]:
+    def estimate(self, config: Config, problem: Problem, gpu: Gpu) -> Time:
+        """As `Family.estimate`."""
+        fitted = constants.of(gpu)
+        shared, limits = fitted.shared, fitted.limits(self.kernel)
+        if not config.programs(problem):
+            return Time(shared.launch_us, Parts(launch=shared.launch_us))
+        launch = _launch(self, whole(config), problem, gpu)
+        if launch is None:
+            return UNKNOWN
+        return launch.time(config.split_k, config.split_tail, limits, gpu, shared)
+
+    def adapted(self, config: Config, tuned_for: Problem, problem: Problem, gpu: Gpu) -> Iterator[Config]:
         """As `Family.adapted`: the order's factor and what splits K follow the number of tiles."""
-        tile = self._tile_of(config, problem)
+        tile = self.tile_of(config, problem, gpu)
+        if tile is None or (config.split_k > 1 and self.split != "split_k"):
+            return
         if isinstance(config.order, SwizzleMerge):
-            config = replace(config, order=group_order(problem, gpu, config.block_m, config.block_n))
-        split = self.terms(config, problem, gpu).split
-        config = with_split(config, split, 1) if split else config
-        if tile and (split == "split_k" or config.split_k == 1):
-            yield from self._times(config, tile, problem, gpu)
+            config = replace(config, order=tile_order.group_order(problem, gpu, config.block_m, config.block_n))
+        config = whole(config) if self.split else config
+        yield config
+        yield from self._splits(config, tile, problem, gpu)
 
-    def _tile_of(self, config: Config, problem: Problem) -> Tile | None:
-        blocks = *config.cta_tile, config.block_k
-        same = (tile for tile in self.tiles(problem) if tile.blocks == blocks)
-        return min(same, key=lambda tile: tile.num_warps != config.num_warps, default=None)
+    def tiles(self, problem: Problem, gpu: Gpu) -> tuple[Tile, ...]:
+        """The listed tiles for a problem."""
+        kind = self.kind(problem)
+        return constants.of(gpu).tiles(self.kernel, kind) if kind else ()
 
-    def _times(self, config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> Iterator[tuple[float, Config]]:
-        yield from times(config, tile, self.limits, self.terms(config, problem, gpu), problem, gpu)
+    def tile_of(self, config: Config, problem: Problem, gpu: Gpu) -> Tile | None:
+        """What the config's tile reaches: a listed one, or for other blocks a guess from the listed one nearest to them;
+        None where no tile is listed for such operands."""
+        kind = self.kind(problem)
+        return _tile_of(self.kernel, kind, gpu, *config.cta_tile, config.block_k, config.num_warps) if kind else None
+
+    def _splits(self, config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> Iterator[Config]:
+        """The config with its tiles split, where there are SMs for the parts."""
+        if not self.split or config.cluster:
+            return
+        programs = gpu.sms * tile.resident
+        tiles = config.programs(problem)
+        tail = tiles % programs
+        split = tiles if self.split == "split_k" else tail
+        for splits in SPLITS if tail else ():
+            if split * splits <= 2 * programs:
+                yield _split(config, self.split, splits)
+
+
+@functools.lru_cache(maxsize=1024)
+def _launch(model: TiledModel, config: Config, problem: Problem, gpu: Gpu) -> Launch | None:
+    tile = model.tile_of(config, problem, gpu)
+    if tile is None:
+        return None
+    fitted = constants.of(gpu)
+    terms = model.terms(config, problem, gpu)
+    return Launch.of(config, tile, fitted.limits(model.kernel), terms, problem, gpu, fitted.shared)
+
+
+@functools.lru_cache(maxsize=4096)
+def _config_of(kernel: str, tile: Tile, persistent: bool, order: SwizzleMerge, relayout: str) -> Config:
+    return Config(
+        kernel, *tile.blocks, tile.num_stages, tile.num_warps, persistent=persistent, order=order, relayout=relayout
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _split(config: Config, field: str, splits: int) -> Config:
+    return replace(config, split_k=splits) if field == "split_k" else replace(config, split_tail=splits)
+
+
+@functools.lru_cache(maxsize=4096)
+def _tile_of(kernel: str, kind: str, gpu: Gpu, block_m: int, block_n: int, block_k: int, warps: int) -> Tile | None:
+    blocks = block_m, block_n, block_k
+
+    def far(tile: Tile) -> tuple[float, int]:
+        away = sum(abs(math.log2(a / b)) for a, b in zip(tile.blocks, blocks, strict=True))
+        return away, abs(tile.num_warps - warps)
+
+    tile = min(constants.of(gpu).tiles(kernel, kind), key=far, default=None)
+    if tile is None or (tile.blocks == blocks and tile.num_warps == warps):
+        return tile
+    area = block_m * block_n / (tile.blocks[0] * tile.blocks[1])
+    share = tile.share * min(1.0, area) ** SMALLER * min(1.0, warps / tile.num_warps)
+    return tile._replace(blocks=blocks, share=share, fixed_us=tile.fixed_us * area)

@@ -15,7 +15,7 @@ Two speeds. `of` is for choosing: a closed form for orders that walk through meg
 waves for all others (`l2_waves`). `l2_simulator.simulate` goes through all waves step by step and is for study. They
 share every law here and in `l2_laws`.
 
-The constants are fitted on half of the shapes that an H200 was counted on and checked on the other half (`python -m
+The constants are in `model.constants`, fitted on half of the shapes that an H200 was counted on and checked on the other half (`python -m
 tritonmm.autotune.studies.fit_l2`); docs/l2-model.md has the tables. On every other GPU they are unverified:
 `Gpu.verified` says so, and `Traffic.verified` repeats it.
 """
@@ -27,9 +27,9 @@ from dataclasses import dataclass, field, replace
 
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu, spec
+from tritonmm.model import constants as fitted
 from tritonmm.model import l2_megarows, l2_waves
 from tritonmm.model.l2_laws import (
-    FITTED,
     PARTIAL_BYTES,
     STEP,
     Constants,
@@ -42,7 +42,7 @@ from tritonmm.model.l2_laws import (
 from tritonmm.orders import SwizzleMerge
 from tritonmm.problem import Problem
 
-__all__ = ["FITTED", "Constants", "Traffic", "best_factor", "concurrent", "of", "programs_per_sm", "traffic"]
+__all__ = ["Constants", "Traffic", "best_factor", "concurrent", "of", "programs_per_sm", "traffic"]
 
 L2_BYTE = 0.6
 """What a byte read from L2 counts for when factors are compared, of one read from device memory: both take power that
@@ -109,7 +109,7 @@ def of(problem: Problem, config: Config, gpu: Gpu) -> Traffic:
     With split_k every part of K is a pass over all tiles, and the partial sums are written and read
     once more: through L2 alone where all of them fit its capacity.
     """
-    return estimate(problem, config, gpu, FITTED)
+    return estimate(problem, config, gpu, fitted.of(gpu).l2)
 
 
 def best_factor(problem: Problem, config: Config, gpu: Gpu, factors: Iterable[int]) -> int:

@@ -37,11 +37,6 @@ class Constants:
     scattered: float
 
 
-FITTED = Constants(
-    capacity=0.571, spread=0.15, drift=0.104, coupled=13.0, partner=2.85, merged=0.659, apart=4830.0, scattered=0.14
-)
-"""By `python -m tritonmm.autotune.studies.fit_l2`, from the counters of an H200 (2026-11-21)."""
-
 GROUP = 12
 """SMs, of consecutive programs, whose requests may merge. Of 4 to 33 it is the number with which the fitted points come
 out best; on an H200 6 SMs are a CPC, and 16 or 18 a GPC."""

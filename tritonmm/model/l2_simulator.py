@@ -9,19 +9,21 @@ import numpy as np
 
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
+from tritonmm.model import constants as fitted
 from tritonmm.model import l2
 from tritonmm.model.l2 import Traffic
-from tritonmm.model.l2_laws import FITTED, GROUP, Constants, Counts, Panels, concurrent, held_bytes, sum_bytes, survives
+from tritonmm.model.l2_laws import GROUP, Constants, Counts, Panels, concurrent, held_bytes, sum_bytes, survives
 from tritonmm.problem import Problem
 
 __all__ = ["simulate"]
 
 
-def simulate(problem: Problem, config: Config, gpu: Gpu, constants: Constants = FITTED) -> Traffic:
+def simulate(problem: Problem, config: Config, gpu: Gpu, constants: Constants | None = None) -> Traffic:
     """The traffic of `problem` done as `config` says on `gpu`. Deterministic.
 
     Raises ValueError for a `Table` order of another grid.
     """
+    constants = constants or fitted.of(gpu).l2
     tiles_m, tiles_n = config.tiles(problem)
     if not tiles_m * tiles_n * problem.batch:
         return Traffic(0, 0, 0, verified=gpu.verified)

@@ -1,10 +1,16 @@
-"""The tile order that is chosen for tiles of a shape: the group size that minimizes the operand bytes per wave."""
+"""Tile orders worth estimating: the group size that minimizes the operand bytes per wave, and others near it."""
 
+import functools
 import math
 
+from tritonmm.config import Config
 from tritonmm.gpu import Gpu
+from tritonmm.model import l2_megarows
 from tritonmm.orders import SwizzleMerge
 from tritonmm.problem import Problem
+
+NEAR = 2.0
+"""Groups of up to so many times more tiles than the square root says are worth an estimate, or fewer."""
 
 WHOLE = 1.5
 """How much longer than best a group of tiles may be that is all of the output's shorter side, along which neighbours
@@ -30,3 +36,39 @@ def group_order(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> Swizz
     if tiles_m <= tiles_n and tiles_m <= tall * (WHOLE if block_n >= block_m else 1):
         return SwizzleMerge(tiles_m)
     return SwizzleMerge(min(tiles_n, wide), along="n") if block_m > block_n else SwizzleMerge(min(tiles_m, tall))
+
+
+@functools.lru_cache(maxsize=1024)
+def nearby(
+    tiles_m: int, tiles_n: int, sms: int, block_m: int, block_n: int, near: float = NEAR
+) -> tuple[SwizzleMerge, ...]:
+    """Orders for a grid of tiles, along both axes: groups of about equal size, and the whole side.
+
+    near: how many times more tiles than the square root says a group has at most, or fewer at least.
+    """
+    if min(tiles_m, tiles_n) <= 1 or tiles_m * tiles_n <= 2:
+        return ()
+    found = []
+    for along, side, best in (
+        ("m", tiles_m, math.sqrt(sms * block_n / block_m)),
+        ("n", tiles_n, math.sqrt(sms * block_m / block_n)),
+    ):
+        least, most = best / near, best * near
+        sizes = {-(-side // groups) for groups in range(max(1, int(side / most)), int(side / least) + 2)}
+        found += [SwizzleMerge(size, along=along) for size in sorted(sizes) if least <= size <= most or size == side]
+    return tuple(found)
+
+
+def run_bytes(problem: Problem, config: Config, gpu: Gpu) -> int:
+    """Contiguous bytes of the output that the programs of a wave write together.
+
+    Groups of tiles write runs as wide as the group; whole rows of tiles, one after the other, are contiguous. Orders
+    without groups write about a square.
+    """
+    tiles_m, tiles_n = config.tiles(problem)
+    factor, along = l2_megarows.megarows(config.order) or (math.isqrt(gpu.sms), "m")
+    row_bytes = max(1, problem.n) * problem.out_element_bytes
+    if factor >= tiles_n if along == "n" else factor == 1:
+        return row_bytes * config.block_m
+    width = factor if along == "n" else -(-gpu.sms // min(factor, max(1, tiles_m)))
+    return min(row_bytes, width * config.block_n * problem.out_element_bytes)

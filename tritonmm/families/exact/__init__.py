@@ -22,7 +22,8 @@ defaults = {
     "block_m": 64, "block_n": 64, "block_k": 16, "num_stages": 4, "num_warps": 2, "persistent": False,
     "order": SwizzleMerge(8),
 }  # fmt: skip
-passed_over, candidates, estimate, adapted = MODEL.passed_over, MODEL.candidates, MODEL.estimate, MODEL.adapted
+passed_over, candidates, orders = MODEL.passed_over, MODEL.candidates, MODEL.orders
+estimate, adapted = MODEL.estimate, MODEL.adapted
 shared_bytes = portable_shared_bytes
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tritonmm.config import Config
-from tritonmm.families.mixed_input.model import adapted, candidates, estimate_us, passed_over
+from tritonmm.families.mixed_input.model import adapted, candidates, estimate, orders, passed_over
 from tritonmm.families.mixed_input.rules import programs, reason, shared_bytes
 from tritonmm.gpu import Gpu
 from tritonmm.orders import RowMajor
@@ -21,7 +21,6 @@ defaults = {
     "block_m": 64, "block_n": 128, "block_k": 128, "num_stages": 6, "num_warps": 8, "persistent": True,
     "order": RowMajor(),
 }  # fmt: skip
-estimate = estimate_us
 
 
 def plan(problem: Problem, config: Config, gpu: Gpu, device: torch.device) -> "Plan":

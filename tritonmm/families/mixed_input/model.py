@@ -1,12 +1,13 @@
 """The mixed-input kernel's configs worth trying for a problem, ranked by what limits a stream of weights."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tritonmm.config import Config
 from tritonmm.families.mixed_input.rules import ROWS, gathered_cols, groups, meeting, programs, resident, slice_k
 from tritonmm.gpu import Gpu
+from tritonmm.model.time import Parts, Time, joined
 from tritonmm.orders import RowMajor, SwizzleMerge
 from tritonmm.problem import Problem
 
@@ -88,15 +89,18 @@ GATHER_BANDWIDTH = 415e9
 """Bytes/s at which the one program that arrives last reads the sums of all parts."""
 
 
-def candidates(problem: Problem, gpu: Gpu) -> list[tuple[float, Config]]:
-    """Estimated microseconds of candidates, be they legal or not, and them, in ascending order. Deterministic."""
-    found = []
+def candidates(problem: Problem, gpu: Gpu) -> Iterator[Config]:
+    """As `Family.candidates`."""
     for block_m in _sizes(problem.m):
         for block_n, block_k, stages, warps in BLOCKS[block_m]:
             order = _order(problem, gpu, block_m, block_n)
             config = Config("mixed_input", block_m, block_n, block_k, stages, warps, order=order)
-            found += [(estimate_us(shared, problem, gpu), shared) for shared in shares(config, problem, gpu)]
-    return sorted(found, key=lambda pair: pair[0])
+            yield from shares(config, problem, gpu)
+
+
+def orders(config: Config, problem: Problem, gpu: Gpu) -> Iterable[Config]:
+    """As `Family.orders`: none, `_order` has the one that reads weights least often."""
+    return ()
 
 
 def passed_over(problem: Problem, gpu: Gpu) -> str:
@@ -107,11 +111,9 @@ def passed_over(problem: Problem, gpu: Gpu) -> str:
     return "considered only on sm_90, for M and K above 0"
 
 
-def adapted(config: Config, tuned_for: Problem, problem: Problem, gpu: Gpu) -> Iterator[tuple[float, Config]]:
+def adapted(config: Config, tuned_for: Problem, problem: Problem, gpu: Gpu) -> Iterator[Config]:
     """As `Family.adapted`: the same blocks, in all ways to share the steps."""
-    for shared in shares(config, problem, gpu):
-        if shared.fits(problem, gpu):
-            yield estimate_us(shared, problem, gpu), shared
+    return (shared for shared in shares(config, problem, gpu) if shared.fits(problem, gpu))
 
 
 def _sizes(m: int) -> list[int]:
@@ -143,7 +145,7 @@ def shares(config: Config, problem: Problem, gpu: Gpu) -> list[Config]:
     return [persistent, *(replace(persistent, split_k=split, persistent=False) for split in splits)]
 
 
-def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
+def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     """A launch, what reading and computing take beside each other, and the gathering of parts.
 
     Constants are fits to an H200 (burst, 2026-11-23), 2,984 times of bf16 by int8 with 16 to 4096 rows, Triton 3.6.0
@@ -181,12 +183,13 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     if how == "gather" and min(count, tiles_n) * config.block_n * p.k * p.b_element_bytes > gpu.l2_bytes:
         again = tiles_m - 1  # programs read other steps of K, and L2 has lost them when it is their turn
     read_us = (p.compulsory_bytes + again * p.operand_bytes("b")) / (STREAM * gpu.bandwidth) * 1e6
-    us = FIXED_US + (read_us**OVERLAP + compute_us**OVERLAP) ** (1 / OVERLAP)
+    split_us = 0.0
     if how == "share":
-        us += MEET_US + config.split_k * PART_US
+        split_us = MEET_US + config.split_k * PART_US
     elif how == "gather":
         parts = -(-count // tiles) + (count % tiles > 0)
         passes = config.block_m // gathered_cols(config, p)
         sums = parts * config.block_n * config.block_m
-        us += GATHER_US + PASS_US * (passes - 1) + 4 * sums / GATHER_BANDWIDTH * 1e6
-    return us
+        split_us = GATHER_US + PASS_US * (passes - 1) + 4 * sums / GATHER_BANDWIDTH * 1e6
+    us = FIXED_US + joined((read_us, compute_us), OVERLAP) + split_us
+    return Time(us, Parts(mma=compute_us, dram=read_us, launch=FIXED_US, split_k=split_us))

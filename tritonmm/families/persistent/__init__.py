@@ -21,7 +21,8 @@ defaults = {
     "block_m": 128, "block_n": 256, "block_k": 64, "num_stages": 3, "num_warps": 8, "persistent": True,
     "order": SwizzleMerge(8),
 }  # fmt: skip
-passed_over, candidates, estimate, adapted = MODEL.passed_over, MODEL.candidates, MODEL.estimate, MODEL.adapted
+passed_over, candidates, orders = MODEL.passed_over, MODEL.candidates, MODEL.orders
+estimate, adapted = MODEL.estimate, MODEL.adapted
 
 
 def plan(problem: Problem, config: Config, gpu: Gpu, device: torch.device) -> "Plan":

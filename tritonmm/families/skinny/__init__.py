@@ -6,7 +6,7 @@ import torch
 
 from tritonmm.config import Config
 from tritonmm.families.common_rules import portable_shared_bytes
-from tritonmm.families.skinny.model import adapted, candidates, estimate_us, passed_over
+from tritonmm.families.skinny.model import adapted, candidates, estimate, orders, passed_over
 from tritonmm.families.skinny.rules import reason
 from tritonmm.gpu import Gpu
 from tritonmm.orders import RowMajor
@@ -22,7 +22,6 @@ defaults = {
     "block_m": 16, "block_n": 64, "block_k": 128, "num_stages": 4, "num_warps": 4, "persistent": False,
     "order": RowMajor(),
 }  # fmt: skip
-estimate = estimate_us
 shared_bytes = portable_shared_bytes
 
 

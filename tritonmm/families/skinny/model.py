@@ -1,23 +1,19 @@
 """The skinny configs worth trying for a problem: what fills the card, ranked by the bytes it moves."""
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tritonmm.config import Config
 from tritonmm.families.common_rules import portable_shared_bytes as shared_bytes
 from tritonmm.families.skinny.rules import streams_a
 from tritonmm.gpu import Gpu
-from tritonmm.model.cost import ACHIEVABLE_BANDWIDTH
-from tritonmm.model.time import crossing, elements_resident, elements_us, joined
+from tritonmm.model import constants, element_loads
+from tritonmm.model.time import Parts, Time, crossing, joined
 from tritonmm.orders import RowMajor
 from tritonmm.problem import Problem
 
 NARROW, LONG = 64, 512
 """The skinny kernel is considered for outputs of at most NARROW rows or columns by at least LONG of the other."""
-
-MOST = 12
-"""Configs that are worth a measurement each."""
 
 LAUNCH_US = 0.83
 """What a launch costs that follows another: it starts while the other still runs."""
@@ -31,8 +27,11 @@ SHORT_US = 0.67
 CROSSED = 0.29
 """What reading costs more where lines of the streamed operand begin anywhere in cache lines."""
 
+STREAM = 0.9
+"""Of the bandwidth of device memory, what lines of 256 bytes or more reach, as a copy does."""
+
 SHORT_SHARE = 0.8
-"""Of the bandwidth of device memory, what lines of less than 256 bytes reach; longer ones reach a copy's."""
+"""The same of shorter lines."""
 
 LATENCY_US = 0.3
 """From a load to its data: the bytes in flight of all programs are moved once in this time, at best."""
@@ -110,27 +109,23 @@ LAST_ROUND = 0.3
 """Of the time of a round, what the last takes at least, however few programs are left for it."""
 
 
-def configs(problem: Problem, gpu: Gpu) -> list[Config]:
-    """The legal skinny configs that are worth trying, at most `MOST`, the one that should be fastest first.
+def candidates(problem: Problem, gpu: Gpu) -> list[Config]:
+    """As `Family.candidates`, the fewest stages first.
 
     They keep all programs resident at once, one to eight an SM, so that all stream until the end.
-    Deterministic; at least one for every problem.
     """
-    legal = (config for _, config in candidates(problem, gpu) if config.fits(problem, gpu))
-    return list(itertools.islice(legal, MOST))
-
-
-def candidates(problem: Problem, gpu: Gpu) -> list[tuple[float, Config]]:
-    """As `Family.candidates`, in ascending order, the fewest stages first."""
-    found = {}
+    found = set()
     for config, per_sm in _candidates(problem, gpu):
         tiles = _tiles(config, problem)
         steps = max(1, -(-problem.k // config.block_k))
         most = steps // 2 if _converts(config, problem) else steps
-        for share in per_sm:
-            split = replace(config, split_k=max(1, min(share * gpu.sms // max(tiles, 1), most)))
-            found[split] = estimate_us(split, problem, gpu)
-    return sorted(((us, config) for config, us in found.items()), key=lambda pair: (pair[0], pair[1].num_stages))
+        found |= {replace(config, split_k=max(1, min(share * gpu.sms // max(tiles, 1), most))) for share in per_sm}
+    return sorted(found, key=lambda config: (config.num_stages, str(config)))
+
+
+def orders(config: Config, problem: Problem, gpu: Gpu) -> Iterable[Config]:
+    """As `Family.orders`: each program reads its part of the larger operand once, in any order."""
+    return ()
 
 
 def passed_over(problem: Problem, gpu: Gpu) -> str:
@@ -141,15 +136,14 @@ def passed_over(problem: Problem, gpu: Gpu) -> str:
     return f"considered only for at most {NARROW} rows or columns by at least {LONG}, K above 0"
 
 
-def adapted(config: Config, tuned_for: Problem, problem: Problem, gpu: Gpu) -> Iterator[tuple[float, Config]]:
+def adapted(config: Config, tuned_for: Problem, problem: Problem, gpu: Gpu) -> Iterator[Config]:
     """As `Family.adapted`: as many programs, by splitting K in more or fewer parts."""
     tiles_m, tiles_n = config.tiles(problem)
     then_m, then_n = config.tiles(tuned_for)
     programs = then_m * then_n * tuned_for.batch * config.split_k
     steps = -(-problem.k // config.block_k)
     splits = max(1, min(round(programs / (tiles_m * tiles_n * problem.batch)), steps))
-    config = replace(config, split_k=splits)
-    yield estimate_us(config, problem, gpu), config
+    yield replace(config, split_k=splits)
 
 
 def _tiles(config: Config, problem: Problem) -> int:
@@ -232,7 +226,7 @@ def _mma_share(problem: Problem, narrow: int) -> float:
     return MMA_SHARE
 
 
-def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
+def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     """What a launch costs and its start, reading from device memory or through L2, and the gathering of the parts.
 
     Constants are fits to an H200 (burst, 2026-11-22), on tensor cores to the random products in autotune/results but
@@ -246,7 +240,7 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     tiles_m, tiles_n = config.tiles(p)
     programs = max(1, _tiles(config, p) * config.split_k)
     by_element = _by_element(p)
-    resident = elements_resident(config, gpu) if by_element else gpu.shared_bytes // shared_bytes(config, p)
+    resident = element_loads.resident(config, gpu) if by_element else gpu.shared_bytes // shared_bytes(config, p)
     resident = max(1, min(resident, 4))
     slots = gpu.sms * resident
     wide = max(config.block_m, config.block_n)
@@ -256,7 +250,7 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     line = (config.block_k if along_k else wide) * element_bytes
     steps = -(-p.k // (config.block_k * config.split_k))
     in_flight = max(1, min(programs, slots)) * max(1, min(config.num_stages - 1, steps)) * step
-    share = (ACHIEVABLE_BANDWIDTH if line >= 256 else SHORT_SHARE) * min(1, programs / gpu.sms) ** FEWER
+    share = (STREAM if line >= 256 else SHORT_SHARE) * min(1, programs / gpu.sms) ** FEWER
     a_crosses, b_crosses = crossing(p, "")
     read_bytes = p.compulsory_bytes * (1 + CROSSED * (a_crosses if streams_a(config) else b_crosses))
     a_cost, b_cost = (1 + CROSSED_L2 * (crosses and not by_element) for crosses in (a_crosses, b_crosses))
@@ -265,8 +259,12 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     most = -(-programs // gpu.sms)  # on one SM
     flops = 2 * wide * narrow * config.block_k * steps * most * gpu.sms
     mma_us = flops / (gpu.rate(p.dtype, p.precision) * _mma_share(p, narrow)) * 1e6
-    loads_us = elements_us(config, p, gpu, programs) if by_element else read_bytes * LATENCY_US / in_flight
-    limits = [read_bytes / (share * gpu.bandwidth) * 1e6, loads_us, l2_us, mma_us]
+    shared = constants.of(gpu).shared
+    loads_us = (
+        element_loads.loads_us(config, p, gpu, programs, shared) if by_element else read_bytes * LATENCY_US / in_flight
+    )
+    dram_us = read_bytes / (share * gpu.bandwidth) * 1e6
+    limits = [dram_us, loads_us, l2_us, mma_us]
     if _converts(config, p):
         blocks = wide, config.block_k, config.num_stages, config.num_warps
         _, rate = _CONVERTING.get(narrow, {}).get(blocks, (0, UNLISTED_RATE))
@@ -277,9 +275,18 @@ def estimate_us(config: Config, problem: Problem, gpu: Gpu) -> float:
     work_us = joined(limits, OVERLAP)
     starts = 1 if resident > 1 else -(-programs // slots)  # a second one on the SM streams meanwhile
     start_us = SHORT_US if config.block_k * config.split_k >= p.k else START_US
-    us = LAUNCH_US + start_us * starts + work_us + (GROUPED_US if p.grouped else 0)
+    launch_us = LAUNCH_US + start_us * starts + (GROUPED_US if p.grouped else 0)
     if not by_element and not _converts(config, p):  # those that convert were fitted without, the others wait longer
-        us += SMALL_US * (1 < narrow and wide < 64) + AGAIN_US * ((tiles_n if a_bytes > b_bytes else tiles_m) > 1)
+        launch_us += SMALL_US * (1 < narrow and wide < 64) + AGAIN_US * (
+            (tiles_n if a_bytes > b_bytes else tiles_m) > 1
+        )
+    split_us = 0.0
     if config.split_k > 1:
-        us += GATHER_US + config.split_k * config.block_m * config.block_n * 4 / GATHER_BANDWIDTH * 1e6
-    return us * (CAUTION if narrow > 1 else 1)
+        split_us = GATHER_US + config.split_k * config.block_m * config.block_n * 4 / GATHER_BANDWIDTH * 1e6
+    us = (launch_us + work_us + split_us) * (CAUTION if narrow > 1 else 1)
+    return Time(
+        us,
+        Parts(
+            max(mma_us, *limits[4:]) if limits[4:] else mma_us, max(dram_us, loads_us), l2_us, launch_us, 0.0, split_us
+        ),
+    )

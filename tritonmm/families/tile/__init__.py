@@ -22,7 +22,8 @@ defaults = {
     "block_m": 128, "block_n": 128, "block_k": 64, "num_stages": 3, "num_warps": 8, "persistent": False,
     "order": SwizzleMerge(8),
 }  # fmt: skip
-passed_over, candidates, estimate, adapted = MODEL.passed_over, MODEL.candidates, MODEL.estimate, MODEL.adapted
+passed_over, candidates, orders = MODEL.passed_over, MODEL.candidates, MODEL.orders
+estimate, adapted = MODEL.estimate, MODEL.adapted
 shared_bytes = portable_shared_bytes
 
 

@@ -1,0 +1,168 @@
+"""What was fitted to one GPU: the constants of the time model and of the L2 model, one record a GPU.
+
+`h200.json` in this folder is the H200's. `python -m tritonmm.autotune.studies.fit_time --write` fits it and names in it
+what it was fitted to. A GPU without a record has the H200's constants with its own peak rates, bandwidth and SMs.
+"""
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tritonmm.gpu import Gpu
+from tritonmm.model.l2_laws import Constants as L2Constants
+
+FOLDER = Path(__file__).parent
+DEFAULT = "h200"
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What every family's launches have in common.
+
+    launch_us: a launch that follows another, its first loads included; cluster_us: how much longer
+    one of clusters takes. first_us: from there to the first bytes of
+    memory, and from the last ones to the end. lone_bandwidth: bytes/s that one SM reads from device memory where few do.
+    split_us: a launch with split tiles costs so much more, for a cooperative grid and the fixup; part_us: the same for
+    each part, which adds its sums after the part before it. partial_bandwidth: bytes/s at which all parts write and read
+    their fp32 sums; gather_bandwidth: bytes/s at which the one program that arrives last reads those of its tile.
+    staged_bandwidth: bytes/s of unaligned outputs, an element a thread. repack_us: a launch that copies an operand into
+    aligned rows; repack_share: of the bandwidth of device memory, what those copies reach. load_latency_us: from the
+    request of a step's operands to their arrival.
+    element_rate: elements/s that an SM loads where alignment allows one at a time; element_wait_us: what a step of such
+    loads waits for memory and for its threads, however many programs there are; element_us: what that takes longer for
+    each such element of a thread.
+    """
+
+    launch_us: float
+    cluster_us: float
+    first_us: float
+    lone_bandwidth: float
+    split_us: float
+    part_us: float
+    partial_bandwidth: float
+    gather_bandwidth: float
+    staged_bandwidth: float
+    repack_us: float
+    repack_share: float
+    load_latency_us: float
+    element_rate: float
+    element_wait_us: float
+    element_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What limits one kernel family besides its tiles.
+
+    stream: share of the bandwidth of device memory. again: what an operand costs that several rows or columns of tiles
+    read, as a share of reading it from there once. write_page: output rows are written in runs of bytes next to each
+    other; a run costs so many bytes more. sm_bandwidth: bytes/s that an SM receives while all do; l2_bandwidth: bytes/s
+    of requests that reach L2, of all SMs together. crossed: what a byte costs more whose line crosses cache lines;
+    half_lines: the same of B in lines of 64 bytes; late: what that takes longer, as a share, where just more than half of
+    the SMs are busy, see `time.beyond_half`. step_overlap, overlap: the p of the p-norms for a step and for the whole.
+    absent: the power with which the mma of a step grows with the consumers that have rows, where not all have.
+    drain_us: from the end of the last tiles to that of their stores, for 10^4 elements of a tile on every SM. caution:
+    a factor of estimates that err more than others, since the shortest of many estimates is likely one that errs.
+    """
+
+    stream: float
+    sm_bandwidth: float
+    l2_bandwidth: float
+    crossed: float
+    overlap: float
+    again: float = 0.0
+    write_page: float = 0.0
+    late: float = 0.0
+    half_lines: float = 0.0
+    step_overlap: float = float("inf")
+    absent: float = 0.0
+    drain_us: float = 0.0
+    caution: float = 1.0
+
+
+class Tile(NamedTuple):
+    """A tile that is tried: its shape, and what it reaches.
+
+    share: of the peak rate, by a full wave within its loop over K where nothing else limits it; fixed_us: microseconds
+    a wave beside that loop; resident: programs that an SM runs at once, a wave's. Fewer take as long: what a thread
+    waits for, others of its SM fill.
+    """
+
+    blocks: tuple[int, int, int]
+    num_stages: int
+    num_warps: int
+    share: float
+    fixed_us: float
+    resident: int = 1
+
+    def __str__(self) -> str:
+        return f"{'x'.join(map(str, self.blocks))} stages:{self.num_stages} warps:{self.num_warps}"
+
+
+@dataclass(frozen=True)
+class Record:
+    """Of one GPU. l2: the constants of the L2 model; families: for each kernel family what its model reads, `limits` and `tiles` where it is a tiled one."""
+
+    gpu: str
+    made: Mapping[str, str]
+    shared: Shared
+    l2: L2Constants
+    families: Mapping[str, Mapping[str, Any]]
+
+    def limits(self, family: str) -> Limits:
+        return self.families[family]["limits"]
+
+    def tiles(self, family: str, kind: str) -> tuple[Tile, ...]:
+        """The tiles that a family tries for operands of a kind, the first preferred among equals."""
+        return self.families[family]["tiles"][kind]
+
+
+def of(gpu: Gpu) -> Record:
+    """The record of a GPU, or the H200's."""
+    return _of(gpu.name)
+
+
+@functools.lru_cache(maxsize=16)
+def _of(name: str) -> Record:
+    path = FOLDER / f"{name}.json"
+    return read(path if name.isalnum() and path.is_file() else FOLDER / f"{DEFAULT}.json")
+
+
+def read(path: Path) -> Record:
+    """The record in a file. Raises ValueError for a file that is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return Record(
+            found["gpu"],
+            found["made"],
+            Shared(**found["shared"]),
+            L2Constants(**found["l2"]),
+            {name: _family(name, section) for name, section in found["families"].items()},
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path} is not a record of fitted constants: {error}") from None
+
+
+def _family(name: str, section: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "limits" not in section:
+        return section
+    tiles = {kind: tuple(map(_tile, named.items())) for kind, named in section["tiles"].items()}
+    return {"limits": Limits(**section["limits"]), "tiles": tiles}
+
+
+def _tile(named: tuple[str, list[float]]) -> Tile:
+    """Of a tile as `str` spells it, and its share, fixed_us and resident."""
+    blocks, stages, warps = named[0].split()
+    block_m, block_n, block_k = map(int, blocks.split("x"))
+    share, fixed_us, *resident = named[1]
+    return Tile(
+        (block_m, block_n, block_k),
+        int(stages.removeprefix("stages:")),
+        int(warps.removeprefix("warps:")),
+        share,
+        fixed_us,
+        *map(int, resident),
+    )
