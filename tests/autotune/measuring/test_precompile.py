@@ -12,7 +12,7 @@ import torch
 def kernels(cache, how, **environment):
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     env |= {"TRITON_CACHE_DIR": str(cache), "TRITON_DEFAULT_FP_FUSION": "1"} | environment
-    script = Path(__file__).parent / "precompiled.py"
+    script = Path(__file__).with_name("precompiled.py")
     done = subprocess.run([sys.executable, script, how], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.strip()

@@ -2,18 +2,16 @@
 
 import math
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 
-import tritonmm.autotune
 from tritonmm import gpu as gpus
 from tritonmm.autotune.measuring import results_file, space
+from tritonmm.autotune.studies.measured_products import RESULTS
 from tritonmm.families.mixed_input import model as streams
 from tritonmm.orders import RowMajor
 
 H200 = gpus.spec("h200")
-RESULTS = Path(tritonmm.autotune.__file__).parent / "results"
 
 
 @pytest.fixture(scope="module")

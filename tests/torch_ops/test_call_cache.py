@@ -8,7 +8,7 @@ import torch
 from bounds import assert_within
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_call_keys import strided
+from strided import strided
 
 import tritonmm
 from tritonmm.problem import Epilogue, Problem

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import faults
 import pytest
 
 from tritonmm.autotune.tuner.child_process import CrashedError, Disposable, HungError
@@ -14,7 +15,7 @@ from tritonmm.autotune.tuner.child_process import CrashedError, Disposable, Hung
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(faults.__file__).parent))
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import sqlite3
 from contextlib import closing
 
 import pytest
+from trials import CONFIG, HERE, PROBLEM, found, trial
 
 from tritonmm import orders
 from tritonmm.autotune.measuring import space
-from tritonmm.autotune.measuring.environment import Environment
 from tritonmm.autotune.measuring.trial import COLUMNS, Counted, Trial, problem_json, problem_of
 from tritonmm.autotune.tuner import store as store_module
 from tritonmm.autotune.tuner.store import APPLICATION, SCHEMA, Store, StoreError, write_csv, write_parquet
@@ -26,38 +26,10 @@ HEADER = (
     "counted_us,counted_kernels,counted_dram_read_bytes,counted_dram_write_bytes,counted_l2_read_bytes,"
     "counted_fabric_bytes,counted_lookups,counted_hits,counted_misses,counted_hit_rate"
 )
-HERE = Environment("H200", "580.1", "13.0", "2.15", "3.9", "0.1", "abc", "2026-11-20")
-PROBLEM = space.problem(1000, 4096, 4096)
-CONFIG = Config(order=orders.SwizzleMerge(16, 8, along="n"))
-
 COUNTED = Counted(
     us=51.25, kernels=2, dram_read_bytes=2**40, dram_write_bytes=7, l2_read_bytes=2**41, fabric_bytes=2**39,
     lookups=2**37, hits=2**36, misses=2**36,
 )  # fmt: skip
-
-
-def trial(**fields) -> Trial:
-    known = {
-        "problem": PROBLEM,
-        "config": CONFIG,
-        "source": "gpu",
-        "regime": "burst",
-        "status": "ok",
-        "measured": "2026-11-20T10:00:00+00:00",
-        "time_us": 50.0,
-        "torch_us": 55.5,
-        "dram_read_bytes": 2**40,
-        "dram_write_bytes": 8_192_000,
-        "l2_read_bytes": 2**41,
-        "hit_rate": 0.5,
-        "traffic_source": "model",
-        "error_ratio": 0.99,
-    }
-    return Trial(**known | fields)
-
-
-def found(store: Store, like: Trial, environment: Environment = HERE) -> Trial | None:
-    return store.find(like.problem, like.config, environment, like.source, like.regime)
 
 
 def digest(path) -> str:

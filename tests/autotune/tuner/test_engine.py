@@ -41,7 +41,7 @@ QUICK = (Rung("quick", None),)
 def client(tmp_path_factory):
     """Two measuring workers and one that compiles, whose children can import `faults`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        patch.setenv("PYTHONPATH", str(Path(faults.__file__).parent))
         patch.setenv("FAULTS_LOG", str(tmp_path_factory.mktemp("log") / "log"))
         with cluster.local(["0", "1"], 1) as client:
             yield client
@@ -328,7 +328,7 @@ def test_ten_thousand_trials_in_two_minutes(client, path):
 
 @pytest.mark.gpu
 def test_on_a_gpu_hangs_lost_contexts_and_spent_memory_are_rows(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(faults.__file__).parent))
     problem = space.problem(500, 512, 512)
     good = space.candidates(problem, gpu.default())[:6]
     base = Config("tile", 64, 64, 32, 3, 4)

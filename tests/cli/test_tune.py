@@ -11,6 +11,7 @@ from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
+import faults
 import pytest
 from click.testing import CliRunner
 
@@ -34,12 +35,13 @@ class Tuner:
         pytest.importorskip("distributed")
         self.store, self.log = folder / "s.sqlite", folder / "log"
         self.table = folder / "log.table"
-        tests = Path(__file__).parent
+        script = Path(faults.__file__)
         self.env = os.environ | {
-            "PYTHONPATH": str(tests), "FAULTS_LOG": str(self.log), "FAULTS_CONFIGS": str(CONFIGS), "COLUMNS": "200",
+            "PYTHONPATH": str(script.parent), "FAULTS_LOG": str(self.log), "FAULTS_CONFIGS": str(CONFIGS),
+            "COLUMNS": "200",
         }  # fmt: skip
         sizes = ",".join(map(str, SIZES))
-        self.command = [sys.executable, tests / "faults.py", "tune", "--m", sizes, "--n", "256", "--k", "128"]
+        self.command = [sys.executable, script, "tune", "--m", sizes, "--n", "256", "--k", "128"]
         self.command += ["--search", "exhaustive", "--store", self.store, "--json"]
 
     def start(self, *options) -> subprocess.Popen:

@@ -21,6 +21,7 @@ from threads import at_once
 from tritonmm import gpu as gpus
 from tritonmm import orders, tuned
 from tritonmm.autotune.measuring import results_file
+from tritonmm.autotune.studies.measured_products import RESULTS
 from tritonmm.config import Config
 from tritonmm.explanation import Explanation
 from tritonmm.families.hopper.rules import HAS_CLUSTERS
@@ -435,7 +436,6 @@ def test_what_ships_is_read_without_a_word(monkeypatch):
         assert all(row.config.fits(row.problem, gpu) for row in rows if HAS_CLUSTERS or not row.config.cluster)
 
 
-RESULTS = Path(__file__).parents[1] / "autotune/results"
 MADE_OF = ("tune", "tune-2", "tune-3", "tune-4", "pairs", "beside", "beside-2", "rest", "contest")
 MADE_OF += ("bench-shapes-triton-3.6.0",)
 
