@@ -1,5 +1,7 @@
 """The figures of the L2 study: the model against counters, split-merge against swizzle-merge, several files as one."""
 
+import gzip
+
 import pandas as pd
 import pytest
 from click.testing import CliRunner
@@ -145,3 +147,12 @@ def test_a_row_is_its_config_again():
     assert (config.cluster, config.relayout, config.persistent) == ("m", "ab", False)
     problem = model.problem_of(found)
     assert (problem.m, problem.n, problem.k, problem.layout, problem.dtype) == (1000, 2048, 1024, "nn", "bf16")
+
+
+def test_a_gzipped_sweep_is_drawn_like_the_text(tmp_path):
+    sweep = write(tmp_path / "s.csv", pd.DataFrame([trial(4096, f"swizzle-merge:{f}", 128) for f in (1, 8)]))
+    packed = tmp_path / "s.csv.gz"
+    packed.write_bytes(gzip.compress(sweep.read_bytes()))
+    drawn = [CliRunner().invoke(main, ["plot", str(path), "--out", str(tmp_path / "made")]) for path in (sweep, packed)]
+    assert drawn[0].exit_code == drawn[1].exit_code == 0
+    assert drawn[0].stdout == drawn[1].stdout

@@ -442,7 +442,8 @@ MADE_OF += ("bench-shapes-triton-3.6.0",)
 
 def both_times(name: str) -> Iterator[tuple[str, str, float, float]]:
     """Each product and config of a results file with its time and torch's in the same rounds."""
-    _, _, rows = results_file.read(RESULTS / f"h200-{name}.csv")
+    (path,) = RESULTS.glob(f"h200-{name}.csv*")
+    _, _, rows = results_file.read(path)
     sizes = {id(x): f"{x.get('batch') or 1}x{x['m']}x{x['n']}x{x['k']} {x['layout']} {x['dtype']}" for x in rows}
     of_torch = {sizes[id(x)]: x["time_us"] for x in rows if x.get("config") == "torch"}
     for x in rows:
