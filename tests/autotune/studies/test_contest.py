@@ -70,27 +70,6 @@ def refuse(error):
     return capture
 
 
-def test_where_torch_has_no_such_product_ours_is_timed_alone(monkeypatch):
-    class Replay:
-        def __init__(self, launch, sets):
-            if launch is not None:
-                raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")
-
-        def __call__(self, seconds):
-            return 7e-6
-
-        def free(self): ...
-
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(contest, "operand_sets", lambda problem, device, gpu: [])
-    monkeypatch.setattr(contest.space, "scales", lambda problem, device: None)
-    monkeypatch.setattr(contest, "scaled_launch", lambda problem, config, device, scales: None)
-    monkeypatch.setattr(contest, "GraphReplay", Replay)
-    monkeypatch.setattr(sources, "GraphReplay", Replay)
-    found = contest.of_problem(space.problem(2049, 64, 128), [Config()], 1, gpus.spec("h200"), idle=0.0)
-    assert found == pytest.approx({Config(): 7.0})
-
-
 def test_torchs_refusal_is_told_but_no_lack_of_memory(monkeypatch):
     problem = space.problem(2049, 64, 128)
     monkeypatch.setattr(sources, "GraphReplay", refuse(RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")))

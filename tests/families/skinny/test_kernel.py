@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from measured import H200, estimate
 from pairs import all_pairs
 from promises import assert_adds_before_it_rounds, assert_right, assert_same_bits
 
@@ -237,73 +238,15 @@ def test_what_does_not_fit_says_why(fields, problem, gpu, says):
     assert says in fit.reason
 
 
-def estimated_us(shape, layout, blocks, num_stages=4, **fields):
-    problem = replace(space.problem(*shape, layout=layout), **fields)
-    return skinny.estimate_us(config(blocks, num_stages=num_stages), problem, gpus.spec("h200"))
-
-
-def test_tiles_too_small_for_wgmma_start_later(monkeypatch):
-    """32x3648x64 took 3.8 us in tiles of 32 x 32 x 64 on an H200, and 2.7 in 32 x 64 x 64."""
-    shape = (32, 3648, 64)
-    small = estimated_us(shape, "nt", (32, 32, 64))
-    assert small > 0.5 + estimated_us(shape, "nt", (32, 64, 64))
-    by_element = {"a_alignment": 2, "b_alignment": 2}
-    alone = estimated_us(shape, "nt", (32, 32, 64), **by_element)
-    monkeypatch.setattr(skinny, "SMALL_US", 0.0)
-    assert estimated_us(shape, "nt", (32, 32, 64)) < small
-    assert estimated_us(shape, "nt", (32, 32, 64), **by_element) == alone, "they wait longer for their elements"
-
-
-@pytest.mark.parametrize("flipped", [False, True])
-def test_the_larger_operand_is_best_read_by_one_column_of_tiles(flipped):
-    """976x64x128 took 2.0 us in tiles of 32 x 64 on an H200, and 2.5 in 64 x 32."""
-    once, twice = (32, 64, 128), (64, 32, 128)
-    shape, layout = ((64, 976, 128), "nt") if flipped else ((976, 64, 128), "nn")
-    if flipped:
-        once, twice = twice, once
-    assert estimated_us(shape, layout, twice) > 0.3 + estimated_us(shape, layout, once)
-
-
-def test_one_step_takes_a_short_start_however_long_it_is(monkeypatch):
-    """16x640x256 took 2.05 us in one step on an H200; with 2.6 estimated another kernel was chosen."""
-    one, two = (estimated_us((16, 640, k), "nn", (16, 64, 256)) for k in (256, 512))
-    monkeypatch.setattr(skinny, "START_US", skinny.START_US + 1)
-    assert estimated_us((16, 640, 256), "nn", (16, 64, 256)) == one
-    assert estimated_us((16, 640, 512), "nn", (16, 64, 256)) == pytest.approx(two + skinny.CAUTION)
-
-
-def test_weights_that_are_converted_have_small_tiles_that_are_not_late(monkeypatch):
-    weights = Problem(16, 4096, 4096, dtype="bf16", b_dtype="int8", layout="nt", scales="row")
-    before = skinny.estimate_us(config((16, 32, 128)), weights, gpus.spec("h200"))
-    monkeypatch.setattr(skinny, "SMALL_US", 10.0)
-    assert skinny.estimate_us(config((16, 32, 128)), weights, gpus.spec("h200")) == before
-
-
-def test_programs_load_elements_as_fast_as_their_registers_let_them(monkeypatch):
-    """Those of 8 warps and 134 registers a thread run one at a time: each starts when the one before it has ended."""
-    h200 = gpus.spec("h200")
-    problem = replace(space.problem(37, 5509, 8607), a_alignment=2, b_alignment=2)
-    large = Config("skinny", 64, 128, 32, 3, 8, 12, order=orders.RowMajor())
-    small = replace(large, block_m=32, num_warps=4)
-    before = {tile: skinny.estimate_us(tile, problem, h200) for tile in (large, small)}
-    for tile, us in before.items():
-        tiles_m, tiles_n = tile.tiles(problem)
-        assert us > skinny.elements_us(tile, problem, h200, tiles_m * tiles_n * tile.split_k)
-    monkeypatch.setattr(skinny, "START_US", skinny.START_US + 1)
-    late = {tile: skinny.estimate_us(tile, problem, h200) - us for tile, us in before.items()}
-    assert late[small] == pytest.approx(skinny.CAUTION)
-    assert late[large] == pytest.approx(4 * skinny.CAUTION)
-
-
 def test_stages_beyond_the_steps_of_k_are_worth_nothing():
     """Which number of them is the fastest differs from product to product, so the fewest are taken."""
-    h200, one_step = gpus.spec("h200"), Problem.dense(16, 2304, 64, layout="nn")
+    one_step = Problem.dense(16, 2304, 64, layout="nn")
     few, many = (config((16, 64, 64), num_stages=stages) for stages in (3, 5))
-    assert skinny.estimate_us(few, one_step, h200) == skinny.estimate_us(many, one_step, h200)
-    ranked = [found for _, found in skinny.candidates(one_step, h200) if (found.block_n, found.block_k) == (64, 64)]
+    assert estimate(few, one_step) == estimate(many, one_step)
+    ranked = [found for _, found in skinny.candidates(one_step, H200) if (found.block_n, found.block_k) == (64, 64)]
     assert ranked[0].num_stages == min(found.num_stages for found in ranked) < max(found.num_stages for found in ranked)
     steps = Problem.dense(16, 512, 4096, layout="nn")
-    assert skinny.estimate_us(few, steps, h200) > skinny.estimate_us(many, steps, h200)
+    assert estimate(few, steps) > estimate(many, steps)
 
 
 SHAPES = [(1, 4096, 4096), (4096, 1, 4096), (7, 4096, 14336), (64, 512, 32768), (100, 7168, 8192), (200, 1280, 8192)]
