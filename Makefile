@@ -10,10 +10,15 @@ HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
 # Tests to run, and any other arguments of pytest: make test T="tests/test_orders.py -k hilbert"
 T ?=
 # What neither compiles nor interprets many kernels.
-FAST := $(addprefix tests/test_, $(addsuffix .py, architecture bounds card claims cli config cost counters docs doctor edges \
-	environment estimates explanation files fit_l2 gpu heuristics import l2 layouts_algebra layouts_banks layouts_show \
-	layouts_swizzle layouts_tv licences measure orders plots plots_axes plots_damaged plots_l2 problem regret search seats \
-	select space split store suite tuned worker workspace))
+FAST := tests/model tests/plots $(addprefix tests/, $(addsuffix .py, test_architecture test_bounds test_config test_docs \
+	test_explanation test_gpu test_import test_licences test_orders test_problem test_select autotune/bench/test_suite \
+	autotune/doctor/test_doctor autotune/measuring/test_counters autotune/measuring/test_environment \
+	autotune/measuring/test_measure autotune/measuring/test_nvml autotune/measuring/test_space \
+	autotune/studies/test_fit_l2 autotune/studies/test_heuristics autotune/studies/test_regret \
+	autotune/tuner/test_leases autotune/tuner/test_search autotune/tuner/test_store autotune/tuner/test_worker \
+	cli/test_cli families/test_ragged families/test_split_k families/hopper/test_sm_affinity launch/test_workspace \
+	layouts/test_algebra layouts/test_banks layouts/test_show layouts/test_swizzle layouts/test_tv \
+	tuned/test_files tuned/test_table))
 # Percent of the host's lines that a test run reaches, at least: what test-fast alone does.
 COVERED := 68
 

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 from tables import H200, put, valid
-from test_store import HERE, found, trial
+from trials import HERE, found, trial
 
 import tritonmm
 from tritonmm import families, orders, tuned

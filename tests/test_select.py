@@ -1,14 +1,18 @@
-"""What `select` chooses is legal, splits what leaves SMs idle, and groups tiles for their neighbours."""
+"""What `select` chooses is legal, splits what leaves SMs idle, and is nearly the fastest that was measured."""
+
+import itertools
+from collections import defaultdict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from measured import geomean, study, sweep, tile
 
 from tritonmm import gpu as gpus
-from tritonmm import orders
+from tritonmm.autotune.studies import regret
 from tritonmm.families.hopper.rules import HAS_CLUSTERS
 from tritonmm.problem import Problem
-from tritonmm.select import choose, select, timed
+from tritonmm.select import choose, estimated, select, timed
 
 H200 = gpus.spec("h200")
 
@@ -30,10 +34,49 @@ def test_select_takes_large_tiles_for_large_products_and_small_ones_for_small():
     assert small.block_m * small.block_n <= 64 * 64
 
 
-def test_select_orders_waves_to_be_as_tall_as_wide_in_bytes():
-    config = select(16384, 16384, 4096, gpu="h200")
-    (factor,) = config.order.factors
-    assert factor * config.block_m == pytest.approx(H200.sms / factor * config.block_n, rel=0.1)
+@pytest.mark.parametrize("name", ["random60", "random70", "random78", "random80", "random82"])
+def test_choices_are_nearly_the_fastest_configs_measured(name):
+    """Of every legal config of 60 random products. Nothing is fitted to the last two sweeps."""
+    shares = []
+    for problem, times in sweep(name).items():
+        us = regret.time_of(times, estimated(problem, H200).config)
+        if us:
+            shares.append(min(times.values()) / us)
+    assert len(shares) > 40
+    assert geomean(shares) > 0.955
+    assert sum(share < 0.85 for share in shares) <= 5
+
+
+def over_orders(names):
+    """{(problem, tile): {order: microseconds}}, where several orders of the tile were timed."""
+    times = defaultdict(dict)
+    for name in names:
+        if name.startswith("orders"):
+            for problem, of_tile, row in study(name):
+                times[problem, of_tile][row["order"]] = float(row["us"])
+        else:
+            for problem, found in sweep(name).items():
+                for config, us in found.items():
+                    times[problem, tile(config)][str(config.order)] = us
+    return {key: found for key, found in times.items() if len(found) > 2}
+
+
+@pytest.mark.parametrize(
+    ("names", "mean", "worst"),
+    [(("factors", "l2", "l2-16384"), 0.98, 0.95), (("orders-2",), 0.985, 0.85)],
+    ids=["large products", "few tiles"],
+)
+def test_chosen_orders_are_nearly_the_fastest_measured(names, mean, worst):
+    """The order in which `timed` has a tile, of the orders in which that tile was timed."""
+    shares = {}
+    for (problem, (kernel, *of_tile)), times in over_orders(names).items():
+        blocks = of_tile[:2]
+        chosen = next((str(c.order) for c in timed(problem, H200, kernel) if [*c.cta_tile] == blocks), "")
+        if chosen in times:
+            shares[problem, kernel, *blocks] = min(times.values()) / times[chosen]
+    assert len(shares) > 10
+    assert geomean(list(shares.values())) > mean
+    assert min(shares.values()) > worst, min(shares, key=shares.__getitem__)
 
 
 @given(
@@ -43,45 +86,11 @@ def test_select_orders_waves_to_be_as_tall_as_wide_in_bytes():
     layout=st.sampled_from(["nn", "nt", "tn", "tt"]),
     kernel=st.sampled_from(["hopper", "persistent", "tile"]),
 )
-def test_select_groups_tiles_along_the_side_on_which_neighbours_share_more(m, n, k, layout, kernel):
-    """Rows of A for tall tiles, columns of B for others; or all of the output's shorter side, where that is few tiles,
-    up to 1.5 times as many as a group if neighbours along it share no less."""
+def test_chosen_orders_launch_no_program_without_a_tile(m, n, k, layout, kernel):
     problem = Problem.dense(m, n, k, layout=layout)
-    for config in timed(problem, H200, kernel):
+    for config in itertools.islice(timed(problem, H200, kernel), 3):
         tiles_m, tiles_n = config.tiles(problem)
-        ratio = config.block_n / config.block_m
-        tall, wide = (max(1, round((H200.sms * of_blocks) ** 0.5)) for of_blocks in (ratio, 1 / ratio))
-        most_n = wide * 1.5 if config.block_m >= config.block_n else wide
-        most_m = tall * 1.5 if config.block_n >= config.block_m else tall
-        if 1 < tiles_n < tiles_m and tiles_n <= most_n:
-            expected = orders.SwizzleMerge(tiles_n, along="n")
-            first = [config.order.tile(i, tiles_m, tiles_n) for i in range(tiles_n)]
-            assert first == [(0, column) for column in range(tiles_n)]
-        elif tiles_m <= tiles_n and tiles_m <= most_m:
-            expected = orders.SwizzleMerge(tiles_m)
-        elif config.block_m > config.block_n:
-            expected = orders.SwizzleMerge(min(wide, tiles_n), along="n")
-        else:
-            expected = orders.SwizzleMerge(min(tall, tiles_m))
-        assert config.order == expected
-
-
-@pytest.mark.parametrize(
-    ("m", "n", "blocks", "order"),
-    [
-        (16384, 16 * 128, (128, 128), "swizzle-merge:16@n"),  # groups of 128 x 128 are 11, up to 16 with all of a side
-        (16384, 17 * 128, (128, 128), "swizzle-merge:11"),
-        (16 * 128, 16384, (128, 128), "swizzle-merge:16"),
-        (17 * 128, 16384, (128, 128), "swizzle-merge:11"),
-        (16384, 24 * 64, (128, 64), "swizzle-merge:24@n"),  # 16 of 128 x 64 along n, 8 along m
-        (16384, 25 * 64, (128, 64), "swizzle-merge:16@n"),
-        (8 * 128, 16384, (128, 64), "swizzle-merge:8"),
-        (9 * 128, 16384, (128, 64), "swizzle-merge:16@n"),
-    ],
-)
-def test_groups_of_all_of_a_side(m, n, blocks, order):
-    configs = timed(Problem.dense(m, n, 1024, layout="nt"), H200, "hopper")
-    assert {str(c.order) for c in configs if c.cta_tile == blocks and not c.cluster} == {order}
+        assert config.order.launched(tiles_m, tiles_n) == tiles_m * tiles_n
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,16 @@
-"""Results files, as the store writes them: lines `# key: value`, then CSV with a row a trial."""
+"""Results files, as the store writes them: lines `# key: value`, then CSV with a row a trial.
+
+Large ones in results/ are gzipped: `gzip -9n sweep.csv`. What is read is recognised by its first bytes.
+"""
 
 import csv
+import gzip
 import io
 import json
 import math
 import os
 import stat
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -25,10 +30,14 @@ MAX_BYTES = 2**28
 def parts(path: str | Path) -> tuple[dict[str, str], list[str]]:
     """The comments by their keys, and the lines of CSV.
 
-    Raises OSError, and ValueError for what is no text or has more than `MAX_BYTES`.
+    Raises OSError, and ValueError for what is no text, is damaged, or has more than `MAX_BYTES`.
     """
     with open(path, "rb") as file:
-        content = file.read(MAX_BYTES + 1)
+        is_gzipped = file.peek(2).startswith(b"\x1f\x8b")
+        try:
+            content = (gzip.GzipFile(fileobj=file) if is_gzipped else file).read(MAX_BYTES + 1)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise ValueError(f"{path} is gzipped, and damaged: {error}") from None
     if len(content) > MAX_BYTES:
         raise ValueError(f"{path} has more than {MAX_BYTES} bytes, which no results file has")
     try:
@@ -68,12 +77,15 @@ def timed(path: str | Path, rows: Iterable[Row]) -> Iterator[tuple[Row, Problem,
 
 
 def write(path: str | Path, about: dict[str, str], columns: list[str], rows: list[Row]) -> None:
-    """The inverse of `read`; `path` is written in one step."""
-    with files.written(path) as file:
-        file.writelines(f"# {key}: {value}\n" for key, value in about.items())
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    """The inverse of `read`; `path` is written in one step, gzipped if its name ends in .gz."""
+    text = io.StringIO(newline="")
+    text.writelines(f"# {key}: {value}\n" for key, value in about.items())
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    content = text.getvalue().encode()
+    with files.written(path, "wb") as file:
+        file.write(gzip.compress(content, mtime=0) if str(path).endswith(".gz") else content)
 
 
 class ResultsFile:

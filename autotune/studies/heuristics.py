@@ -1,7 +1,7 @@
 """The first choices of NVIDIA's matmul heuristics, run through our kernels, beside what `select` estimates to be best.
 
     pip install nvidia-matmul-heuristics
-    python -m tritonmm.autotune.studies.heuristics autotune/results/h200-random60.csv --csv heuristics.csv
+    python -m tritonmm.autotune.studies.heuristics autotune/results/h200-random60.csv.gz --csv heuristics.csv
 
 For each problem of a sweep: its best config, the one that `select` chooses without tables, and those of the
 heuristics, mapped as `nvidia_heuristics.py` says. Each is checked alone; then all of a problem are timed in rounds of

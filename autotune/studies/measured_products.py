@@ -40,7 +40,7 @@ class Measured:
 
 def products(gpu: Gpu) -> list[Measured]:
     """Of all results files of that GPU, in the order of their names. Raises FileNotFoundError where there are none."""
-    paths = sorted(RESULTS.glob(f"{gpu.name}-*.csv"))
+    paths = sorted(RESULTS.glob(f"{gpu.name}-*.csv*"))
     if not paths:
         raise FileNotFoundError(f"{RESULTS} has no results of the {gpu.name}: it is in a checkout only")
     return [found for path in paths for found in _of_file(path, gpu)]

@@ -35,9 +35,10 @@ def plot(results, out, as_json) -> None:
     except ValueError as error:
         raise click.ClickException(f"{results}: {_line(error)}") from None
     written, left_out = [], {}
+    stem = Path(results.name.removesuffix(".gz")).stem
     for name in ("factors", "comparison", "validation", "overflow"):
         try:
-            written += needs.plots(name).draw(frame, about, out / f"{results.stem}-{name}")
+            written += needs.plots(name).draw(frame, about, out / f"{stem}-{name}")
         except ValueError as error:
             left_out[name] = _line(error)
             click.echo(f"tritonmm: no {name} figure: {left_out[name]}", err=True)

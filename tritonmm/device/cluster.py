@@ -36,7 +36,7 @@ Arrivals: its loader, after its last item, waits until the last use of every sta
 peer's last arrivals have landed (`drain`). A cluster barrier at the end does not rely on either.
 Before the first use, a cluster barrier makes the initial barriers visible to the peer.
 
-`tests/test_cluster_protocol.py` replays this in random interleavings.
+`tests/device/test_cluster.py` replays this in random interleavings.
 """
 
 from triton.experimental import gluon

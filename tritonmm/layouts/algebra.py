@@ -1,6 +1,6 @@
 """The algebra of layouts: composition, complement, inverses, division.
 
-The operations are CuTe's, each with the law that defines it and that `tests/test_layouts_algebra.py` checks at every
+The operations are CuTe's, each with the law that defines it and that `tests/layouts/test_algebra.py` checks at every
 coordinate. They raise ValueError where no layout obeys the law, also where CuTe would return one that does not.
 """
 

@@ -1,0 +1,68 @@
+"""What the mixed-input kernel's estimates say of themselves holds for the times that they are fitted to."""
+
+import math
+from collections import defaultdict
+
+import pytest
+
+from tritonmm import gpu as gpus
+from tritonmm.autotune.measuring import results_file, space
+from tritonmm.autotune.studies.measured_products import RESULTS
+from tritonmm.families.mixed_input import model as streams
+from tritonmm.orders import RowMajor
+
+H200 = gpus.spec("h200")
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """{(triton, problem): {config: (estimated, measured)}}: the candidates that were timed, if the chosen one was."""
+    times = defaultdict(dict)
+    for number in (7, 8, 11, 12):
+        (path,) = RESULTS.glob(f"h200-weights-{number}.csv*")
+        for row in results_file.read(path)[2]:
+            m, n, k = (int(row[column]) for column in "mnk")
+            if row["scales"] == "group" and number == 7:
+                continue  # of kernels that read scales otherwise
+            kind = {"fp8e4m3": "bf16-fp8", "int8": "bf16-int8"}[row["weights"]] + "-row" * (row["scales"] == "row")
+            problem = space.problem(m, n, k, dtype=kind, layout="nt")
+            times[row["triton"], problem][row["config"].replace("weights ", "mixed_input ", 1)] = float(row["ours_us"])
+    both = {}
+    for (triton, problem), found in times.items():
+        configs = {config: us for us, config in streams.candidates(problem, H200) if config.fits(problem, H200)}
+        if str(next(iter(configs))) in found:
+            timed = {config: (us, found[str(config)]) for config, us in configs.items() if str(config) in found}
+            both[triton, problem] = timed
+    return both
+
+
+def test_estimates_of_good_configs_are_near_what_was_measured(measured):
+    """Those within 35% of a product's best."""
+    errors = []
+    for configs in measured.values():
+        best = min(us for _, us in configs.values())
+        errors += [math.log(estimate / us) for estimate, us in configs.values() if us < 1.35 * best]
+    assert len(errors) > 1000
+    assert math.sqrt(sum(error**2 for error in errors) / len(errors)) < 0.055
+
+
+def test_what_is_chosen_takes_little_longer_than_the_best(measured):
+    regrets = []
+    for configs in measured.values():
+        _, chosen = min(configs.values())
+        regrets.append(chosen / min(us for _, us in configs.values()))
+    assert len(regrets) > 200
+    assert max(regrets) < 1.12
+    assert math.exp(sum(map(math.log, regrets)) / len(regrets)) < 1.01
+
+
+@pytest.mark.parametrize("block_m", [64, 128, 256])
+@pytest.mark.parametrize("m", [257, 300, 2048, 5000])
+def test_groups_of_tiles_that_read_weights_together_have_about_one_size(m, block_m):
+    problem = space.problem(m, 28672, 4096, dtype="bf16-int8-row", layout="nt")
+    tiles_m = -(-m // block_m)
+    (order,) = {c.order for _, c in streams.candidates(problem, H200) if (c.block_m, c.block_n) == (block_m, 128)}
+    tall = tiles_m if isinstance(order, RowMajor) else order.factors[0]
+    assert isinstance(order, RowMajor) == (tiles_m == 1)
+    assert tiles_m - tall * (-(-tiles_m // tall) - 1) > tall / 2  # in the last
+    assert 4 <= tall <= 16 or tall == tiles_m
