@@ -20,7 +20,7 @@ from tritonmm.families.hopper.rules import HAS_CLUSTERS
 from tritonmm.families.mixed_input import model as streams
 from tritonmm.families.skinny import model as skinny
 from tritonmm.problem import DTYPES, KINDS, Epilogue, Problem
-from tritonmm.select import choose
+from tritonmm.selection import choose
 
 
 def cases():

@@ -55,7 +55,7 @@ def choices() -> dict[str, str]:
     """`select`'s config, as JSON, for every product of every suite, on GPUs of four architectures."""
     from tritonmm import gpu as gpus
     from tritonmm.autotune.bench import suite
-    from tritonmm.select import choose
+    from tritonmm.selection import choose
 
     found = {}
     for name in suite.names():

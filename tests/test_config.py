@@ -17,7 +17,7 @@ from tritonmm.families.exact.rules import warp_grid
 from tritonmm.families.hopper import rules as hopper
 from tritonmm.model import l2
 from tritonmm.problem import KINDS, Epilogue, Problem
-from tritonmm.select import choose, timed
+from tritonmm.selection import choose, timed
 
 H200 = gpus.spec("h200")
 power = st.sampled_from([16, 32, 64, 128, 256])

@@ -15,7 +15,7 @@ from tritonmm.families.tile import model as portable
 from tritonmm.model import time as estimates
 from tritonmm.orders import RowMajor
 from tritonmm.problem import Problem
-from tritonmm.select import estimated, timed
+from tritonmm.selection import estimated, timed
 
 H200 = gpus.spec("h200")
 

@@ -18,7 +18,7 @@ from tritonmm.launch import Plan, strides
 from tritonmm.orders import RowMajor
 from tritonmm.plan import plan_for
 from tritonmm.problem import KINDS, Problem
-from tritonmm.select import estimated
+from tritonmm.selection import estimated
 
 H200 = gpus.spec("h200")
 

@@ -13,7 +13,7 @@ from tritonmm.autotune.measuring import space
 from tritonmm.config import Config
 from tritonmm.plan import plan_for
 from tritonmm.problem import DTYPES, KINDS, Problem
-from tritonmm.select import choose
+from tritonmm.selection import choose
 from tritonmm.torch_ops.dense import matmul
 from tritonmm.torch_ops.quantized import int_mm, scaled_mm, weight_only_linear
 

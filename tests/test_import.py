@@ -46,7 +46,7 @@ def test_torch_finds_the_operators_wherever_both_are_imported():
 
 
 @pytest.mark.parametrize(
-    "first", ["", "import torch", "import tritonmm.select", "import tritonmm.autotune.measuring.space"]
+    "first", ["", "import torch", "import tritonmm.selection", "import tritonmm.autotune.measuring.space"]
 )
 def test_every_public_name_is_found_whatever_was_imported_before(first):
     code = (
@@ -76,7 +76,7 @@ def test_threads_that_touch_names_first_at_once():
 
 def test_names_that_are_functions_and_modules_are_both():
     code = (
-        "import tritonmm, tritonmm.select; from tritonmm.select import choose; import tritonmm.explanation;"
+        "import tritonmm, tritonmm.selection; from tritonmm.selection import choose; import tritonmm.explanation;"
         "print(tritonmm.select(64, 64, 64, gpu='h200') == choose(tritonmm.Problem.dense(64, 64, 64),"
         " tritonmm.gpu.spec('h200')))"
     )

@@ -8,7 +8,7 @@ from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.families.hopper.rules import HAS_CLUSTERS
 from tritonmm.problem import Problem
-from tritonmm.select import choose, select, timed
+from tritonmm.selection import choose, select, timed
 
 H200 = gpus.spec("h200")
 

@@ -17,7 +17,7 @@ from tritonmm.families.skinny import model as skinny
 from tritonmm.launch import workspace
 from tritonmm.plan import bind, plan_for
 from tritonmm.problem import DTYPES, Problem
-from tritonmm.select import choose
+from tritonmm.selection import choose
 from tritonmm.torch_ops.dense import matmul
 
 TILES = [(16, 32, 64), (32, 16, 32), (64, 32, 32), (1, 8, 512), (8, 1, 512), (1, 64, 32)]

@@ -27,7 +27,7 @@ from tritonmm.autotune.studies.csv_rows import Output
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.problem import Problem
-from tritonmm.select import timed
+from tritonmm.selection import timed
 
 IDLE = 0.003
 """Seconds of rest before each replay: a quarter of a contest's, since a problem has 70 to 80 configs."""
