@@ -72,9 +72,14 @@ def choices() -> dict[str, str]:
 def differences(before: dict, after: dict, renamed: dict[str, str]) -> list[str]:
     """A line for each digest that only one has, and for each choice that differs."""
 
+    from tritonmm import families
+
     def spelled(config: str) -> str:
         found = json.loads(config or '{"kernel": ""}')
-        return json.dumps(found | {"kernel": renamed.get(found["kernel"], found["kernel"])}, sort_keys=True)
+        found["kernel"] = renamed.get(found["kernel"], found["kernel"])
+        if families.family(found["kernel"]).persistent is not None:
+            found.pop("persistent", None)  # older files have it where it is no choice
+        return json.dumps(found, sort_keys=True)
 
     lines = []
     counts = [collections.Counter(digest for _, digest in found["ptx"]) for found in (before, after)]

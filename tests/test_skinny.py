@@ -218,7 +218,6 @@ def test_decode_fills_the_card():
         ({"block_n": 48}, Problem(1, 1, 1), "h200", "block_n is 48; Triton needs a power of two"),
         ({"num_warps": 32}, Problem(1, 1, 1), "h200", "num_warps is 32; at most 16"),
         ({"split_tail": 2}, Problem(1, 1, 1), "h200", "split_tail is 2"),
-        ({"persistent": True}, Problem(1, 1, 1), "h200", "persistent is True"),
         ({"split_k": 3}, Problem(1, 1, 128), "h200", "split_k is 3; there are 2 steps of K"),
         ({"split_k": 2}, Problem(1, 1, 0), "h200", "split_k is 2; there are 1 steps of K"),
         ({"block_m": 8}, Problem(1, 1, 1), "h200", "blocks 8x64x64: the narrower of the first two must be 1"),
