@@ -22,7 +22,7 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"split_tail is {config.split_tail}; the skinny kernel splits the K of all tiles, or of none"
     if problem.sum_dtype != "fp32" or problem.element_bytes == 1:
         return f"dtype is {problem.dtype}; the skinny kernel multiplies bf16, fp16 and fp32, and B of 1 byte"
-    if problem.scales and (problem.scales not in ("row", "1x1") or streams_a(config)):
+    if problem.scales and (problem.scales not in ("row", "group") or streams_a(config)):
         return f"scales are {problem.scales}; the skinny kernel takes those of each row of the weights, if B is those"
     narrow, wide = sorted((config.block_m, config.block_n))
     if problem.grouped and narrow == 1 and config.block_k < 16:
