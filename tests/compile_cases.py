@@ -20,7 +20,7 @@ from tritonmm.families.hopper.rules import HAS_CLUSTERS
 from tritonmm.families.mixed_input import model as streams
 from tritonmm.families.skinny import model as skinny
 from tritonmm.problem import DTYPES, KINDS, Epilogue, Problem
-from tritonmm.select import choose
+from tritonmm.selection import choose
 
 
 def cases():
@@ -154,11 +154,11 @@ def kind_cases():
     for kind in ("int8", "fp8-row", "fp8-block"):
         yield case((64, 128, 128, 8, 4), m=80, n=1024, **{"layout": "nt"} | KINDS[kind])  # equal shares
     yield case((64, 64, 128, 8, 4), m=60, n=6400, **{"layout": "nt"} | KINDS["fp8-row"])  # dealt tiles
-    for scales in ("128x1", "1x1"):
+    for scales in ("128x128*1x128", "1x128*1x128"):
         yield case((128, 128, 128, 6, 8), scales=scales, epilogue=Epilogue(bias=True), **fp8)
-    yield case((128, 128, 128, 6, 8), scales="1x128", n=1023, split_k=4, **fp8)
+    yield case((128, 128, 128, 6, 8), scales="1x128*128x128", n=1023, split_k=4, **fp8)
     for blocks in ((128, 256, 128, 4, 8), (256, 128, 128, 4, 8)):
-        for scales in ("tensor", "row", "1x128"):
+        for scales in ("tensor", "row", "1x128*128x128"):
             yield case(blocks, scales=scales, split_tail=4, out_dtype="fp32", epilogue=Epilogue(bias=True), **fp8)
     yield case((128, 128, 128, 6, 8), scales="tensor", n=1023, out_dtype="fp32", epilogue=Epilogue(bias=True), **fp8)
     yield case((128, 256, 32, 4, 8), layout="nt", dtype="fp32", precision="tf32", epilogue=everything)
@@ -275,7 +275,7 @@ def skinny_cases():
         ):  # fmt: skip
             problem = Problem.dense(m, 4096, 4096, **{"layout": "nt"} | fields)
             yield h200, problem, choose(problem, h200, "skinny")
-        for kind, scales in (("bf16-int8", "1x1"), ("bf16-fp8", "row")):
+        for kind, scales in (("bf16-int8", "group"), ("bf16-fp8", "row")):
             problem = Problem.dense(m, 4096, 4096, layout="nt", **KINDS[kind] | {"scales": scales})
             yield h200, problem, choose(problem, h200, "skinny")
         problem = Problem.dense(m, 4097, 4095, layout="nt", epilogue=everything)
@@ -331,8 +331,8 @@ def weights_cases():
         config = Config("mixed_input", *blocks, persistent=True, order=orders.RowMajor())
         for n, fields in (
             (4096, {"b_dtype": "int8", "scales": "row"}),
-            (4096, {"b_dtype": "fp8e4m3", "scales": "1x1"}),
-            ((1001, {"b_dtype": "int8", "scales": "1x1", "epilogue": everything}),
+            (4096, {"b_dtype": "fp8e4m3", "scales": "group"}),
+            ((1001, {"b_dtype": "int8", "scales": "group", "epilogue": everything}),
              (1001, {"b_dtype": "fp8e5m2", "dtype": "fp16", "epilogue": everything}),
              (4096, {"b_dtype": "int8", "dtype": "fp16", "out_dtype": "fp32", "scales": "row"}))[i % 3],
         ):  # fmt: skip
@@ -355,7 +355,7 @@ def weights_cases():
         (256, 128, 128, 2, 8),
     )  # in a step
     for blocks in two_groups:
-        problem = Problem.dense(blocks[0], 4096, 4096, layout="nt", b_dtype="int8", scales="1x1")
+        problem = Problem.dense(blocks[0], 4096, 4096, layout="nt", b_dtype="int8", scales="group")
         yield h200, replace(problem, group=64), Config("mixed_input", *blocks, persistent=True, order=orders.RowMajor())
     for order in ("split-merge:8", "swizzle-merge:16,8@n", "hilbert"):
         problem = Problem.dense(100, 4096, 4096, layout="nt", **KINDS["bf16-int8"])

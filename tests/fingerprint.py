@@ -55,7 +55,7 @@ def choices() -> dict[str, str]:
     """`select`'s config, as JSON, for every product of every suite, on GPUs of four architectures."""
     from tritonmm import gpu as gpus
     from tritonmm.autotune.bench import suite
-    from tritonmm.select import choose
+    from tritonmm.selection import choose
 
     found = {}
     for name in suite.names():
@@ -72,9 +72,14 @@ def choices() -> dict[str, str]:
 def differences(before: dict, after: dict, renamed: dict[str, str]) -> list[str]:
     """A line for each digest that only one has, and for each choice that differs."""
 
+    from tritonmm import families
+
     def spelled(config: str) -> str:
         found = json.loads(config or '{"kernel": ""}')
-        return json.dumps(found | {"kernel": renamed.get(found["kernel"], found["kernel"])}, sort_keys=True)
+        found["kernel"] = renamed.get(found["kernel"], found["kernel"])
+        if families.family(found["kernel"]).persistent is not None:
+            found.pop("persistent", None)  # older files have it where it is no choice
+        return json.dumps(found, sort_keys=True)
 
     lines = []
     counts = [collections.Counter(digest for _, digest in found["ptx"]) for found in (before, after)]

@@ -1,15 +1,13 @@
 """Tuned tables for tests: rows, files, and what is selected by them."""
 
-import importlib
 import json
 
 from tritonmm import gpu as gpus
 from tritonmm import orders, tuned
+from tritonmm import selection as select
 from tritonmm.config import Config
 from tritonmm.problem import Problem
 from tritonmm.tuned.table import Row
-
-select = importlib.import_module("tritonmm.select")  # not the function of that name
 
 H200 = gpus.spec("h200")
 PROBLEM = Problem.dense(4096, 4096, 4096, layout="nt")

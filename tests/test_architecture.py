@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 VALUES = {"version", "forks", "problem", "config", "gpu", "orders", "families"}
 BELOW = VALUES | {"device", "layouts", "model", "launch"}
-CHOOSING = BELOW | {"families.*", "tuned", "select", "policy", "plan"}
+CHOOSING = BELOW | {"families.*", "tuned", "selection", "policy", "plan"}
 LIBRARY = CHOOSING | {"torch_ops", "explanation"}
 
 KNOWS = {
@@ -29,11 +29,11 @@ KNOWS = {
     "launch": VALUES | {"device", "launch"},
     "families.*": BELOW | {"families.*"},
     "tuned": VALUES | {"model", "tuned"},
-    "select": VALUES | {"tuned", "select"},
-    "policy": VALUES | {"model", "tuned", "select"},
+    "selection": VALUES | {"tuned", "selection"},
+    "policy": VALUES | {"model", "tuned", "selection"},
     "plan": VALUES | {"launch", "plan"},
-    "torch_ops": VALUES | {"model", "launch", "tuned", "select", "policy", "plan", "torch_ops"},
-    "explanation": VALUES | {"model", "select", "policy", "torch_ops"},
+    "torch_ops": VALUES | {"model", "launch", "tuned", "selection", "policy", "plan", "torch_ops"},
+    "explanation": VALUES | {"model", "selection", "policy", "torch_ops"},
     "public": LIBRARY,
     "": {"public"},
     "autotune": LIBRARY | {"", "autotune"},

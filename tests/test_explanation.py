@@ -13,7 +13,7 @@ from tritonmm.cli import main
 from tritonmm.explanation import Explanation
 from tritonmm.policy import prefers
 from tritonmm.problem import KINDS, Problem
-from tritonmm.select import choose
+from tritonmm.selection import choose
 
 H200 = gpus.spec("h200")
 

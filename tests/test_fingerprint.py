@@ -35,3 +35,12 @@ def test_a_changed_kernel_and_a_changed_choice_are_found():
     assert len(differences(FOUND, renamed, {})) == 1
     assert differences(FOUND, renamed, {"weights": "mixed_input"}) == []
     assert len(differences(FOUND, FOUND | {"choices": {}}, {})) == 1
+
+
+def test_persistent_does_not_count_where_it_is_no_choice():
+    def with_config(**fields):
+        return FOUND | {"choices": {"h200 64x64x64": json.dumps({"block_m": 64, **fields})}}
+
+    assert differences(with_config(kernel="hopper", persistent=True), with_config(kernel="hopper"), {}) == []
+    plain, walks = (with_config(kernel="tile", persistent=x) for x in (False, True))
+    assert len(differences(plain, walks, {})) == 1

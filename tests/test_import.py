@@ -3,12 +3,14 @@
 Without torch, it costs nothing until a public name is touched.
 """
 
+import importlib.util
 import subprocess
 import sys
 
 import pytest
 
 import tritonmm
+from tritonmm import public
 
 HEAVY = {
     "triton", "rich", "click", "dask", "distributed", "pyarrow", "numba", "matplotlib", "pandas", "sqlite3",
@@ -46,17 +48,25 @@ def test_torch_finds_the_operators_wherever_both_are_imported():
 
 
 @pytest.mark.parametrize(
-    "first", ["", "import torch", "import tritonmm.select", "import tritonmm.autotune.measuring.space"]
+    "first", ["", "import torch", "import tritonmm.selection", "import tritonmm.autotune.measuring.space"]
 )
-def test_every_public_name_is_found_whatever_was_imported_before(first):
+def test_the_public_names_are_all_that_is_listed_and_imported(first):
     code = (
-        f"{first}\nimport types, tritonmm, tritonmm.public as public\n"
-        "assert not isinstance(tritonmm.select, types.ModuleType)\n"
+        f"{first}\nimport tritonmm, tritonmm.public as public\n"
         "for name in public.__all__: assert getattr(tritonmm, name) is getattr(public, name), name\n"
+        "before = {*globals(), 'before'}\n"
         "from tritonmm import *\n"
-        "print(set(public.__all__) <= set(globals()), set(public.__all__) <= set(dir(tritonmm)), tritonmm.problem)"
+        "new = {*globals()} - before - {'name'}\n"
+        "print(dir(tritonmm) == sorted(public.__all__), new == {*public.__all__} - before, tritonmm.problem)"
     )
     assert python(code).startswith("True True <module 'tritonmm.problem'")
+
+
+@pytest.mark.parametrize("name", public.__all__)
+def test_a_public_name_is_no_other_module(name):
+    """`import tritonmm.NAME` binds a module of that name over what the package has under it."""
+    spec = importlib.util.find_spec(f"tritonmm.{name}")
+    assert spec is None or getattr(tritonmm, name) is importlib.import_module(f"tritonmm.{name}")
 
 
 def test_what_is_no_name_is_an_attribute_error():
@@ -72,12 +82,3 @@ def test_threads_that_touch_names_first_at_once():
         "print(len(found), len(set(found)))"
     )
     assert python(code) == "8 1\n"
-
-
-def test_names_that_are_functions_and_modules_are_both():
-    code = (
-        "import tritonmm, tritonmm.select; from tritonmm.select import choose; import tritonmm.explanation;"
-        "print(tritonmm.select(64, 64, 64, gpu='h200') == choose(tritonmm.Problem.dense(64, 64, 64),"
-        " tritonmm.gpu.spec('h200')))"
-    )
-    assert python(code) == "True\n"

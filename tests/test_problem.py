@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 import tritonmm
 from tritonmm.autotune.bench import suite
+from tritonmm.autotune.measuring.trial import problem_json, problem_of
 from tritonmm.cli import main
 from tritonmm.problem import DTYPES, KINDS, Problem, kind_name
 
@@ -62,3 +63,31 @@ def test_the_command_and_suites_take_them_too(tmp_path):
     entry = {"family": "x", "m": 8, "n": 8, "k": 8, "batch": 1, "layout": "nn", "dtype": "torch.bfloat16"}
     (tmp_path / "mine.json").write_text(json.dumps([entry]))
     assert suite.load(tmp_path / "mine.json")[0].dtype == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("scales", "of_a", "of_b"),
+    [("1x128*1x128", (300, 3), (3, 500)), ("1x128*128x128", (300, 3), (3, 4)), ("128x128*1x128", (3, 3), (3, 500))],
+)
+def test_scales_of_blocks_are_named_as_torch_names_them(scales, of_a, of_b):
+    """1x128 is one row of A, or column of B, by 128 elements of K: torch.nn.functional.ScalingType.BlockWise1x128."""
+    for block in scales.split("*"):
+        assert hasattr(torch.nn.functional.ScalingType, f"BlockWise{block}")
+    problem = Problem(300, 500, 300, dtype="fp8e4m3", scales=scales, layout="nt")
+    assert problem.scale_shapes == (of_a, of_b)
+    assert f"{scales} scales" in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "former", "scales"),
+    [
+        ("fp8e4m3 fp8e4m3", "1x1", "1x128*1x128"),
+        ("fp8e4m3 fp8e4m3", "1x128", "1x128*128x128"),
+        ("fp8e4m3 fp8e4m3", "128x1", "128x128*1x128"),
+        ("bf16 int8", "1x1", "group"),
+    ],
+)
+def test_former_spellings_of_scales_are_read(dtypes, former, scales):
+    dtype, b_dtype = dtypes.split()
+    written = json.loads(problem_json(Problem(64, 64, 64, dtype=dtype, b_dtype=b_dtype, scales=scales)))
+    assert problem_of(json.dumps(written | {"scales": former})).scales == scales

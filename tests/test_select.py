@@ -12,7 +12,7 @@ from tritonmm import gpu as gpus
 from tritonmm.autotune.studies import regret
 from tritonmm.families.hopper.rules import HAS_CLUSTERS
 from tritonmm.problem import Problem
-from tritonmm.select import choose, estimated, select, timed
+from tritonmm.selection import choose, estimated, select, timed
 
 H200 = gpus.spec("h200")
 

@@ -25,22 +25,34 @@ _OF_FAMILY: Any = None
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A kernel family and its parameters. What is not given is the family's default.
+    """A kernel family and its parameters. Fields that are not given have the family's defaults.
 
-    kernel: the family, one of `families.names()`; by default the portable one.
-    block_m, block_n, block_k: the tile of the output, and the depth of one step along K. A family that streams one
-        operand says in its folder which block is whose.
-    num_stages: steps along K in flight; num_warps: warps of a program.
-    split_k: programs that share each tile's K.
-    split_tail: programs that share the K of each tile of the last, partial wave.
-    persistent: programs visit tiles one after the other, instead of one tile a program. Not a choice in most families.
-    order: the order in which tiles are visited.
-    cluster: "m" or "n": a program is two CTAs, on two SMs, that divide the tile along that axis and share the other
-        operand by multicast. The blocks are those of both together, a 256x256 of "m" being two of 128x256; stages and
-        warps are those of each. "": a program is one CTA.
+    The defaults are legal for a large GEMM of the kind that the family is made for: bf16 for most, fp32 for "exact",
+    bf16 by int8 in layout "nt" for "mixed_input".
+
+    kernel: the family, a name of `families.names()`; "" is the portable one, "tile".
+    block_m, block_n, block_k: rows and columns of an output tile, and elements of K per pipeline stage.
+    num_stages: pipeline stages. num_warps: warps per CTA; in "hopper" and "mixed_input" those of the consumers.
+    split_k: CTAs that share the K of each tile.
+    split_tail: CTAs that share the K of each tile of the last, partial wave.
+    persistent: True for a persistent kernel, whose CTAs compute several tiles each; False for one tile per CTA. It is a
+        choice in "tile" and "mixed_input". The other families are always or never persistent, and ignore it.
+    order: in which order tiles are visited; see `tritonmm.orders`.
+    cluster: "m" or "n" for clusters of two CTAs, which divide a tile along that axis and share the other operand by
+        multicast; "" for none. block_m and block_n are those of both CTAs: 256x256 with "m" is 128x256 each.
+        num_stages and num_warps are those of each CTA.
     relayout: the operands, "a", "b" or "ab", that are first copied into aligned rows, for TMA to address them; "" none.
 
-    Raises ValueError for values that no config has; what is legal for a problem is said by `fits`.
+    Immutable and hashable. Raises ValueError, naming the field, for values that are legal in no problem. Whether a
+    config is legal for a problem is said by `fits`.
+
+    >>> tritonmm.Config("hopper", block_n=128, order=tritonmm.orders.SwizzleMerge(11))
+    Config(kernel='hopper', block_m=128, block_n=128, ..., order=SwizzleMerge(11), ...)
+    >>> problem = tritonmm.Problem.dense(4096, 4096, 4096)
+    >>> bool(tritonmm.Config("hopper").fits(problem, tritonmm.gpu.spec("h200")))
+    True
+    >>> tritonmm.Config("hopper", num_stages=9).fits(problem, tritonmm.gpu.spec("h200")).reason
+    '451584 bytes of shared memory exceed the 232448 of h200; fewer stages or a smaller tile'
     """
 
     kernel: str = ""
@@ -64,6 +76,8 @@ class Config:
         for name, value in family.defaults.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
+        if family.persistent is not None and isinstance(self.persistent, bool | None):
+            object.__setattr__(self, "persistent", family.persistent)
         for name in ("block_m", "block_n", "block_k", "num_stages", "num_warps", "split_k", "split_tail"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -79,7 +93,7 @@ class Config:
 
     @property
     def ctas(self) -> int:
-        """CTAs of a program, each on an SM of its own."""
+        """CTAs per cluster."""
         return 2 if self.cluster else 1
 
     @property
@@ -88,25 +102,25 @@ class Config:
         return self.block_m // (2 if self.cluster == "m" else 1), self.block_n // (2 if self.cluster == "n" else 1)
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
-        """Rows and columns of output tiles."""
+        """Rows and columns of the grid of output tiles."""
         return -(-problem.m // self.block_m), -(-problem.n // self.block_n)
 
     def step_bytes(self, problem: Problem) -> int:
-        """Bytes of the operands that a CTA multiplies in one step of K."""
+        """Bytes of both operands in one pipeline stage of a CTA."""
         block_m, block_n = self.cta_tile
         return (block_m * problem.element_bytes + block_n * problem.b_element_bytes) * self.block_k
 
     def programs(self, problem: Problem) -> int:
-        """Indices of the order for all GEMMs of the batch, overflow included."""
+        """Launch indices of the order for the whole batch, those without a tile included."""
         return self.order.launched(*self.tiles(problem)) * problem.batch
 
     def fits(self, problem: Problem, gpu: Gpu) -> Fit:
-        """Whether this config can compute `problem` on `gpu`; false with a reason where it cannot."""
+        """Whether this config is legal for `problem` on `gpu`: true, or false with the reason."""
         reason = families.family(self.kernel).reason(self, problem.relaid(self.relayout), gpu)
         return Fit(reason or self._order_reason(problem))
 
     def shared_bytes(self, problem: Problem) -> int:
-        """Shared memory of one CTA in bytes, at least what the compiler takes."""
+        """Shared memory of one CTA in bytes: an upper bound of what the compiler allocates."""
         return families.family(self.kernel).shared_bytes(self, problem)
 
     def _order_reason(self, problem: Problem) -> str:
@@ -117,14 +131,24 @@ class Config:
         return f"{programs} programs exceed the grid limit of 2**31 - 1" if programs >= 2**31 else ""
 
     def to_json(self) -> str:
-        """One line of JSON. Raises ValueError for a `Table` order, which has no spelling."""
+        """One line of JSON, without `persistent` where the family leaves no choice.
+
+        Raises ValueError for a `Table` order, which has no spelling.
+        """
         if isinstance(self.order, orders.Table):
             raise ValueError(f"Config: order {self.order} is a table of tiles and has no spelling in JSON")
-        return json.dumps({f.name: getattr(self, f.name) for f in fields(self)} | {"order": str(self.order)})
+        values = {f.name: getattr(self, f.name) for f in fields(self)} | {"order": str(self.order)}
+        if families.family(self.kernel).persistent is not None:
+            del values["persistent"]
+        return json.dumps(values)
 
     @classmethod
     def from_json(cls, text: str) -> "Config":
-        """The inverse of `to_json`. Raises ValueError that says which field is wrong."""
+        """The inverse of `to_json`. Raises ValueError, naming the field, for text that is no config.
+
+        >>> tritonmm.Config.from_json('{"kernel": "hopper", "split_k": 4}').split_k
+        4
+        """
         found = json.loads(text)
         if not isinstance(found, dict):
             raise ValueError(f"Config: expected a JSON object, got {type(found).__name__}")
@@ -141,7 +165,8 @@ class Config:
     def __str__(self) -> str:
         split = f" split-k:{self.split_k}" if self.split_k > 1 else ""
         split += f" split-tail:{self.split_tail}" if self.split_tail > 1 else ""
-        persistent = " persistent" if self.persistent else ""
+        chosen = families.family(self.kernel).persistent is None
+        persistent = " persistent" if self.persistent and chosen else ""
         persistent += f" cluster:{self.cluster}" if self.cluster else ""
         persistent += f" relayout:{self.relayout}" if self.relayout else ""
         blocks = f"{self.block_m}x{self.block_n}x{self.block_k}"

@@ -14,7 +14,7 @@ from tritonmm.model.l2 import Traffic
 from tritonmm.model.time import Time
 from tritonmm.policy import prefers
 from tritonmm.problem import FP8, HALF, Problem, default_output
-from tritonmm.select import Choice, best, estimated
+from tritonmm.selection import Choice, best, estimated
 from tritonmm.torch_ops.checks import check_operands
 from tritonmm.torch_ops.dense import matrices
 from tritonmm.torch_ops.product import gpu_of, problem_of

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from tritonmm.gpu import Gpu
 from tritonmm.model.torch_time import torch_us
 from tritonmm.problem import Problem
-from tritonmm.select import best
+from tritonmm.selection import best
 from tritonmm.tuned import errors
 from tritonmm.tuned.errors import Errors, Expected
 

@@ -48,21 +48,26 @@ KINDS: dict[str, dict[str, Any]] = {
     "fp8-row": _SCALED | {"precision": "fast", "scales": "row"},
     "fp8-ieee": _SCALED,
     "fp8-row-ieee": _SCALED | {"scales": "row"},
-    "fp8-block": _SCALED | {"scales": "1x128"},
+    "fp8-block": _SCALED | {"scales": "1x128*128x128"},
     "fp8-e5m2": _SCALED | {"precision": "fast", "b_dtype": "fp8e5m2"},
-    "bf16-int8": {"dtype": "bf16", "b_dtype": "int8", "scales": "1x1"},
-    "bf16-fp8": {"dtype": "bf16", "b_dtype": "fp8e4m3", "scales": "1x1"},
+    "bf16-int8": {"dtype": "bf16", "b_dtype": "int8", "scales": "group"},
+    "bf16-fp8": {"dtype": "bf16", "b_dtype": "fp8e4m3", "scales": "group"},
     "bf16-int8-row": {"dtype": "bf16", "b_dtype": "int8", "scales": "row"},
     "bf16-fp8-row": {"dtype": "bf16", "b_dtype": "fp8e4m3", "scales": "row"},
 }
 """Kinds of products, in one word as suites and the command line have it, and what they are of a `Problem`.
 
-fp8 has e4m3 operands with one scale each and is summed fast; -row, -block: scales of rows, and of 128-blocks;
+fp8 has e4m3 operands with one scale each and is summed fast; -row: scales of rows; -block: of 1x128 blocks of A and
+128x128 blocks of B;
 -ieee: summed accurately; -e5m2: by that B. bf16-int8 and bf16-fp8 have weights with scales of 128 elements of K, -row:
 one for each row of the weights, a column of B.
 """
 
-SCALES = ("", "tensor", "row", "1x128", "128x1", "1x1")
+SCALES = ("", "tensor", "row", "group", "1x128*1x128", "1x128*128x128", "128x128*1x128")
+"""How operands are scaled, see `Problem`."""
+
+FORMER_SCALES = {"1x1": "1x128*1x128", "1x128": "1x128*128x128", "128x1": "128x128*1x128"}
+"""Former spellings in tables and stores, rows of A by columns of B that share a scale, and the present ones."""
 
 
 def short_name(dtype: str | torch.dtype) -> str:
@@ -125,9 +130,11 @@ class Problem:
         inputs for each, "tf32x3" or "bf16x3". Of fp8, "fast" adds up as the tensor cores do, with 13 bits on sm_90;
         "ieee" adds the sums of 128 elements of K in fp32. "ieee" for the other dtypes.
     scales: of operands that are scaled, fp32: "tensor", one for A and one for B; "row", one for each row of A and each
-        column of B; "1x128", "128x1", "1x1": each `group` elements of K have scales of their own, shared by so many
-        rows of A and columns of B. A of 2 bytes has none.
-    group: elements of K that share a scale, where `grouped`.
+        column of B; "1x128*1x128", "1x128*128x128", "128x128*1x128": the block of A and the block of B that have one
+        scale, named as in torch.nn.functional.ScalingType. 1x128: one row of A, or column of B, by 128 elements of K.
+        128x128: 128 rows or columns by 128 elements of K. 8-bit weights beside an A of 2 bytes, which has no scales:
+        "row", or "group", one for each `group` elements of K of each column of B.
+    group: elements of K that share a scale: 16, 32, 64 or 128 with "group" scales, else 128.
     layout: a letter for A and one for B: "n" where the last dimension is contiguous in memory, "t"
         where the first is, "s" where neither is. torch.nn.Linear multiplies "nt".
     a_alignment, b_alignment: the largest power of two, at most 16, that divides in bytes the address,
@@ -172,6 +179,8 @@ class Problem:
             raise ValueError(
                 f"Problem: precision is {self.precision!r}; for {self.dtype} it must be one of {', '.join(known)}"
             )
+        former = FORMER_SCALES.get(self.scales, self.scales)
+        object.__setattr__(self, "scales", "group" if self.scales == "1x1" and self.dtype in HALF else former)
         if self.scales not in SCALES:
             raise ValueError(f"Problem: scales is {self.scales!r}; it must be one of {', '.join(SCALES[1:])}, or ''")
         if self.group not in (16, 32, 64, 128):
@@ -257,14 +266,24 @@ class Problem:
     @property
     def grouped(self) -> bool:
         """Whether each group of K has scales of its own."""
-        return "x" in self.scales
+        return self.scales not in ("", "tensor", "row")
+
+    @property
+    def rows_per_scale(self) -> int:
+        """Rows of A that share the scale of a group of K."""
+        return 128 if self.scales == "128x128*1x128" else 1
+
+    @property
+    def cols_per_scale(self) -> int:
+        """Columns of B that share the scale of a group of K."""
+        return 128 if self.scales == "1x128*128x128" else 1
 
     @property
     def scale_shapes(self) -> tuple[tuple[int, int] | None, tuple[int, int]]:
         """The shapes of the scales of A, rows by groups of K, and of B, groups of K by columns."""
         groups = -(-self.k // self.group) if self.grouped else 1
-        rows = 1 if self.scales == "tensor" else -(-self.m // (128 if self.scales == "128x1" else 1))
-        cols = 1 if self.scales == "tensor" else -(-self.n // (128 if self.scales == "1x128" else 1))
+        rows = 1 if self.scales == "tensor" else -(-self.m // self.rows_per_scale)
+        cols = 1 if self.scales == "tensor" else -(-self.n // self.cols_per_scale)
         return None if self.dtype in HALF else (rows, groups), (groups, cols)
 
     @property

@@ -5,7 +5,7 @@ from tritonmm.config import Config
 from tritonmm.explanation import Explanation, explain
 from tritonmm.model import l2
 from tritonmm.problem import Problem
-from tritonmm.select import select
+from tritonmm.selection import select
 from tritonmm.torch_ops.dense import addbmm, addmm, baddbmm, bmm, dot, linear, matmul, mm, mv
 from tritonmm.torch_ops.override import disable, enable, use
 from tritonmm.torch_ops.quantized import int_mm, scaled_mm, weight_only_linear

@@ -65,7 +65,7 @@ def _run() -> Iterator[Outcome]:
     from tritonmm import gpu as gpus
     from tritonmm.autotune.measuring import space, verify
     from tritonmm.plan import INTERPRETED, plan_for
-    from tritonmm.select import choose
+    from tritonmm.selection import choose
 
     gpu = gpus.default()
     for kernel, m, n, k, dtype, layout in PRODUCTS:

@@ -189,7 +189,7 @@ def torch_product(problem: Problem, scales: tuple[torch.Tensor | None, torch.Ten
     if p.dtype in FP8:
         scale_a, scale_b = scales
         options = {"out_dtype": DTYPES[p.out_dtype], "use_fast_accum": p.precision == "fast"}
-        if p.scales == "1x128":  # contiguous along K, as torch asks for it
+        if p.cols_per_scale == 128:  # contiguous along K, as torch asks for it
             scale_b = scale_b.t().contiguous().t()
         return lambda a, b, out: torch._scaled_mm(a, b, scale_a, scale_b, out=out, **options)
     multiply = torch.mm if p.batch == 1 else torch.bmm

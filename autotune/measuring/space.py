@@ -11,7 +11,7 @@ from tritonmm import families, orders
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.problem import DTYPES, KINDS, Problem, kind_name
-from tritonmm.select import timed
+from tritonmm.selection import timed
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 

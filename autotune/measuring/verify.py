@@ -186,8 +186,8 @@ def scaled(
     if scales:
         scale_a, scale_b = scales
         group = problem.group if problem.grouped else problem.k
-        rows = {"tensor": a.shape[0], "128x1": 128}.get(problem.scales, 1)
-        cols = {"tensor": b.shape[1], "1x128": 128}.get(problem.scales, 1)
+        rows = a.shape[0] if problem.scales == "tensor" else problem.rows_per_scale
+        cols = b.shape[1] if problem.scales == "tensor" else problem.cols_per_scale
         if scale_a is not None:
             a.mul_(_spread(scale_a, a.shape, rows, group))
         b.mul_(_spread(scale_b, b.shape, group, cols))

@@ -27,7 +27,7 @@ from tritonmm.autotune.measuring.sources import scaled_launch, torch_precision, 
 from tritonmm.autotune.studies.csv_rows import Output, write_csv
 from tritonmm.plan import INTERPRETED
 from tritonmm.problem import HALF, KINDS, Problem
-from tritonmm.select import choose
+from tritonmm.selection import choose
 from tritonmm.torch_ops.product import gpu_of
 
 SHAPE = (1024, 1024, 4096)

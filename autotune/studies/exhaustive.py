@@ -30,7 +30,7 @@ from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.model import tile_order
 from tritonmm.problem import Problem
-from tritonmm.select import timed
+from tritonmm.selection import timed
 
 WIDE = 3.0
 

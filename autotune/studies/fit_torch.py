@@ -22,7 +22,7 @@ from tritonmm.autotune.studies.measured_products import Measured, held_out, judg
 from tritonmm.gpu import Gpu, spec
 from tritonmm.model.torch_time import KERNELS, Kernels, Sizes, kernels_of, tiles_us, torch_us
 from tritonmm.problem import Problem
-from tritonmm.select import best
+from tritonmm.selection import best
 from tritonmm.tuned import errors
 from tritonmm.tuned.errors import Errors
 

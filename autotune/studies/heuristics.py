@@ -29,7 +29,7 @@ from tritonmm.autotune.studies.nvidia_heuristics import WAYS, first_choice, mapp
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.problem import Problem
-from tritonmm.select import estimated
+from tritonmm.selection import estimated
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.model.torch_time import kernels_of
 from tritonmm.problem import Problem
-from tritonmm.select import best
+from tritonmm.selection import best
 
 RESULTS = Path(__file__).parents[1] / "results"
 

@@ -24,7 +24,7 @@ from tritonmm.autotune.measuring import results_file
 from tritonmm.config import Config
 from tritonmm.gpu import TRITON, Gpu
 from tritonmm.problem import Problem
-from tritonmm.select import best_by, estimated
+from tritonmm.selection import best_by, estimated
 
 WAYS = ("model", "table", "neighbours")
 

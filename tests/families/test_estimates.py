@@ -7,7 +7,7 @@ import pytest
 from measured import SWEEPS, estimate, geomean, study, sweep, tile
 
 from tritonmm import gpu as gpus
-from tritonmm.select import timed
+from tritonmm.selection import timed
 
 H200 = gpus.spec("h200")
 

@@ -18,7 +18,7 @@ from tritonmm.launch import Plan, strides
 from tritonmm.orders import RowMajor
 from tritonmm.plan import plan_for
 from tritonmm.problem import KINDS, Problem
-from tritonmm.select import estimated
+from tritonmm.selection import estimated
 
 H200 = gpus.spec("h200")
 
@@ -63,9 +63,10 @@ def reason(config, problem, gpu):
 ROWS = SimpleNamespace(
     name="rows",
     portable=True,
+    persistent=False,
     complete=True,
     defaults={
-        "block_m": 1, "block_n": 64, "block_k": 1, "num_stages": 1, "num_warps": 1, "persistent": False,
+        "block_m": 1, "block_n": 64, "block_k": 1, "num_stages": 1, "num_warps": 1,
         "order": RowMajor(),
     },
     reason=reason,
@@ -112,12 +113,40 @@ def test_an_unknown_name_says_which_there_are():
         Config(3)
 
 
+TYPICAL = {"exact": ["fp32"], "mixed_input": ["bf16-int8", "bf16-fp8", "bf16-int8-row", "bf16-fp8-row"]}
+TYPICAL |= {"hopper": ["bf16", "fp16", "bf16-fp32", "fp16-fp32"], "persistent": ["bf16", "fp16", "bf16-fp32"]}
+TYPICAL |= {"tile": ["bf16", "fp16", "bf16-fp32", "int8", "tf32"], "skinny": ["bf16", "fp16", "fp32", "tf32"]}
+"""Kinds of GEMMs for which the default config of each family is legal."""
+
+
+@pytest.mark.parametrize(("name", "kind"), [(name, kind) for name in families.names() for kind in KINDS])
+def test_a_default_config_is_legal_or_says_which_field_or_operand_is_in_the_way(name, kind):
+    layout = "nt" if name == "mixed_input" or KINDS[kind]["dtype"] in ("int8", "fp8e4m3") else "nn"
+    problem = Problem.dense(4096, 4096, 4096, layout=layout, **KINDS[kind])
+    reason = Config(name).fits(problem, H200).reason
+    if kind in TYPICAL[name]:
+        assert reason == ""
+    elif reason:
+        fields = ("dtype", "precision", "scales", "layout", "block_m", "block_n", "block_k", "warps", "stages")
+        assert any(field in reason for field in fields), reason
+
+
 @pytest.mark.parametrize("name", families.names())
-def test_a_config_of_a_family_is_legal_by_default(name):
-    problem = Problem.dense(
-        4096, 4096, 4096, layout="nt" if name == "mixed_input" else "nn", **KINDS[KIND.get(name, "bf16")]
-    )
-    assert Config(name).fits(problem, H200).reason == ""
+def test_persistent_is_asked_only_where_it_is_a_choice(name):
+    chosen = families.family(name).persistent
+    configs = [Config(name, persistent=value) for value in (False, True)]
+    if chosen is None:
+        assert [config.persistent for config in configs] == [False, True]
+        assert [" persistent" in str(config) for config in configs] == [False, True]
+        assert [json.loads(config.to_json())["persistent"] for config in configs] == [False, True]
+    else:
+        assert configs == [Config(name)] * 2
+        assert Config(name).persistent is chosen
+        assert str(Config(name)).count("persistent") == (name == "persistent")
+        assert "persistent" not in json.loads(Config(name).to_json())
+    for value in (False, True):  # older files have the field in every config
+        older = json.dumps(json.loads(Config(name).to_json()) | {"persistent": value})
+        assert Config.from_json(older) == Config(name, persistent=value)
 
 
 @pytest.mark.parametrize("name", families.names())

@@ -118,7 +118,7 @@ def test_tiles_that_are_multiplied_at_once_have_equal_shares_of_the_rows(blocks)
         (Problem(129, 1024, 512, layout="tn"), {}),
         (Problem(129, 1024, 512, layout="nt"), {"num_warps": 8}),
         (Problem(129, 1024, 512, layout="nt"), {"num_warps": 8, "block_k": 128, "num_stages": 4}),
-        (Problem(72, 1024, 512, layout="nt", dtype="fp8e4m3", scales="128x1"), {"block_m": 64, "block_k": 128}),
+        (Problem(72, 1024, 512, layout="nt", dtype="fp8e4m3", scales="128x128*1x128"), {"block_m": 64, "block_k": 128}),
         (Problem(129, 1024, 512, layout="nt"), {"order": orders.SplitMerge(8)}),
     ],
     ids=str,

@@ -17,7 +17,7 @@ from tritonmm.launch.repack import Copy, fill
 from tritonmm.model.cost import predict, relayout_seconds
 from tritonmm.plan import INTERPRETED, bind, plan_for
 from tritonmm.problem import Problem
-from tritonmm.select import choose
+from tritonmm.selection import choose
 from tritonmm.torch_ops.dense import matmul
 
 H200 = gpus.spec("h200")

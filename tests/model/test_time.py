@@ -13,7 +13,7 @@ from tritonmm.config import Config
 from tritonmm.model import time as estimates
 from tritonmm.orders import RowMajor
 from tritonmm.problem import Problem
-from tritonmm.select import estimated
+from tritonmm.selection import estimated
 
 H200 = gpus.spec("h200")
 

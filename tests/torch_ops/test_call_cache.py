@@ -1,7 +1,6 @@
 """Calls like earlier ones take a short way: to the same results, and never by the plan of another Problem."""
 
 import contextlib
-import importlib
 
 import pytest
 import torch
@@ -207,10 +206,9 @@ class Checked:
 
 @contextlib.contextmanager
 def checked_plans():
-    select = importlib.import_module("tritonmm.select")  # of that name tritonmm has a function too
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tritonmm.plan.plan_for", Checked)
-        patch.setattr(select, "choose", lambda *_: None)
+        patch.setattr("tritonmm.selection.choose", lambda *_: None)
         patch.setattr(products, "_CALLS", {})
         patch.setattr(call_cache, "_KEPT", {})
         yield

@@ -115,7 +115,7 @@ ONE_BYTE = {
     "out_dtype": st.sampled_from((torch.bfloat16, torch.float32)),
     "layouts": st.tuples(LINES, LINES, LAYOUTS, LAYOUTS, LAYOUTS, LAYOUTS),
     "offsets": st.tuples(*[OFFSETS] * 6),
-    "scales": st.sampled_from(("tensor", "row", "1x128", "1x1")),
+    "scales": st.sampled_from(("tensor", "row", "1x128*128x128", "1x128*1x128")),
     "bias": st.booleans(),
     "fast": st.booleans(),
 }
@@ -125,7 +125,7 @@ def one_byte(operator, sizes, dtypes, out_dtype, layouts, offsets, scales, bias,
     """The arguments of a call of `operator`."""
     m, n, k = sizes
     integers, groups = operator.startswith("_int_mm"), -(-k // 128)
-    rows, cols, groups = {"tensor": (1, 1, 1), "row": (m, n, 1), "1x128": (m, -(-n // 128), groups)}.get(
+    rows, cols, groups = {"tensor": (1, 1, 1), "row": (m, n, 1), "1x128*128x128": (m, -(-n // 128), groups)}.get(
         scales, (m, n, groups)
     )
     dtypes, out_dtype = ((torch.int8, torch.int8), torch.int32) if integers else (dtypes, out_dtype)

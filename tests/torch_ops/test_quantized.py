@@ -7,6 +7,7 @@ from pairs import all_pairs
 import tritonmm
 from tritonmm import int_mm, scaled_mm, weight_only_linear
 from tritonmm.autotune.measuring.verify import _spread
+from tritonmm.problem import SCALES
 from tritonmm.torch_ops.dense import mm
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -43,7 +44,7 @@ def test_int_mm_is_exact(m, n, k, layout, device):
 @pytest.mark.parametrize(
     ("scales", "dtypes", "fast"),
     [
-        *((scales, (E4M3, E5M2), False) for scales in ("tensor", "row", "128x1", "1x128", "1x1")),
+        *((scales, (E4M3, E5M2), False) for scales in SCALES if scales not in ("", "group")),
         *(("row", dtypes, True) for dtypes in ((E4M3, E4M3), (E5M2, E4M3), (torch.int8, torch.int8))),
     ],
     ids=str,
@@ -51,8 +52,8 @@ def test_int_mm_is_exact(m, n, k, layout, device):
 def test_scaled_mm_scales_what_each_scale_stands_for(scales, dtypes, fast, device):
     m, n, k = 135, 150, 200
     a, b = integers(m, k, dtype=dtypes[0], device=device), integers(n, k, dtype=dtypes[1], device=device).t()
-    rows = {"tensor": 1, "128x1": 2}.get(scales, m)
-    cols = {"tensor": 1, "1x128": 2}.get(scales, n)
+    rows = {"tensor": 1, "128x128*1x128": 2}.get(scales, m)
+    cols = {"tensor": 1, "1x128*128x128": 2}.get(scales, n)
     groups = 2 if "x" in scales else 1
     scale_a, scale_b = powers(groups, rows, device=device).t(), powers(groups, cols, device=device)
     group = 128 if groups > 1 else k

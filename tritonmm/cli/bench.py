@@ -70,7 +70,7 @@ def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path
 
     rivals = needs.rivals()
     from tritonmm.autotune.measuring.precompile import precompile_all
-    from tritonmm.select import choose
+    from tritonmm.selection import choose
 
     choosing = (lambda *_: config) if config else choose
 

@@ -8,7 +8,7 @@ from tritonmm.problem import Problem
 def shared_memory_reason(shared: int, gpu: Gpu) -> str:
     """shared: bytes that one CTA takes."""
     return (
-        f"{shared} bytes of shared memory exceed the {gpu.shared_bytes} of {gpu.name}"
+        f"{shared} bytes of shared memory exceed the {gpu.shared_bytes} of {gpu.name}; fewer stages or a smaller tile"
         if shared > gpu.shared_bytes
         else ""
     )
@@ -70,11 +70,6 @@ def tma_reason(problem: Problem) -> str:
     if not problem.k:
         return "k is 0; TMA describes no empty operand"
     return ""
-
-
-def persistent_reason(config: Config) -> str:
-    """What families ask of which every program visits tiles one after the other."""
-    return "" if config.persistent else f"persistent is False; the {config.kernel} kernel is always persistent"
 
 
 def accumulator_limit(config: Config, problem: Problem, gpu: Gpu) -> int:

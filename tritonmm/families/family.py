@@ -18,12 +18,15 @@ class Family(Protocol):
 
     name: as `Config.kernel` says it.
     portable: whether it is plain Triton, which runs on every GPU's backend and in the interpreter.
+    persistent: True or False where all configs are, or none is: `Config.persistent` is that, whatever is given. None
+        where it is a choice.
     complete: whether its candidates have all the stages and orders worth a trial, so that a tuner adds none.
     defaults: the fields of a `Config` that is given none; legal for a plain GEMM of the family's kind.
     """
 
     name: str
     portable: bool
+    persistent: bool | None
     complete: bool
     defaults: Mapping[str, Any]
 

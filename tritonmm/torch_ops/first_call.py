@@ -7,7 +7,7 @@ import warnings
 import torch
 
 from tritonmm import families, forks, tuned
-from tritonmm.select import best, timed
+from tritonmm.selection import best, timed
 from tritonmm.torch_ops import call_cache
 from tritonmm.torch_ops import product as products
 from tritonmm.torch_ops.operator import is_plain

@@ -184,7 +184,7 @@ def empty(shape: tuple[int, ...], strides: tuple[int, ...], like: torch.Tensor) 
 
 def _bind(a, b, epilogue, out, config, how=None) -> Call:
     from tritonmm.plan import INTERPRETED, plan_for
-    from tritonmm.select import choose
+    from tritonmm.selection import choose
 
     _check_device(a.device, INTERPRETED)
     if out is None:

@@ -78,9 +78,9 @@ def matched_scales(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> tu
             return scale_a.reshape(1, 1), scale_b.reshape(1, 1), "tensor"
         for name, left, right in (
             ("row", (m, 1), (1, n)),
-            ("128x1", (rows, groups), (groups, n)),
-            ("1x128", (m, groups), (groups, cols)),
-            ("1x1", (m, groups), (groups, n)),
+            ("128x128*1x128", (rows, groups), (groups, n)),
+            ("1x128*128x128", (m, groups), (groups, cols)),
+            ("1x128*1x128", (m, groups), (groups, n)),
         ):
             if scale_a.shape == left and scale_b.shape == right:
                 return scale_a, scale_b, name
@@ -122,7 +122,7 @@ def weight_only_linear(input: Tensor, weight: Tensor, scale: Tensor, bias: Tenso
     if not n or not k:  # no weights to be scaled
         out = input.new_zeros((*input.shape[:-1], n))
         return out if bias is None else out.add_(bias)
-    how = How("ieee", input.dtype, None, scale.reshape(n, groups).t(), "row" if groups == 1 else "1x1", group)
+    how = How("ieee", input.dtype, None, scale.reshape(n, groups).t(), "row" if groups == 1 else "group", group)
     return compute(rows, right, bias=bias, how=how).reshape(*input.shape[:-1], n)
 
 

@@ -4,7 +4,6 @@ import csv
 import json
 import math
 import os
-import sys
 import threading
 from types import SimpleNamespace
 
@@ -25,7 +24,7 @@ from tritonmm.autotune.measuring.results_file import ResultsFile
 from tritonmm.autotune.tuner.sweep import DeviceLostError
 from tritonmm.cli import main
 from tritonmm.config import Config
-from tritonmm.select import choose
+from tritonmm.selection import choose
 
 ENTRIES = (
     Entry("square", 256, 256, 256, 1, "nn", "bf16"),
@@ -273,8 +272,7 @@ def measured(monkeypatch):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(sources, "GpuSource", lambda: rivals)
         monkeypatch.setattr(precompile, "precompile_all", lambda pairs, gpu: rivals.compiled.extend(pairs))
-        # tritonmm.select is the function of that name.
-        monkeypatch.setattr(sys.modules["tritonmm.select"], "choose", lambda problem, gpu: CONFIG)
+        monkeypatch.setattr("tritonmm.selection.choose", lambda problem, gpu: CONFIG)
         return rivals
 
     return use

@@ -242,7 +242,7 @@ def test_the_tile_kernel_passes(order, persistent):
     assert 0 < verify.interpreted(problem, config) <= 1
 
 
-@pytest.mark.parametrize("scales", ["tensor", "row", "1x128", "128x1", "1x1"])
+@pytest.mark.parametrize("scales", ["tensor", "row", "1x128*128x128", "128x128*1x128", "1x128*1x128"])
 def test_scales_are_of_whole_blocks_where_sizes_are_none(scales):
     """257 rows are three blocks of 128, the last of one row."""
     check = Check(replace(space.problem(257, 300, 200, dtype="fp8-ieee"), scales=scales), CPU)
@@ -250,7 +250,7 @@ def test_scales_are_of_whole_blocks_where_sizes_are_none(scales):
     of_rows, of_cols = check.scales
     for i, j, k in ((0, 0, 0), (127, 127, 127), (128, 128, 128), (256, 299, 199)):
         group = k // 128 if "x" in scales else 0
-        row = {"tensor": 0, "128x1": i // 128}.get(scales, i)
-        col = {"tensor": 0, "1x128": j // 128}.get(scales, j)
+        row = {"tensor": 0, "128x128*1x128": i // 128}.get(scales, i)
+        col = {"tensor": 0, "1x128*128x128": j // 128}.get(scales, j)
         assert a[i, k] == check.a[i, k].double() * of_rows[row, group].double(), (i, k)
         assert b[k, j] == check.b[k, j].double() * of_cols[group, col].double(), (k, j)

@@ -9,7 +9,7 @@ from tritonmm.autotune.measuring import results_file, sources, space
 from tritonmm.autotune.studies import contest
 from tritonmm.config import Config
 from tritonmm.orders import SwizzleMerge
-from tritonmm.select import choose
+from tritonmm.selection import choose
 
 RESULTS = "autotune/results/h200-l2.csv"
 

@@ -12,7 +12,7 @@ from tritonmm.autotune.measuring.trial import Trial
 from tritonmm.autotune.studies import exhaustive, regret
 from tritonmm.config import Config
 from tritonmm.orders import SwizzleMerge
-from tritonmm.select import timed
+from tritonmm.selection import timed
 
 PRODUCT = {"family": "small", "m": 48, "n": 72, "k": 40, "batch": 1, "layout": "nt", "dtype": "bf16"}
 

@@ -17,7 +17,7 @@ from tritonmm.autotune.studies.heuristics import Arm
 from tritonmm.autotune.studies.nvidia_heuristics import WAYS, first_choice, mapped, spelled
 from tritonmm.config import Config
 from tritonmm.orders import SwizzleMerge
-from tritonmm.select import estimated
+from tritonmm.selection import estimated
 
 H200 = gpus.spec("h200")
 SQUARE = space.problem(4096, 4096, 4096)

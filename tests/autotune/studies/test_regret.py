@@ -14,7 +14,7 @@ from tritonmm.autotune.studies import contest, random_suite, regret
 from tritonmm.config import Config
 from tritonmm.orders import SwizzleMerge
 from tritonmm.problem import Problem
-from tritonmm.select import estimated, timed
+from tritonmm.selection import estimated, timed
 
 H200 = gpus.spec("h200")
 PROBLEMS = (Problem.dense(4096, 4096, 4096, layout="nt"), Problem.dense(777, 1001, 3001), Problem.dense(64, 64, 64))

@@ -11,7 +11,7 @@ from tritonmm.autotune.measuring import space
 from tritonmm.autotune.measuring.trial import Trial
 from tritonmm.autotune.tuner import search
 from tritonmm.autotune.tuner.search import SEARCHES, Hunt, Rung
-from tritonmm.select import estimated
+from tritonmm.selection import estimated
 
 H200 = gpu.spec("h200")
 PROBLEM = space.problem(1000, 4096, 4096)

@@ -13,7 +13,7 @@ from tritonmm.autotune.measuring import space
 from tritonmm.config import Config
 from tritonmm.plan import plan_for
 from tritonmm.problem import DTYPES, KINDS, Problem
-from tritonmm.select import choose
+from tritonmm.selection import choose
 from tritonmm.torch_ops.dense import matmul
 from tritonmm.torch_ops.quantized import int_mm, scaled_mm, weight_only_linear
 
@@ -71,7 +71,7 @@ def test_tf32_is_rounded_while_it_is_loaded(device):
         assert (found / exact[: len(rows)] - 1).mean().abs() < 1e-4
 
 
-@pytest.mark.parametrize("scales", ["tensor", "row", "1x128", "128x1", "1x1"])
+@pytest.mark.parametrize("scales", ["tensor", "row", "1x128*128x128", "128x128*1x128", "1x128*1x128"])
 @pytest.mark.parametrize("blocks", [(128, 256, 4), (256, 128, 4), (128, 128, 6), (64, 128, 6)], ids=str)
 def test_promoted_sums_with_scales_of_every_kind(blocks, scales, device):
     """Consumers with two parts and with one; sizes that cut a part, leave one out, end within a group, and whose rows
@@ -83,7 +83,7 @@ def test_promoted_sums_with_scales_of_every_kind(blocks, scales, device):
             assert_right_once_aligned(asked, one, device)
             assert_right_once_aligned(asked, replace(one, split_tail=min(4, -(-k // 128))), device)
         else:  # scales of columns are held in registers too
-            assert scales in ("128x1", "1x1")
+            assert scales in ("128x128*1x128", "1x128*1x128")
             assert blocks[0] * blocks[1] > 128 * 128
 
 

@@ -43,7 +43,7 @@ def dense(m, n, k, b_dtype="int8", scales="row", **fields):
     return Problem.dense(m, n, k, layout="nt", b_dtype=b_dtype, scales=scales, **fields)
 
 
-@pytest.mark.parametrize("scales", ["", "row", "1x1"])
+@pytest.mark.parametrize("scales", ["", "row", "group"])
 @TILES
 def test_every_tile_at_its_edges(blocks, scales, device):
     block_m, block_n, block_k, *_ = blocks
@@ -57,7 +57,7 @@ def test_every_tile_at_its_edges(blocks, scales, device):
 @TILES
 def test_two_groups_in_a_step(blocks, k, device):
     for group in (64, 128):
-        problem = replace(dense(20, 1000, k, scales="1x1"), group=group)
+        problem = replace(dense(20, 1000, k, scales="group"), group=group)
         assert_right_if_it_fits(problem, config(blocks), device)
 
 
@@ -67,7 +67,7 @@ def test_two_groups_in_a_step(blocks, k, device):
 def test_scales_of_groups_of_any_magnitude(blocks, group, b_dtype, device):
     """Also 0, negative ones and subnormal numbers, each beside any other, and beside weights that are not 0."""
     m, n, k = 50, 1000, 2048
-    problem = replace(dense(m, n, k, b_dtype, "1x1", out_dtype="fp32"), group=group)
+    problem = replace(dense(m, n, k, b_dtype, "group", out_dtype="fp32"), group=group)
     if not (fit := config(blocks).fits(problem, gpus.of_device(device.index))):
         pytest.skip(fit.reason)
     a, b, out = space.operands(problem, device)
@@ -90,7 +90,7 @@ def test_scales_of_groups_of_any_magnitude(blocks, group, b_dtype, device):
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 @TILES
 def test_every_dtype(blocks, dtype, b_dtype, device):
-    for scales in ("row", "1x1"):
+    for scales in ("row", "group"):
         for out_dtype in (dtype, "fp32"):
             problem = dense(50, 1000, 1024, b_dtype, scales, dtype=dtype, out_dtype=out_dtype)
             assert_right_if_it_fits(problem, config(blocks), device)
@@ -100,7 +100,7 @@ def test_every_dtype(blocks, dtype, b_dtype, device):
 @TILES
 def test_shares_that_cut_tiles_anywhere(blocks, split_k, device):
     for m, n, k in ((50, 4096, 4096), (16, 3000, 2064), (64, 28672, 2048), (33, 1000, 8208), (7, 130, 16384)):
-        for scales in ("row", "1x1"):
+        for scales in ("row", "group"):
             assert_right_if_it_fits(dense(m, n, k, scales=scales), config(blocks, split_k=split_k), device)
 
 
@@ -110,7 +110,7 @@ def test_whole_tiles_come_in_rounds_before_shares(blocks, device):
     sms = gpus.of_device(device.index).sms
     for lines in (5 * sms // 4, 3 * sms // 2, (3 * sms + 2) // 2, (3 * sms - 2) // 2):  # of two tiles
         for k in (16, 656, 2048):
-            for scales in ("row", "1x1"):
+            for scales in ("row", "group"):
                 problem = dense(blocks[0] + 9, lines * blocks[1] - 8, k, scales=scales)
                 assert_right_if_it_fits(problem, config(blocks, "swizzle-merge:2"), device)
     problem = dense(blocks[0] + 9, (2 * sms + 1) * blocks[1], 1040)

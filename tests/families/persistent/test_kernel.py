@@ -98,7 +98,6 @@ def test_output_views_are_written_and_nothing_else(device):
         ({}, Problem(1, 1, 1), "a100", "needs sm_90 or sm_100; a100 is sm_80"),
         ({}, Problem(1, 1, 1, dtype="fp32"), "b200", "dtypes are fp32 and fp32; the persistent kernel multiplies"),
         ({}, Problem(1, 1, 0), "h200", "k is 0"),
-        ({"persistent": False}, Problem(1, 1, 1), "h200", "persistent is False"),
         ({"split_k": 2}, Problem(1, 1, 128), "h200", "split_k, split_tail are 2, 1"),
         ({"block_m": 64, "num_warps": 4}, Problem(1, 1, 1), "b200", "block_m is 64; it must be one of 128, 256"),
         ({"block_m": 64}, Problem(1, 1, 1), "h200", "block_m is 64; it must be one of 128, 256"),

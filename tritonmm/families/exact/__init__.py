@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 name = "exact"
 portable = False
+persistent = False
 complete = False
 defaults = {
-    "block_m": 64, "block_n": 64, "block_k": 16, "num_stages": 4, "num_warps": 2, "persistent": False,
+    "block_m": 64, "block_n": 64, "block_k": 16, "num_stages": 4, "num_warps": 2,
     "order": SwizzleMerge(8),
 }  # fmt: skip
 passed_over, candidates, orders = MODEL.passed_over, MODEL.candidates, MODEL.orders

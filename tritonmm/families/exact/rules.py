@@ -36,8 +36,8 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"dtype is {p.dtype} {p.precision}; the exact kernel multiplies fp32 ieee and fp64"
     if p.dtype == "fp64" and not HAS_FP64:
         return "dtype is fp64; the exact kernel multiplies it with Triton 3.6 and 3.9"
-    if config.persistent or config.split_tail != 1:
-        return "the exact kernel has programs of one tile: it neither walks tiles nor splits a tail"
+    if config.split_tail != 1:
+        return f"split_tail is {config.split_tail}; the exact kernel splits the K of all tiles, or of none"
     if config.split_k > 1 and config.num_stages < 3:
         return f"num_stages is {config.num_stages}; the ring of two steps leaves no registers to add up parts of K"
     if config.split_k > (1 if p.dtype == "fp64" else max(1, -(-p.k // config.block_k))):

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 name = "hopper"
 portable = False
+persistent = True
 complete = False
 defaults = {
-    "block_m": 128, "block_n": 256, "block_k": 64, "num_stages": 4, "num_warps": 8, "persistent": True,
+    "block_m": 128, "block_n": 256, "block_k": 64, "num_stages": 4, "num_warps": 8,
     "order": SwizzleMerge(8),
 }  # fmt: skip
 passed_over, candidates, orders = MODEL.passed_over, MODEL.candidates, MODEL.orders

@@ -174,7 +174,7 @@ def _loads_boxes(problem: Problem, config: Config) -> bool:
 def _once(problem: Problem) -> bool:
     """Whether no row can be written by two consumers, with the same bits: C may be the output, and scales of 128 rows
     lie still."""
-    return problem.epilogue.c or problem.scales == "128x1"
+    return problem.epilogue.c or problem.rows_per_scale > 1
 
 
 def _edge(problem: Problem, config: Config, rows: int, mixed: bool) -> tuple[int, int, bool]:

@@ -1,7 +1,7 @@
 """What the Hopper kernel can multiply, and how its consumers divide a tile."""
 
 from tritonmm.config import Config
-from tritonmm.families.common_rules import operands_reason, persistent_reason, shared_memory_reason, tma_reason
+from tritonmm.families.common_rules import operands_reason, shared_memory_reason, tma_reason
 from tritonmm.gpu import TRITON, Gpu
 from tritonmm.problem import FP8, HALF, Problem
 
@@ -16,7 +16,6 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         _operands_reason(problem, gpu)
         or operands_reason(problem, gpu)
         or tma_reason(problem)
-        or persistent_reason(config)
         or _tile_reason(config, problem, gpu)
         or shared_memory_reason(shared_bytes(config, problem), gpu)
         or _cluster_reason(config, problem)
@@ -75,12 +74,12 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
             f"blocks {block_m}x{block_n}x{config.block_k}: sums that are added in fp32 need steps of 128, and one strip"
             " of columns a consumer"
         )
-    if problem.scales == "1x128" and 128 % cols and cols % 128:
+    if problem.cols_per_scale == 128 and 128 % cols and cols % 128:
         return f"a consumer has {cols} columns; scales of 128 columns need a divisor or a multiple of 128"
     registers = rows * cols // 128
     if problem.promotes:  # a part of the sums, before it is added to the others; and what adding C takes beside them
         registers += min(registers, 64) + 64 * problem.epilogue.c
-    if problem.scales in ("128x1", "1x1"):  # the scales of its columns
+    if problem.grouped and problem.cols_per_scale == 1:  # the scales of its columns
         registers += min(cols, 128) // 4
     if registers > (192 if config.num_warps == 8 else 128):
         return f"{registers} accumulator registers a thread leave no room for the others"
@@ -160,6 +159,6 @@ def _shared(config: Config, problem: Problem, piece_cols: int, buffers: int) -> 
     block_m = config.cta_tile[0]
     ring = config.num_stages * config.step_bytes(problem)
     out = block_m * consumers_n * piece_cols * problem.out_element_bytes * buffers
-    scaled = block_m + max(32, config.block_n // (1 if problem.scales in ("128x1", "1x1") else 128))  # rows and columns
+    scaled = block_m + max(32, config.block_n // problem.cols_per_scale)  # rows and columns
     scales = config.num_stages * scaled * 4 if problem.grouped else 0
     return ring + out + scales + 1024  # barriers and alignment

@@ -276,11 +276,11 @@ class Tiling(Ringed):
     @property
     def scaled_rows(self):
         """Rows of A that share a scale of a group of K."""
-        return 128 if self.scales == "128x1" else 1
+        return 128 if self.scales == "128x128*1x128" else 1
 
     @property
     def scaled_cols(self):
-        return 128 if self.scales == "1x128" else 1
+        return 128 if self.scales == "1x128*128x128" else 1
 
     @property
     def scale_pitch(self):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 name = "mixed_input"
 portable = False
+persistent = None
 complete = True
 defaults = {
     "block_m": 64, "block_n": 128, "block_k": 128, "num_stages": 6, "num_warps": 8, "persistent": True,

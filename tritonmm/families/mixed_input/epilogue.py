@@ -46,7 +46,7 @@ def finish_piece(x, row, col, output, addends, S: gl.constexpr):
         inside &= (cols >= first)[None, :]
     if S.scales == "row" and not S.ahead:
         factors = row_factors(row, n, scales, True, S)
-    if S.scales != "1x1":
+    if S.scales != "group":
         x = x * factors[:, None]
     if S.scaled:
         x = x * alpha

@@ -58,8 +58,8 @@ class Streaming(Ringed):
     and written at a time; meeting: where programs share a tile, "share", each adds up some of it, share_cols columns at
     a time, or "gather", the last adds it up, gathered_cols at a time; else ""; in_rounds: whether programs have whole
     tiles before their shares; resident: programs that an SM is to hold; scales: "row", one for each row of weights,
-    "1x1", one for each of the `groups` of a step, 1 or 2, or ""; all_groups: those of K, where a step has 2; rescales:
-    whether one accumulator is scaled from group to group; divisor: a
+    "group", one for each of the `groups` of a step, 1 or 2, or ""; all_groups: those of K, where a step has 2;
+    rescales: whether one accumulator is scaled from group to group; divisor: a
     power of two that divides the output's lines; shifts: whether the last tile of activations begins earlier, so that
     all of its rows are there.
     """

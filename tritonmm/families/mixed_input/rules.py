@@ -36,7 +36,7 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"layout is {p.layout}; the mixed-input kernel loads lines along K, as nt"
     if p.batch > 1:
         return f"batch is {p.batch}; the mixed-input kernel computes one product"
-    if p.scales not in ("", "row", "1x1"):
+    if p.scales not in ("", "row", "group"):
         return f"scales are {p.scales}; the mixed-input kernel takes those of each row of the weights"
     if p.grouped and groups(config, p) not in (1, 2):
         return f"block_k is {config.block_k}; {p.group} elements of K share a scale, and a step has one or two"

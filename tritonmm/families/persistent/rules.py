@@ -2,7 +2,6 @@
 
 from tritonmm.config import Config
 from tritonmm.families.common_rules import (
-    persistent_reason,
     shared_memory_reason,
     single_cta_reason,
     tma_reason,
@@ -20,7 +19,7 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"dtypes are {problem.dtype} and {problem.b_dtype}; the persistent kernel multiplies bf16 and fp16"
     if why := tma_reason(problem):
         return why
-    if why := persistent_reason(config) or unsplit_reason(config) or single_cta_reason(config):
+    if why := unsplit_reason(config) or single_cta_reason(config):
         return why
     heights = (64, 128, 256) if gpu.capability == 90 and config.num_warps == 4 else (128, 256)
     for name, legal in (

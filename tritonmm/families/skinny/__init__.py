@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 name = "skinny"
 portable = True
+persistent = False
 complete = True
 defaults = {
-    "block_m": 16, "block_n": 64, "block_k": 128, "num_stages": 4, "num_warps": 4, "persistent": False,
+    "block_m": 16, "block_n": 64, "block_k": 128, "num_stages": 4, "num_warps": 4,
     "order": RowMajor(),
 }  # fmt: skip
 shared_bytes = portable_shared_bytes

@@ -18,14 +18,11 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     """The skinny kernel: any shape, any strides; a narrow block of 1 on CUDA cores, or one that tensor cores take."""
     if why := power_of_two_reason(config) or single_cta_reason(config):
         return why
-    for name, legal in (("split_tail", 1), ("persistent", False)):
-        if getattr(config, name) != legal:
-            return (
-                f"{name} is {getattr(config, name)}; the skinny kernel has programs of one tile, and splits all or none"
-            )
+    if config.split_tail != 1:
+        return f"split_tail is {config.split_tail}; the skinny kernel splits the K of all tiles, or of none"
     if problem.sum_dtype != "fp32" or problem.element_bytes == 1:
         return f"dtype is {problem.dtype}; the skinny kernel multiplies bf16, fp16 and fp32, and B of 1 byte"
-    if problem.scales and (problem.scales not in ("row", "1x1") or streams_a(config)):
+    if problem.scales and (problem.scales not in ("row", "group") or streams_a(config)):
         return f"scales are {problem.scales}; the skinny kernel takes those of each row of the weights, if B is those"
     narrow, wide = sorted((config.block_m, config.block_n))
     if problem.grouped and narrow == 1 and config.block_k < 16:

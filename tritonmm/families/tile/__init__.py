@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 name = "tile"
 portable = True
+persistent = None
 complete = False
 defaults = {
     "block_m": 128, "block_n": 128, "block_k": 64, "num_stages": 3, "num_warps": 8, "persistent": False,

@@ -28,8 +28,8 @@ def group_scales(
 
     SCALES says how many rows and columns share one, as `Problem.scales` does.
     """
-    SHARED_ROWS: tl.constexpr = 128 if SCALES == "128x1" else 1
-    SHARED_COLS: tl.constexpr = 128 if SCALES == "1x128" else 1
+    SHARED_ROWS: tl.constexpr = 128 if SCALES == "128x128*1x128" else 1
+    SHARED_COLS: tl.constexpr = 128 if SCALES == "1x128*128x128" else 1
     of_cols = tl.load(scale_b + cols // SHARED_COLS * stride_sbn + group * stride_sbk, mask=col_mask, other=0.0)[
         None, :
     ]
