@@ -53,6 +53,6 @@ def config_of(row) -> Config:
         persistent=bool(row.persistent),
         order=orders.parse(row.order),
         cluster=row.cluster,
-        relayout=row.relayout,
+        repack=row.repack,
         **{name: int(getattr(row, name)) for name in numbers},
     )

@@ -28,12 +28,12 @@ SIZES = {*PROBLEM[:4], *CONFIG[1:-1], "split_tail"}
 TIMES = {"time_us", "torch_us", "tflops"}
 """Columns that have numbers above 0 in a row of status ok."""
 
-TEXTS = {"layout", "dtype", "kernel", "order", "source", "status", "message", "cluster", "relayout", "traffic_source"}
+TEXTS = {"layout", "dtype", "kernel", "order", "source", "status", "message", "cluster", "repack", "traffic_source"}
 """Columns that have texts, whatever they look like."""
 
 MOST = 2**31 - 1
 
-LATER = {"split_tail": 1, "cluster": "", "relayout": ""}
+LATER = {"split_tail": 1, "cluster": "", "repack": ""}
 """Columns of a config that older results files lack, and what they were then."""
 
 
@@ -146,7 +146,7 @@ def config_text(row) -> str:
     )
     split = f", split-k {row.split_k:.0f}" if row.split_k > 1 else ""
     split += f", split-tail {row.split_tail:.0f}" if row.split_tail > 1 else ""
-    rest = "".join(f", {name} {row[name]}" for name in ("cluster", "relayout") if row[name])
+    rest = "".join(f", {name} {row[name]}" for name in ("cluster", "repack") if row[name])
     return f"{row.kernel} {text}{split}{', persistent' if row.persistent else ''}{rest}"
 
 

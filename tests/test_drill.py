@@ -329,7 +329,7 @@ CONFIGS = st.builds(
     persistent=st.booleans(),
     order=ORDERS,
     cluster=st.sampled_from(["", "m", "n"]),
-    relayout=st.sampled_from(["", "a", "b", "ab"]),
+    repack=st.sampled_from(["", "a", "b", "ab"]),
 )
 SIZE = st.one_of(st.integers(0, 300), st.integers(0, 2**20))
 PROBLEMS = st.builds(

@@ -138,10 +138,10 @@ def test_the_gpu_of_a_file_is_found_by_its_name(named, spec):
 
 
 def test_a_row_is_its_config_again():
-    row = trial(1000, "swizzle-merge:4,2@n", 64) | {"cluster": "m", "relayout": "ab", "split_tail": 2.0}
+    row = trial(1000, "swizzle-merge:4,2@n", 64) | {"cluster": "m", "repack": "ab", "split_tail": 2.0}
     (found,) = rows.ok(pd.DataFrame([row])).itertuples()
     config = model.config_of(found)
     assert (str(config.order), config.block_m, config.split_tail) == ("swizzle-merge:4,2@n", 64, 2)
-    assert (config.cluster, config.relayout, config.persistent) == ("m", "ab", False)
+    assert (config.cluster, config.repack, config.persistent) == ("m", "ab", False)
     problem = model.problem_of(found)
     assert (problem.m, problem.n, problem.k, problem.layout, problem.dtype) == (1000, 2048, 1024, "nn", "bf16")

@@ -50,7 +50,7 @@ def test_candidates_vary_what_may_matter():
     for name, fewest in (("kernel", 3), ("num_stages", 4), ("split_tail", 3), ("order", 4), ("block_m", 4)):
         assert len({str(getattr(config, name)) for config in CONFIGS}) >= fewest, name
     ragged = space.candidates(space.problem(1000, 4095, 4095), H200)
-    assert {config.relayout for config in ragged} >= {"", "ab"}
+    assert {config.repack for config in ragged} >= {"", "ab"}
 
 
 def test_orders_around_that_of_a_tall_product_lie_along_its_shorter_side():

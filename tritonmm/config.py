@@ -19,6 +19,9 @@ class Fit:
         return not self.reason
 
 
+FORMER_FIELDS = {"relayout": "repack"}
+"""Former names of fields, found in older tables, stores and results files, and the present ones."""
+
 _OF_FAMILY: Any = None
 """The default of a field whose default is the family's."""
 
@@ -38,7 +41,7 @@ class Config:
     cluster: "m" or "n": a program is two CTAs, on two SMs, that divide the tile along that axis and share the other
         operand by multicast. The blocks are those of both together, a 256x256 of "m" being two of 128x256; stages and
         warps are those of each. "": a program is one CTA.
-    relayout: the operands, "a", "b" or "ab", that are first copied into aligned rows, for TMA to address them; "" none.
+    repack: the operands, "a", "b" or "ab", that are first copied into aligned rows, for TMA to address them; "" none.
 
     Raises ValueError for values that no config has; what is legal for a problem is said by `fits`.
     """
@@ -54,7 +57,7 @@ class Config:
     persistent: bool = _OF_FAMILY
     order: orders.Order = _OF_FAMILY
     cluster: str = ""
-    relayout: str = ""
+    repack: str = ""
 
     def __post_init__(self):
         if not isinstance(self.kernel, str):
@@ -74,8 +77,8 @@ class Config:
             raise ValueError(f"Config: order is {self.order!r}; it must be an Order, such as orders.parse('hilbert')")
         if self.cluster not in ("", "m", "n"):
             raise ValueError(f"Config: cluster is {self.cluster!r}; it must be '', 'm' or 'n'")
-        if self.relayout not in ("", "a", "b", "ab"):
-            raise ValueError(f"Config: relayout is {self.relayout!r}; it must be '', 'a', 'b' or 'ab'")
+        if self.repack not in ("", "a", "b", "ab"):
+            raise ValueError(f"Config: repack is {self.repack!r}; it must be '', 'a', 'b' or 'ab'")
 
     @property
     def ctas(self) -> int:
@@ -102,7 +105,7 @@ class Config:
 
     def fits(self, problem: Problem, gpu: Gpu) -> Fit:
         """Whether this config can compute `problem` on `gpu`; false with a reason where it cannot."""
-        reason = families.family(self.kernel).reason(self, problem.relaid(self.relayout), gpu)
+        reason = families.family(self.kernel).reason(self, problem.repacked(self.repack), gpu)
         return Fit(reason or self._order_reason(problem))
 
     def shared_bytes(self, problem: Problem) -> int:
@@ -128,6 +131,7 @@ class Config:
         found = json.loads(text)
         if not isinstance(found, dict):
             raise ValueError(f"Config: expected a JSON object, got {type(found).__name__}")
+        found = {FORMER_FIELDS.get(name, name): value for name, value in found.items()}
         unknown = set(found) - {f.name for f in fields(cls)}
         if unknown:
             raise ValueError(f"Config: unknown field {sorted(unknown)[0]!r}")
@@ -143,6 +147,6 @@ class Config:
         split += f" split-tail:{self.split_tail}" if self.split_tail > 1 else ""
         persistent = " persistent" if self.persistent else ""
         persistent += f" cluster:{self.cluster}" if self.cluster else ""
-        persistent += f" relayout:{self.relayout}" if self.relayout else ""
+        persistent += f" repack:{self.repack}" if self.repack else ""
         blocks = f"{self.block_m}x{self.block_n}x{self.block_k}"
         return f"{self.kernel} {blocks} stages:{self.num_stages} warps:{self.num_warps}{split}{persistent} {self.order}"

@@ -279,7 +279,7 @@ class Problem:
         judged = zip("ab", self.layout, wrong, (self.a_alignment, self.b_alignment), strict=True)
         return "".join(name for name, letter, bad, alignment in judged if letter in bad or alignment < 16)
 
-    def relaid(self, operands: str) -> "Problem":
+    def repacked(self, operands: str) -> "Problem":
         """The same product once those `operands`, of "a" and "b", have been copied to where TMA can address them.
 
         A copy keeps its operand's layout; one of "s" is gathered into "n". Where `k_major`, a copy's lines lie along K.

@@ -5,6 +5,7 @@ import io
 import json
 import math
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from tritonmm import orders
 from tritonmm.autotune.measuring import space
-from tritonmm.config import Config
+from tritonmm.config import FORMER_FIELDS, Config
 from tritonmm.problem import Problem
 from tritonmm.tuned import files
 
@@ -37,7 +38,8 @@ def parts(path: str | Path) -> tuple[dict[str, str], list[str]]:
         raise ValueError(f"{path} is no text in UTF-8: {error}") from None
     comments = [line for line in lines if line.startswith("#")]
     about = {key.strip("# "): value.strip() for key, _, value in (line.partition(":") for line in comments)}
-    return about, [line for line in lines if not line.startswith("#")]
+    header, *rows = [line for line in lines if not line.startswith("#")] or [""]
+    return about, [re.sub(r"\w+", lambda name: FORMER_FIELDS.get(name[0], name[0]), header), *rows]
 
 
 def read(path: str | Path) -> tuple[dict[str, str], list[str], list[Row]]:

@@ -44,7 +44,7 @@ COLUMNS = (
     *("kernel", "block_m", "block_n", "block_k", "num_stages", "num_warps", "split_k", "persistent", "order"),
     *("source", "status", "time_us", "torch_us", "tflops"),
     *("dram_read_bytes", "dram_write_bytes", "l2_read_bytes", "hit_rate", "traffic_source"),
-    *("error_ratio", "message", "split_tail", "cluster", "relayout"),
+    *("error_ratio", "message", "split_tail", "cluster", "repack"),
     *(*COUNTED, "counted_hit_rate"),
 )
 """The columns of a results file; what is not known is an empty cell."""

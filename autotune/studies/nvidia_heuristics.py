@@ -124,9 +124,9 @@ def _nearest(found, problem: Problem) -> Iterator[Config]:
         known_warps, known_stages = ((known.num_warps,), (known.num_stages,)) if known else ((), ())
         of_warps = (*known_warps, 8, 4, 12) if kernel == "hopper" else (warps, *known_warps, 4, 8)
         of_stages = (found.stages, *known_stages, *range(found.stages - 1, 0, -1))
-        walks, relayout = (True, problem.unaligned) if kernel == "hopper" else (False, "")
+        walks, repack = (True, problem.unaligned) if kernel == "hopper" else (False, "")
         for split, num_warps, num_stages in itertools.product(splits, of_warps, of_stages):
-            yield Config(kernel, *blocks, num_stages, num_warps, split, persistent=walks, relayout=relayout)
+            yield Config(kernel, *blocks, num_stages, num_warps, split, persistent=walks, repack=repack)
 
     for blocks in sorted(HOPPER, key=distance):
         if all(max(pair) <= 2 * min(pair) for pair in zip(blocks[:2], theirs, strict=False)):

@@ -33,8 +33,8 @@ class TiledModel:
         copies = problem.unaligned if self.repacks else ""
         for tile in self.tiles(problem):
             order = group_order(problem, gpu, *tile.blocks[:2])
-            for relayout in ("", copies) if copies else ("",):
-                config = config_of(self.kernel, tile, self.persistent, order, relayout)
+            for repack in ("", copies) if copies else ("",):
+                config = config_of(self.kernel, tile, self.persistent, order, repack)
                 yield from self._times(config, tile, problem, gpu)
                 for variant in self.variants(config, problem, gpu):
                     yield from self._times(variant, tile, problem, gpu)

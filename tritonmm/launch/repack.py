@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 
 from tritonmm.config import Config
-from tritonmm.device.repack import relayout_kernel
+from tritonmm.device.repack import repack_kernel
 from tritonmm.launch import Plan, early_start, interpreter, strides
 from tritonmm.problem import Problem
 
@@ -36,13 +36,13 @@ RESIDENT = 32
 
 
 @dataclass(frozen=True, slots=True)
-class RelayoutPlan:
-    """A plan that copies the operands `config.relayout` names and does `inner`, the plan of the product of the copies.
+class RepackPlan:
+    """A plan that copies the operands `config.repack` names and does `inner`, the plan of the product of the copies.
 
     Called as `Plan` is. `kernel` and `arguments` are those of the copy; wave: programs that the GPU holds at once.
     """
 
-    kernel: ClassVar[Any] = relayout_kernel
+    kernel: ClassVar[Any] = repack_kernel
 
     problem: Problem
     config: Config
@@ -76,7 +76,7 @@ class RelayoutPlan:
 
     def _copies(self, a: torch.Tensor, b: torch.Tensor) -> dict[str, "Copy"]:
         operands = zip("ab", (a, b), self.problem.layout, self.inner.problem.layout, strict=True)
-        return {name: Copy.of(x, letter, to) for name, x, letter, to in operands if name in self.config.relayout}
+        return {name: Copy.of(x, letter, to) for name, x, letter, to in operands if name in self.config.repack}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ def fill(copies: list[Copy], wave: int) -> None:
     for alike in _launched_together(copies):
         grid, arguments, options = launch(alike, wave)
         with interpreter.exclusive():
-            relayout_kernel[(grid,)](*arguments, **options)
+            repack_kernel[(grid,)](*arguments, **options)
 
 
 def _launched_together(copies: list[Copy]) -> list[list[Copy]]:

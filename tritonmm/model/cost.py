@@ -11,7 +11,7 @@ Three things go on at once, and each alone would take so long:
 They overlap, but not perfectly: a product that is near two limits is slower than either, so the
 three are joined by a p-norm instead of a maximum. The host's launch comes on top.
 
-The copies that `Config.relayout` asks for come before the product and overlap with nothing.
+The copies that `Config.repack` asks for come before the product and overlap with nothing.
 
 The constants below are leads and not fits: round numbers, read off a few runs on an H200
 (2026-11-20) and used for every GPU. With them the best tile at 8192^3, 4096^3 and 16384 x 16384 x 4096 in
@@ -41,7 +41,7 @@ ACHIEVABLE_BANDWIDTH = 0.9
 
 # Share of it that copies of operands reach, whose rows have odd lengths: read off the unaligned products of
 # autotune/results/h200-random60.csv to -random72.csv.
-RELAYOUT_BANDWIDTH = 0.72
+REPACK_BANDWIDTH = 0.72
 
 # Bytes/s between L2 and one SM while all SMs ask.
 L2_BANDWIDTH_PER_SM = 66e9
@@ -80,7 +80,7 @@ Bound = Literal["tensor cores", "device memory", "l2", "launch"]
 class Prediction:
     """How long a product takes, and why.
 
-    seconds: launch and relayout included; bound: the longest of the product's parts; waves: rounds of programs
+    seconds: launch and repack included; bound: the longest of the product's parts; waves: rounds of programs
     that run at the same time, the last one rarely full; traffic: that of the product.
     """
 
@@ -119,16 +119,16 @@ def predict(problem: Problem, config: Config, gpu: Gpu) -> Prediction:
     parts["tensor cores"] += DRAM_POWER * parts["device memory"]
     longest = max(parts.values())
     seconds = longest * sum((part / longest) ** OVERLAP for part in parts.values()) ** (1 / OVERLAP)
-    seconds += relayout_seconds(problem, config, gpu)
+    seconds += repack_seconds(problem, config, gpu)
     return Prediction(LAUNCH + seconds, bound, -(-tiles // programs), traffic)
 
 
-def relayout_seconds(problem: Problem, config: Config, gpu: Gpu) -> float:
-    """What the copies of `config.relayout` add: a launch, and each byte read and written once."""
-    if not config.relayout:
+def repack_seconds(problem: Problem, config: Config, gpu: Gpu) -> float:
+    """What the copies of `config.repack` add: a launch, and each byte read and written once."""
+    if not config.repack:
         return 0.0
-    copied = problem.operand_bytes(config.relayout)
-    return NEXT_LAUNCH + 2 * copied / (gpu.bandwidth * RELAYOUT_BANDWIDTH)
+    copied = problem.operand_bytes(config.repack)
+    return NEXT_LAUNCH + 2 * copied / (gpu.bandwidth * REPACK_BANDWIDTH)
 
 
 def speed_of_light(problem: Problem, gpu: Gpu) -> float:

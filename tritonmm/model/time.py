@@ -179,10 +179,10 @@ class Terms:
 
 
 @functools.lru_cache(maxsize=4096)
-def config_of(kernel: str, tile: Tile, persistent: bool, order: SwizzleMerge, relayout: str = "") -> Config:
+def config_of(kernel: str, tile: Tile, persistent: bool, order: SwizzleMerge, repack: str = "") -> Config:
     """The config of a tile, in a family."""
     return Config(
-        kernel, *tile.blocks, tile.num_stages, tile.num_warps, persistent=persistent, order=order, relayout=relayout
+        kernel, *tile.blocks, tile.num_stages, tile.num_warps, persistent=persistent, order=order, repack=repack
     )
 
 
@@ -191,12 +191,12 @@ def with_split(config: Config, field: str, parts: int) -> Config:
     return replace(config, split_k=parts) if field == "split_k" else replace(config, split_tail=parts)
 
 
-def crossing(problem: Problem, relayout: str) -> tuple[bool, bool]:
+def crossing(problem: Problem, repack: str) -> tuple[bool, bool]:
     """Whether the lines of A, and of B, as they are stored, begin anywhere in cache lines."""
     p = problem
     a_line = (p.k if p.layout[0] == "n" else p.m) * p.element_bytes
     b_line = (p.k if p.layout[1] == "t" else p.n) * p.b_element_bytes
-    return "a" not in relayout and a_line % CACHE_LINE > 0, "b" not in relayout and b_line % CACHE_LINE > 0
+    return "a" not in repack and a_line % CACHE_LINE > 0, "b" not in repack and b_line % CACHE_LINE > 0
 
 
 def elements_resident(config: Config, gpu: Gpu) -> int:
@@ -245,8 +245,8 @@ def times(
     block_m, block_n = config.cta_tile
     tiles_m, tiles_n = config.tiles(p)
     tiles = tiles_m * tiles_n * p.batch * config.ctas
-    a_cost, b_cost = (1 + limits.crossed * crosses for crosses in crossing(p, config.relayout))
-    if p.relaid(config.relayout).layout[1] == "n" and block_n * p.b_element_bytes % CACHE_LINE:
+    a_cost, b_cost = (1 + limits.crossed * crosses for crosses in crossing(p, config.repack))
+    if p.repacked(config.repack).layout[1] == "n" and block_n * p.b_element_bytes % CACHE_LINE:
         b_cost *= 1 + limits.half_lines
 
     programs = gpu.sms * tile.resident
@@ -274,7 +274,7 @@ def times(
     rounds, tail = divmod(tiles, programs)
     caution = limits.caution * terms.caution
     splits_all = terms.split == "split_k"
-    launch_us = LAUNCH_US + cost.relayout_seconds(p, config, gpu) * 1e6
+    launch_us = LAUNCH_US + cost.repack_seconds(p, config, gpu) * 1e6
     if p.out_alignment < 16:
         launch_us += p.m * p.n * p.batch * p.out_element_bytes / STAGED_BANDWIDTH * 1e6
 

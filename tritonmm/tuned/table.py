@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tritonmm.config import Config
+from tritonmm.config import FORMER_FIELDS, Config
 from tritonmm.gpu import Gpu
 from tritonmm.orders import Order
 from tritonmm.problem import Epilogue, Problem
@@ -169,6 +169,8 @@ def _problem(found: object) -> Problem:
 
 
 def _config(found: object) -> Config:
+    if isinstance(found, dict):
+        found = {FORMER_FIELDS.get(name, name): value for name, value in found.items()}
     found = _typed("config", found, Config, MAX_PARAMETER)
     return Config.from_json(json.dumps(found))
 
