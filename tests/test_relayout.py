@@ -41,9 +41,9 @@ needs_hopper = pytest.mark.skipif(
 def poisoned(x, letter):
     """The copy of x, its room filled with NaN and cut out of a larger one, of which it must not leave its part."""
     copy = Copy.of(x, letter)
-    board = torch.full((GUARD + copy.room.numel() + GUARD,), float("nan"), dtype=x.dtype, device=x.device)
-    room = board[GUARD : GUARD + copy.room.numel()]
-    return replace(copy, room=room, operand=room.as_strided(x.shape, copy.operand.stride(), GUARD)), board
+    board = torch.full((GUARD + copy.memory.numel() + GUARD,), float("nan"), dtype=x.dtype, device=x.device)
+    room = board[GUARD : GUARD + copy.memory.numel()]
+    return replace(copy, memory=room, operand=room.as_strided(x.shape, copy.operand.stride(), GUARD)), board
 
 
 def assert_copies(operands, letters, wave=5):
@@ -54,7 +54,7 @@ def assert_copies(operands, letters, wave=5):
         assert torch.equal(copy.operand, x), what
         assert board[:GUARD].isnan().all(), what
         assert board[-GUARD:].isnan().all(), what
-        lines = copy.room.view(-1, copy.pitch)
+        lines = copy.memory.view(-1, copy.pitch)
         vector = 1 if copy.strided else 8 // x.element_size()
         assert lines[:, -(-copy.length // vector) * vector :].isnan().all(), what
         pitch, length = copy.pitch * x.element_size(), copy.length * x.element_size()
@@ -131,7 +131,7 @@ def test_neighbours_in_a_word_are_no_part_of_the_copy(device):
 def test_a_broadcast_batch_is_copied_once(device):
     x = torch.randn(1, 40, 33, device=device).bfloat16().expand(5, 40, 33)
     copy = Copy.of(x, "n")
-    assert copy.room.numel() == 40 * copy.pitch
+    assert copy.memory.numel() == 40 * copy.pitch
     assert copy.operand.shape == x.shape
     assert copy.operand.stride(0) == 0
     assert_copies([x], "n")
@@ -349,9 +349,9 @@ def test_lines_along_the_other_dimension(letters, dtype, device):
             x = torch.randint(-9, 9, (count + offset,), device=device).to(dtype)[offset:].view(batch, rows, cols)
             x = x if letters[0] == "n" else x.mT
             copy = Copy.of(x, *letters)
-            board = torch.full((2 * GUARD + copy.room.numel(),), 11, device=device).to(dtype)
+            board = torch.full((2 * GUARD + copy.memory.numel(),), 11, device=device).to(dtype)
             room = board[GUARD:-GUARD]
-            copy = replace(copy, room=room, operand=room.as_strided(x.shape, copy.operand.stride(), GUARD))
+            copy = replace(copy, memory=room, operand=room.as_strided(x.shape, copy.operand.stride(), GUARD))
             fill([copy], 3)
             what = f"{list(x.shape)}, {offset} elements behind an aligned address, divisor {copy.divisor}"
             assert torch.equal(copy.operand.float(), x.float()), what

@@ -1,4 +1,4 @@
-"""How a GEMM is computed: the kernel family and its parameters."""
+"""How a GEMM is computed: a kernel family and its parameters."""
 
 import json
 from dataclasses import dataclass, fields
@@ -11,7 +11,7 @@ from tritonmm.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The answer of `Config.fits`: true, or false with the reason."""
+    """Result of `Config.fits`: true, or false with the reason."""
 
     reason: str = ""
 
@@ -20,30 +20,35 @@ class Fit:
 
 
 FORMER_FIELDS = {"relayout": "repack"}
-"""Former names of fields, found in older tables, stores and results files, and the present ones."""
+"""Present names of fields by their former names, which older tables, stores and results files have."""
 
 _OF_FAMILY: Any = None
-"""The default of a field whose default is the family's."""
+"""Marks a field that takes the family's default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A kernel family and its parameters. What is not given is the family's default.
+    """A kernel family and its parameters. Frozen and hashable; fields that are left out take the family's defaults.
 
-    kernel: the family, one of `families.names()`; by default the portable one.
-    block_m, block_n, block_k: the tile of the output, and the depth of one step along K. A family that streams one
-        operand says in its folder which block is whose.
-    num_stages: steps along K in flight; num_warps: warps of a program.
-    split_k: programs that share each tile's K.
-    split_tail: programs that share the K of each tile of the last, partial wave.
-    persistent: programs visit tiles one after the other, instead of one tile a program. Not a choice in most families.
-    order: the order in which tiles are visited.
-    cluster: "m" or "n": a program is two CTAs, on two SMs, that divide the tile along that axis and share the other
-        operand by multicast. The blocks are those of both together, a 256x256 of "m" being two of 128x256; stages and
-        warps are those of each. "": a program is one CTA.
-    repack: the operands, "a", "b" or "ab", that are first copied into aligned rows, for TMA to address them; "" none.
+    kernel: the family, one of `families.names()`; the portable one by default.
+    block_m, block_n, block_k: rows and columns of an output tile, and elements of K in one step.
+    num_stages: pipeline stages, in steps along K.
+    num_warps: warps of one CTA.
+    split_k: parts into which the K of each tile is divided (split-K). One CTA, or one cluster, computes a part.
+    split_tail: the same for the tiles of the last, partial wave alone.
+    persistent: one CTA computes several tiles in turn instead of one. Most families allow only one of the two.
+    order: the order in which tiles are visited, see `tritonmm.orders`.
+    cluster: "" for no cluster. "m" or "n": a cluster of two CTAs divides each tile along that axis and shares the other
+        operand by TMA multicast. The blocks are the cluster's: 256x256 with "m" is two CTAs of 128x256. Stages and
+        warps are each CTA's.
+    repack: operands, "a", "b" or "ab", that are first copied into aligned rows so that TMA can address them; "" for
+        none.
 
-    Raises ValueError for values that no config has; what is legal for a problem is said by `fits`.
+    Raises ValueError for values that are legal in no family. Whether a config is legal for a problem is what `fits`
+    says.
+
+    >>> Config("hopper", 128, 256, 64, num_stages=4, num_warps=8).block_n
+    256
     """
 
     kernel: str = ""
@@ -82,34 +87,39 @@ class Config:
 
     @property
     def ctas(self) -> int:
-        """CTAs of a program, each on an SM of its own."""
+        """CTAs that compute one tile, each on its own SM: 2 in a cluster, else 1."""
         return 2 if self.cluster else 1
 
     @property
     def cta_tile(self) -> tuple[int, int]:
-        """Rows and columns of the tile that one CTA computes."""
+        """Rows and columns of a tile that one CTA computes."""
         return self.block_m // (2 if self.cluster == "m" else 1), self.block_n // (2 if self.cluster == "n" else 1)
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
-        """Rows and columns of output tiles."""
+        """Rows and columns of the grid of output tiles."""
         return -(-problem.m // self.block_m), -(-problem.n // self.block_n)
 
     def step_bytes(self, problem: Problem) -> int:
-        """Bytes of the operands that a CTA multiplies in one step of K."""
+        """Operand bytes that one CTA multiplies in one step along K."""
         block_m, block_n = self.cta_tile
         return (block_m * problem.element_bytes + block_n * problem.b_element_bytes) * self.block_k
 
     def programs(self, problem: Problem) -> int:
-        """Indices of the order for all GEMMs of the batch, overflow included."""
+        """Launch indices of the order for the whole batch, idle (overflow) ones included."""
         return self.order.launched(*self.tiles(problem)) * problem.batch
 
     def fits(self, problem: Problem, gpu: Gpu) -> Fit:
-        """Whether this config can compute `problem` on `gpu`; false with a reason where it cannot."""
+        """Whether this config can compute `problem` on `gpu`. The result is false with a reason where it cannot.
+
+        >>> from tritonmm import gpu
+        >>> bool(Config(block_m=48).fits(Problem(64, 64, 64), gpu.spec("h200")))
+        False
+        """
         reason = families.family(self.kernel).reason(self, problem.repacked(self.repack), gpu)
         return Fit(reason or self._order_reason(problem))
 
     def shared_bytes(self, problem: Problem) -> int:
-        """Shared memory of one CTA in bytes, at least what the compiler takes."""
+        """Shared memory of one CTA in bytes; never less than the compiled kernel uses."""
         return families.family(self.kernel).shared_bytes(self, problem)
 
     def _order_reason(self, problem: Problem) -> str:
@@ -127,7 +137,8 @@ class Config:
 
     @classmethod
     def from_json(cls, text: str) -> "Config":
-        """The inverse of `to_json`. Raises ValueError that says which field is wrong."""
+        """The inverse of `to_json`. Former names of fields and families are accepted. Raises ValueError that names the
+        wrong field."""
         found = json.loads(text)
         if not isinstance(found, dict):
             raise ValueError(f"Config: expected a JSON object, got {type(found).__name__}")
