@@ -360,7 +360,7 @@ def test_what_fits_is_true():
         ({"dtype": "int32"}, "outputs only"),
         ({"dtype": "bf16", "b_dtype": "fp16"}, "dtypes are bf16 and fp16"),
         ({"dtype": "int8", "b_dtype": "fp8e4m3"}, "dtypes are int8 and fp8e4m3"),
-        ({"dtype": "fp64", "out_dtype": "fp32"}, "a product of fp64 has fp64"),
+        ({"dtype": "fp64", "out_dtype": "fp32"}, "for fp64 operands it must be one of fp64"),
         ({"dtype": "bf16", "precision": "tf32"}, "for bf16 it must be one of ieee"),
         ({"dtype": "int8", "scales": "column"}, "'column'"),
         ({"group": 48}, "group is 48"),

@@ -39,7 +39,7 @@ def test_validation_compares_todays_model_with_the_counters(tmp_path):
     uncounted = pd.DataFrame([trial(m, "morton", 128) for m in (1000, 2048)])
     both = pd.concat([frame, uncounted], ignore_index=True)
     sheet = validation.figure(both, ABOUT)
-    assert "10 products of 2 shapes" in texts(sheet)
+    assert "10 configs of 2 shapes" in texts(sheet)
     for axes, name, scale, error in zip(sheet.axes, validation.PANELS, (0.8, 1.25), ("25.0%", "20.0%"), strict=True):
         drawn = lines(axes)
         assert set(drawn) == {f"{families.family(order)}, tile 128x128" for order in ORDERS}
