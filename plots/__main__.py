@@ -1,6 +1,6 @@
-"""Draw every figure of the README and the docs again: `python -m tritonmm.plots`.
+"""Draws every figure of the README and the docs: `python -m tritonmm.plots`.
 
-In a checkout from the files of autotune/results, into plots/figures; elsewhere both folders are the user's.
+In a checkout it reads autotune/results and writes plots/figures; elsewhere name both folders by options.
 """
 
 from pathlib import Path
@@ -21,7 +21,10 @@ FIGURES = ROOT / "figures" if IS_CHECKOUT else Path("figures")
 
 
 def exact(folder: Path) -> list[Path]:
-    """Write the grid of issue #3942, every order on one ragged grid, and the layouts of the docs; returns the paths."""
+    """Writes the figures that need no results: a grid as in issue #3942, every order on one ragged grid, and layouts.
+
+    Returns the paths.
+    """
     gallery = [
         *(RowMajor(), ColumnMajor(), Hilbert()),
         *(Morton(), Serpentine(4), SwizzleMerge(4, along="n")),
@@ -36,7 +39,7 @@ def exact(folder: Path) -> list[Path]:
 
 
 def measured(results: Path, folder: Path) -> list[Path]:
-    """Write the figures of the results files in the folder `results`; returns the paths."""
+    """Writes the figures of the results files in the folder `results`. Returns the paths."""
     large, l2, plain = (rows.read_csv(results / f"h200-{name}.csv") for name in ("l2-16384", "l2", "factors"))
     return [
         *factors.draw(*plain, folder / "h200-factors-factors"),
@@ -53,7 +56,7 @@ def measured(results: Path, folder: Path) -> list[Path]:
 
 
 def speedups(results: Path) -> tuple[dict[str, dict[str, list[float]]], str]:
-    """The groups of `speedup.draw` and its subtitle, from the results files with Triton 3.6.0."""
+    """The groups of `speedup.draw` and its subtitle, from the results files of Triton 3.6.0."""
     large, others, dtypes, fp8 = (
         speedup.ratios(results / f"h200-{name}-triton-3.6.0.csv")
         for name in ("bench", "bench-shapes", "dtypes", "dtypes-2")
@@ -91,10 +94,10 @@ def few_rows(path: Path) -> list[float]:
 
 
 def together(*files, of_each: str = "row") -> tuple[pd.DataFrame, dict[str, str]]:
-    """Several files, as `rows.read_csv` returns them, as one.
+    """Several files, as `rows.read_csv` returns them, as one file.
 
-    of_each: what is taken whole from one file, the first that has it: a "row", a "problem", or a "config" of a problem.
-    Times of files that were measured in different ways must not meet in one comparison.
+    of_each: the unit that is taken from one file only, the first that has it: a "row", a "problem", or a "config" of a
+        problem. So times that were measured in different ways are not compared with each other.
     """
     keys = {"row": None, "problem": rows.PROBLEM, "config": [*rows.PROBLEM, *rows.CONFIG]}[of_each]
     frames = []
@@ -124,7 +127,7 @@ def together(*files, of_each: str = "row") -> tuple[pd.DataFrame, dict[str, str]
     help="Folder for the figures.",
 )
 def main(results: Path | None, out: Path) -> None:
-    """Draw every figure of the README and the docs again, as PNG and SVG."""
+    """Draw every figure of the README and the docs, as PNG and SVG."""
     if results is None:
         raise click.ClickException("the results files are in autotune/results of a checkout: name it by --results")
     try:

@@ -1,4 +1,4 @@
-"""The families of orders against the best single factor: time, and bytes read from DRAM."""
+"""Kinds of orders compared with the best single factor: time, and bytes read from DRAM."""
 
 from pathlib import Path
 
@@ -12,26 +12,27 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from tritonmm.plots import families, model, rows, style
 
 _MARKERS = "osD^vPX<>p"
-_SPREAD = 0.66  # of the room between two families, over which their problems are spread
+_SPREAD = 0.66  # fraction of the space between two families over which their problems are spread
 
 
 def draw(frame: pd.DataFrame, about: dict[str, str], path: str | Path) -> list[Path]:
-    """Draw a results file (its table, its comment lines); returns the paths of PNG and SVG.
+    """Draws a results file, given as its table and its comment lines. Returns the paths of PNG and SVG.
 
-    Each family of orders stands with its fastest factor, and is compared with the fastest of the single
-    factors of swizzle-merge, in the config that ran most families. DRAM reads are the counted ones where
-    all of a problem were counted, and today's model's elsewhere, for a GPU that it knows.
-    Raises ValueError for results that cannot be drawn, see `rows.ok` and `rows.caption`, and where no
-    problem has a row of swizzle-merge with one factor and one of another family.
+    Each family of orders is shown with its fastest factor, relative to the fastest single factor of swizzle-merge, in
+    the config that ran most families. DRAM reads are counted values if all of a problem were counted; else they are the
+    model's present predictions, for a GPU that it knows.
+
+    Raises ValueError for results that cannot be drawn, see `rows.ok` and `rows.caption`, and if no problem has a row of
+    swizzle-merge with one factor and one of another family.
     """
     return style.save(figure(frame, about), path)
 
 
 @style.styled
 def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
-    """The figure of `draw`: in each axes a line of markers for each problem, of its label as gid."""
+    """The figure of `draw`. Each axes has a line of markers for each problem; its gid is the problem's label."""
     drawn = rows.ok(frame, "time_us")
-    table = best(model.beside(drawn, about))
+    table = best(model.with_predictions(drawn, about))
     labels = list(dict.fromkeys(table.label))
     names = [name for name in [*families.COLOURS, *dict.fromkeys(table.family)] if name in set(table.family)]
     names = [name for name in dict.fromkeys(names) if name != "grouped"]
@@ -48,7 +49,7 @@ def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
         f"fastest of {tried['grouped']}{more} single factors" if tried["grouped"] > 1 or more else "one single factor"
     )
     note = f"1, the dotted line: the {fastest} of swizzle-merge, in the same config."
-    note += " Beside each family how many of its orders were run; the fastest is shown."
+    note += " In brackets: how many orders of the family were run; the fastest is shown."
     alone = len(rows.problems(drawn)) - len(labels)
     if alone:
         note += f" Of the results {style.count(alone, 'problem')} had nothing to compare."
@@ -91,9 +92,10 @@ def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
 def best(drawn: pd.DataFrame) -> pd.DataFrame:
     """A row for each problem and family: label, config, family, order, tried, time, dram, counted.
 
-    tried: how many of the family's orders were run. time, dram: relative to the grouped family's. counted: whether
-    dram was. `drawn`: what `model.beside` returns. Problems with only one family beside the grouped one are left out
-    where others have more.
+    drawn: as `model.with_predictions` returns it.
+
+    tried: how many orders of the family were run. time, dram: relative to the family "grouped". counted: whether dram
+        was counted. Problems with only one other family are left out if other problems have more.
     """
     drawn = drawn.assign(family=[families.family(text) for text in drawn.order])
     alike = [_alike(group) for _, group in rows.problems(drawn)]
@@ -117,14 +119,14 @@ def best(drawn: pd.DataFrame) -> pd.DataFrame:
 
 
 def _alike(group: pd.DataFrame) -> pd.DataFrame:
-    """A problem's rows of one config, the fastest first: the one that ran the grouped family and most others."""
+    """A problem's rows of one config, the fastest first: the config that ran the family "grouped" and most others."""
     group = group.sort_values("time_us", kind="stable")
     configs = [each for _, each in group.groupby([*rows.CONFIG, *rows.LATER], dropna=False, sort=False)]
     return max(configs, key=lambda each: ("grouped" in set(each.family), each.family.nunique()))
 
 
 def _scale(axes, values) -> None:
-    """Linear and, for differences within the noise to look small, 0.96 to 1.04 at least; logarithmic above 2."""
+    """A linear axis of at least 0.96 to 1.04, so that noise looks small; logarithmic for values above 2."""
     if values.max() > 2 and values.min() > 0:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_locator(FixedLocator([0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8, 12, 16]))

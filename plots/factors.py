@@ -1,4 +1,4 @@
-"""L2 hit rate, DRAM reads, L2 reads and throughput against the swizzle factor, measured and predicted, on one sheet."""
+"""L2 hit rate, DRAM reads, L2 reads and throughput over the swizzle factor, measured and predicted, in one figure."""
 
 import itertools
 import textwrap
@@ -17,20 +17,21 @@ PANELS = {
     "l2_read_bytes": "L2 reads",
     "tflops": "TFLOP/s",
 }
-"""The names of the rows of panels, by column."""
+"""Names of the rows of panels, by column."""
 MOST_PROBLEMS = 4
-"""Columns of a sheet; more would be too narrow to read."""
+"""Columns of a figure; more would be too narrow to read."""
 _LEGEND = ("measured", "predicted", "torch", "fastest measured", "fastest predicted")
 _MEASURED, _PREDICTED = "#0077bb", "#ee7733"  # Paul Tol's vibrant
 
 
 def draw(frame: pd.DataFrame, about: dict[str, str], path: str | Path) -> list[Path]:
-    """Draw a results file (its table, its comment lines); returns the paths of PNG and SVG.
+    """Draws a results file, given as its table and its comment lines. Returns the paths of PNG and SVG.
 
-    A column of panels a problem, `MOST_PROBLEMS` of them: those with the most counted factors and of these the
-    largest, half of them with an M that the tile does not divide, where there are such. Measured are the counters
-    and the times of a GPU; the predictions are today's model's, whatever the file says. Without
-    counters, or for a GPU that the model does not know, the other half is drawn and the subtitle says so.
+    There is a column of panels for each of `MOST_PROBLEMS` problems: those with the most counted factors and, among
+    these, the largest; half of them with an M that the tile does not divide, if there are such. Measured values are
+    counters and times of a GPU; predictions are the model's present ones, whatever the file has. Without counters, or
+    for a GPU that the model does not know, only the other half is drawn, and the subtitle says so.
+
     Raises ValueError for results that cannot be drawn: see `rows.ok`, `rows.by_factor`, `rows.caption`.
     """
     return style.save(figure(frame, about), path)
@@ -38,8 +39,10 @@ def draw(frame: pd.DataFrame, about: dict[str, str], path: str | Path) -> list[P
 
 @style.styled
 def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
-    """The figure of `draw`: a row of axes for each of `PANELS` with a value, lines of gid "measured", "predicted",
-    "torch" and, upright, "fastest measured" and "fastest predicted"."""
+    """The figure of `draw`: a row of axes for each of `PANELS` with a value.
+
+    Lines have the gids "measured", "predicted" and "torch"; vertical lines "fastest measured" and "fastest predicted".
+    """
     drawn = rows.ok(frame, "time_us", "tflops")
     every = rows.by_factor(drawn)
     chosen = _chosen(every)
@@ -105,8 +108,8 @@ def _is_bytes(name: str) -> bool:
 
 
 def _values(part: pd.DataFrame, about: dict[str, str]) -> pd.DataFrame:
-    """The rows with each of `PANELS` as it was measured and, `predicted_...`, as the model has it; and torch_tflops."""
-    part = model.beside(part, about)
+    """The rows with each of `PANELS` as measured and, with the prefix `predicted_`, as predicted; and torch_tflops."""
+    part = model.with_predictions(part, about)
     flops = part.tflops * part.time_us
     measured = {name: part.get(f"counted_{name}", float("nan")) for name in [*PANELS][:3]}
     if set(part.source) == {"model"}:
@@ -131,7 +134,7 @@ def _panel(axes, part: pd.DataFrame, name: str, unit: float) -> None:
 
 
 def _scale(line, name: str) -> None:
-    """The y axes of a row of panels: bytes from zero and each for itself, the others alike."""
+    """Sets the y axes of a row of panels: for bytes from zero and independent, for other values all alike."""
     drawn = ("measured", "predicted", "torch")
     values = [[y for each in axes.lines if each.get_gid() in drawn for y in each.get_ydata()] for axes in line]
     if _is_bytes(name):
@@ -139,9 +142,9 @@ def _scale(line, name: str) -> None:
             style.byte_axis(axes, own)
         return
     low, high = np.nanmin(np.concatenate(values)), np.nanmax(np.concatenate(values))
-    room = 0.06 * (high - low) or 0.06 * high
+    margin = 0.06 * (high - low) or 0.06 * high
     for axes in line:
-        axes.set_ylim(*((0, 1) if name == "hit_rate" else (low - room, high + room)))
+        axes.set_ylim(*((0, 1) if name == "hit_rate" else (low - margin, high + margin)))
         if name == "hit_rate":
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.tick_params(labelleft=axes is line[0])

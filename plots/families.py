@@ -1,8 +1,8 @@
-"""Families: orders that differ only in their factor, as a figure names and colours them."""
+"""Families of orders: orders that differ only in their factors, with their names and colours in figures."""
 
 from tritonmm.orders import RowMajor, SwizzleMerge, parse
 
-COLOURS = {  # Okabe and Ito's, and a violet
+COLOURS = {  # Okabe and Ito's palette, and a violet
     "grouped": "#0072b2",
     "serpentine": "#009e73",
     "split-merge": "#d55e00",
@@ -12,13 +12,13 @@ COLOURS = {  # Okabe and Ito's, and a violet
     "column-major": "#56b4e9",
     "row-major": "#222222",
 }
-"""By family, in the order of a legend; `@n`, along the other axis, has the same colour."""
+"""Colours by family, in the order of a legend. `@n` orders have the same colours."""
 
 
 def family(text: str) -> str:
-    """The family of an order's spelling: a single factor is "grouped", several are "two-level"; factor 1 is row-major.
+    """The family of a spelled order. One factor is "grouped", several are "two-level", and factor 1 is "row-major".
 
-    Raises ValueError for no order.
+    Raises ValueError for text that spells no order.
     """
     order = parse(text)
     if order in (RowMajor(), SwizzleMerge(1)):

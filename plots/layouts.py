@@ -1,6 +1,6 @@
-"""Pictures of layouts: a tile coloured by the bank of each element, and fragments coloured by thread.
+"""Pictures of layouts: a tile coloured by bank, and fragments coloured by thread.
 
-Exact, by `tritonmm.layouts`: nothing is measured.
+They are computed by `tritonmm.layouts`; nothing is measured.
 """
 
 from pathlib import Path
@@ -20,20 +20,23 @@ from tritonmm.plots import style
 _COLOURS = colormaps["viridis"]
 _LEFT, _GAP, _RIGHT, _OVER, _UNDER, _BAR = 0.5, 0.55, 0.15, 0.66, 0.2, 0.6  # inches around the panels
 _SMALLEST_TEXT = 4.5  # points
+
 MOST_UNITS = 65_536
-"""Units of a tile, of one access each, that a picture can show."""
+"""The most units (accesses) of a tile that can be drawn."""
+
 MOST_COLUMNS = 16
-"""Columns of an accumulator that are drawn; the next ones repeat their pattern."""
+"""Columns of an accumulator that are drawn; the following columns repeat the pattern."""
 
 
 def draw(what: SwizzledTile | Atom, path: str | Path) -> list[Path]:
-    """Draw a tile, plain and swizzled, or the fragments of an atom; returns the paths of PNG and SVG."""
+    """Draws a tile, plain and swizzled, or the fragments of an atom. Returns the paths of PNG and SVG."""
     return style.save(figure_of_atom(what) if isinstance(what, Atom) else figure_of_tile(what), path)
 
 
 @style.styled
 def figure_of_tile(tile: SwizzledTile) -> Figure:
-    """The tile's units plain and swizzled, coloured by bank: a column of one colour is read in that many turns.
+    """The tile's units, plain and swizzled, coloured by bank. A column of one colour is read in as many passes as it
+    has units.
 
     Raises ValueError for more than `MOST_UNITS` units.
     """
@@ -78,7 +81,8 @@ def figure_of_tile(tile: SwizzledTile) -> Figure:
 
 @style.styled
 def figure_of_atom(atom: Atom) -> Figure:
-    """A below left, B above right as k x n, C between them, each element coloured and labelled by its thread."""
+    """A at the bottom left, B (as k x n) at the top right, C between them. Elements are coloured and labelled by
+    thread."""
     operands = atom.operands()
     whole = len(operands) == 3
     shown = min(atom.n, 8 if whole else MOST_COLUMNS)
@@ -117,7 +121,7 @@ def figure_of_atom(atom: Atom) -> Figure:
 
 
 def _cells(axes, values: np.ndarray, last: int, labels: np.ndarray, cell: tuple[float, float]) -> None:
-    """A cell for each value, coloured by it on a scale of 0 to `last`; `cell`: width and height in inches."""
+    """A cell for each value, coloured on a scale of 0 to `last`. cell: width and height in inches."""
     rows, cols = values.shape
     size = _text_size(labels, cell)
     text = size > 0
@@ -137,7 +141,7 @@ def _cells(axes, values: np.ndarray, last: int, labels: np.ndarray, cell: tuple[
 
 
 def _text_size(labels: np.ndarray, cell: tuple[float, float]) -> float:
-    """The points at which the longest label fits a cell, or 0 where nobody could read it."""
+    """Font size in points with which the longest label fits a cell, or 0 if it would be too small to read."""
     longest = max(len(part) for label in labels.flat for part in label.split("\n"))
     lines = 1 + labels.flat[0].count("\n")
     size = min(8.5, 72 * cell[0] * 0.86 / (0.64 * longest), 72 * cell[1] * 0.8 / (1.15 * lines))
@@ -145,10 +149,10 @@ def _text_size(labels: np.ndarray, cell: tuple[float, float]) -> float:
 
 
 def _indices(axis, names, points: float) -> None:
-    """A tick in the middle of each cell of `points`, named where there is room."""
+    """Ticks in the middle of the cells, labelled where there is space. points: size of a cell."""
     names = list(names)
-    room = 7.5 * 0.64 * len(str(names[-1])) + 3 if axis.axis_name == "x" else 9
-    every = next(step for step in (1, 2, 4, 8, 16, 32, 64, len(names)) if step * points >= room)
+    needed = 7.5 * 0.64 * len(str(names[-1])) + 3 if axis.axis_name == "x" else 9
+    every = next(step for step in (1, 2, 4, 8, 16, 32, 64, len(names)) if step * points >= needed)
     axis.set_ticks([i + 0.5 for i in range(0, len(names), every)], labels=[str(name) for name in names[::every]])
     axis.set_tick_params(length=0, labelsize=7.5, pad=2)
     if axis.axis_name == "x":

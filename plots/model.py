@@ -1,6 +1,6 @@
-"""What the models say of the rows of a results file, computed when a figure is drawn.
+"""Predictions of the models for the rows of a results file, computed when a figure is drawn.
 
-A results file keeps what the model said when it was written; a figure shows what it says today.
+A results file has the predictions of the time it was written; a figure shows the present ones.
 """
 
 import pandas as pd
@@ -14,21 +14,22 @@ from tritonmm.model import l2
 from tritonmm.problem import Problem
 
 COLUMNS = ("predicted_us", "predicted_dram_read_bytes", "predicted_l2_read_bytes", "predicted_hit_rate")
+"""Columns that `with_predictions` adds: microseconds, bytes, and a rate from 0 to 1."""
 
 
 def gpu_of(about: dict[str, str]) -> Gpu | None:
-    """The GPU that the comment lines name, by its datasheet; None for one that `tritonmm.gpu` has no spec of."""
+    """The GPU that the comment lines name, from its datasheet; None if `tritonmm.gpu` does not know it."""
     return gpus.named(about.get("gpu", ""))
 
 
 def unverified(about: dict[str, str]) -> str:
-    """What is said beside predictions for a GPU with which the models were not compared."""
+    """A remark for predictions on a GPU that the models were not compared with; else ""."""
     gpu = gpu_of(about)
     return "" if gpu and gpu.verified else ", unverified"
 
 
-def beside(rows: pd.DataFrame, about: dict[str, str]) -> pd.DataFrame:
-    """The rows, as `rows.ok` returns them, with `COLUMNS` of bytes and microseconds; empty for an unknown GPU."""
+def with_predictions(rows: pd.DataFrame, about: dict[str, str]) -> pd.DataFrame:
+    """The rows, as `rows.ok` returns them, with `COLUMNS`; these are NaN for an unknown GPU."""
     gpu = gpu_of(about)
     if gpu is None:
         return rows.assign(**dict.fromkeys(COLUMNS, float("nan")))
@@ -42,18 +43,18 @@ def beside(rows: pd.DataFrame, about: dict[str, str]) -> pd.DataFrame:
 
 
 def problem_of(row) -> Problem:
-    """A row's problem."""
+    """The problem of a row."""
     return space.problem(row.m, row.n, row.k, batch=row.batch, dtype=row.dtype, layout=row.layout)
 
 
 def config_of(row) -> Config:
-    """A row's config."""
+    """The config of a row."""
     numbers = ("block_m", "block_n", "block_k", "num_stages", "num_warps", "split_k", "split_tail")
     return Config(
         kernel=row.kernel,
         persistent=bool(row.persistent),
         order=orders.parse(row.order),
         cluster=row.cluster,
-        relayout=row.relayout,
+        repack=row.repack,
         **{name: int(getattr(row, name)) for name in numbers},
     )

@@ -1,4 +1,5 @@
-"""The cost of overflow: split-merge against swizzle-merge of the same factor, in programs and in time."""
+"""The cost of idle (overflow) programs: split-merge compared with swizzle-merge of the same factor, in programs and
+time."""
 
 from pathlib import Path
 
@@ -13,18 +14,20 @@ _LAUNCHES = {True: "persistent", False: "plain"}
 
 
 def draw(frame: pd.DataFrame, about: dict[str, str], path: str | Path) -> list[Path]:
-    """Draw a results file (its table, its comment lines); returns the paths of PNG and SVG.
+    """Draws a results file, given as its table and its comment lines. Returns the paths of PNG and SVG.
 
-    Pairs of rows that differ in nothing but the order's kind. Where the factor divides the rows of tiles both
-    are the same map, with the same programs: what differs is noise and the code that finds a tile, in grey.
-    Raises ValueError for results without such a pair, and those that cannot be drawn: see `rows.ok`, `rows.caption`.
+    It compares rows that differ only in the kind of order. Where the factor divides the rows of tiles, both orders are
+    the same map with the same programs. Such pairs are grey: they differ by noise and by the code that computes a tile.
+
+    Raises ValueError for results without such a pair, and for results that cannot be drawn: see `rows.ok`,
+    `rows.caption`.
     """
     return style.save(figure(frame, about), path)
 
 
 @style.styled
 def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
-    """The figure of `draw`: bars of gid "surplus" and dots of gid "time", top to bottom as `pairs` has the rows."""
+    """The figure of `draw`: bars of gid "surplus" and dots of gid "time", top to bottom in the order of `pairs`."""
     drawn = rows.ok(frame, "time_us")
     table = pairs(drawn)
     origin, rest = rows.caption(drawn, about)
@@ -76,10 +79,10 @@ def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
 
 
 def pairs(drawn: pd.DataFrame) -> pd.DataFrame:
-    """A row for each pair, the persistent launches first and then by surplus.
+    """A row for each pair, persistent launches first, then by surplus.
 
-    label, order, kernel, persistent, tiles_m, tiles_n; launched: programs of split-merge; surplus: those without a
-    tile, as a share of the tiles; time: split-merge's over swizzle-merge's.
+    Columns: label, order, kernel, persistent, tiles_m, tiles_n. launched: programs of split-merge. surplus: idle
+        programs per tile. time: split-merge's time over swizzle-merge's.
     """
     found = []
     for _, group in drawn.groupby([*rows.PROBLEM, *rows.CONFIG, *rows.LATER], dropna=False):

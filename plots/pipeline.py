@@ -1,5 +1,7 @@
-"""What stages, the depth of a step and the epilogue are worth, from the files of
-`python -m tritonmm.autotune.studies.pipeline --csv`."""
+"""How throughput depends on stages, block_k and the epilogue.
+
+Draws the files of `python -m tritonmm.autotune.studies.pipeline --csv`.
+"""
 
 from pathlib import Path
 
@@ -13,26 +15,29 @@ _COLOURS = {32: "#ee7733", 64: "#0077bb", 128: "#009988"}  # Paul Tol's vibrant
 _COLUMNS = ("study", "m", "n", "k", "block_k", "num_stages", "store", "torch_us", "tflops")
 _TITLES = {
     "tile": "cp.async, 128 x 128 tile",
-    "hopper": "TMA ring, 128 x 256 tile",
-    "epilogue": "how the tile is written",
+    "hopper": "TMA pipeline, 128 x 256 tile",
+    "epilogue": "epilogue",
 }
 
 
 def draw(frame: pd.DataFrame, about: dict[str, str], path: str | Path) -> list[Path]:
-    """Draw the study; returns the paths of PNG and SVG. frame, about: the file as `rows.read_csv` returns it."""
+    """Draws the study. Returns the paths of PNG and SVG.
+
+    frame, about: the file as `rows.read_csv` returns it.
+    """
     return style.save(figure(frame, about), path)
 
 
 @style.styled
 def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
-    """A row of panels a shape: throughput against stages, a line for each block_k, and bars of the epilogues.
+    """A row of panels for each shape: throughput over stages, a line for each block_k, and bars for the epilogues.
 
-    Raises ValueError for rows of another kind of file, or where nothing was measured.
+    Raises ValueError for another kind of file, or if nothing was measured.
     """
     missing = [name for name in _COLUMNS if name not in frame]
     if missing or frame.tflops.isna().all():
         raise ValueError(
-            f"the results are no study of pipelines: {'no ' + ', '.join(missing) if missing else 'no times'}"
+            f"the results are not a study of pipelines: {'no ' + ', '.join(missing) if missing else 'no times'}"
         )
     shapes = list(frame.groupby(["m", "n", "k"], sort=False))
     sheet = style.sheet(
@@ -57,7 +62,7 @@ def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
 
 
 def _torch(rows: pd.DataFrame) -> float:
-    """torch's median throughput beside these rows, in 10^12 FLOP/s."""
+    """torch's median throughput in the same rows, in 10^12 FLOP/s."""
     return (2e-6 * rows.m * rows.n * rows.k / rows.torch_us).median()
 
 

@@ -1,4 +1,4 @@
-"""Which rows of a results file a figure draws, and what the figure says about them."""
+"""The rows of a results file that a figure draws, and the texts that describe them."""
 
 import csv
 import io
@@ -20,29 +20,32 @@ NUMBERS = {
     *("counted_l2_read_bytes", "counted_fabric_bytes", "counted_lookups", "counted_hits", "counted_misses"),
     "counted_hit_rate",
 }
-"""Columns that have numbers, or nothing."""
+"""Columns that have numbers or empty cells."""
 
 SIZES = {*PROBLEM[:4], *CONFIG[1:-1], "split_tail"}
-"""Columns that have whole numbers from 1 in a row of status ok."""
+"""Columns with integers >= 1 in rows of status ok."""
 
 TIMES = {"time_us", "torch_us", "tflops"}
-"""Columns that have numbers above 0 in a row of status ok."""
+"""Columns with numbers > 0 in rows of status ok."""
 
-TEXTS = {"layout", "dtype", "kernel", "order", "source", "status", "message", "cluster", "relayout", "traffic_source"}
-"""Columns that have texts, whatever they look like."""
+TEXTS = {"layout", "dtype", "kernel", "order", "source", "status", "message", "cluster", "repack", "traffic_source"}
+"""Columns that are read as text, even if they look like numbers."""
 
 MOST = 2**31 - 1
+"""The largest size."""
 
-LATER = {"split_tail": 1, "cluster": "", "relayout": ""}
-"""Columns of a config that older results files lack, and what they were then."""
+LATER = {"split_tail": 1, "cluster": "", "repack": ""}
+"""Columns of a config that older results files lack, and their values there."""
 
 
 def read_csv(path: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
-    """The table of a results file and, by key, its comment lines `# key: value` above the header.
+    """The table of a results file, and its comment lines `# key: value` by key.
 
-    `# times:`, which a contest writes, says where, at which commit and how the times were measured anew: its "regime"
-    is the file's. The other lines are of the counters then.
-    Raises ValueError for what is no text or no table, has no header, or has words where numbers should be.
+    A file whose times were replaced by a contest has a comment `# times:` with the GPU, the commit and the method of
+    those times; "regime" is then that method. The other comments describe the counters.
+
+    Raises ValueError for content that is not text, has no header or is not a table, and for words in columns of
+    numbers.
     """
     about, lines = results_file.parts(path)
     if not any(map(str.strip, lines)):
@@ -61,17 +64,17 @@ def read_csv(path: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
         is_number = pd.api.types.is_numeric_dtype(cells) and not pd.api.types.is_bool_dtype(cells)
         if name in NUMBERS and not is_number:
             wrong = next((cell for cell in cells.dropna() if not _is_number(cell)), "words")
-            raise ValueError(f"{path}: column {name} has {str(wrong)[:40]!r}, which is no number")
+            raise ValueError(f"{path}: column {name} has {str(wrong)[:40]!r}, which is not a number")
         if name == "persistent" and not pd.api.types.is_bool_dtype(cells):
-            raise ValueError(f"{path}: column {name} has something else than True and False")
+            raise ValueError(f"{path}: column {name} has cells other than True and False")
     return frame, about
 
 
 def ok(frame: pd.DataFrame, *measured: str) -> pd.DataFrame:
-    """The rows of status ok in which none of the columns `measured` is empty.
+    """The rows of status ok with a value in each of the columns `measured`.
 
-    Raises ValueError that says what is missing: a column, a row, an ok row, a measured value; or what cannot be, an
-    unknown order or a size below 1; or that measured and modelled rows are mixed, which no line may join.
+    Raises ValueError if a column, an ok row or a value is missing, if a value is impossible (an unknown order, a size
+    below 1), and if measured and modelled rows are mixed.
     """
     missing = [name for name in (*PROBLEM, *CONFIG, "order", "source", "status") if name not in frame]
     if missing:
@@ -107,12 +110,11 @@ def ok(frame: pd.DataFrame, *measured: str) -> pd.DataFrame:
 
 
 def by_factor(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame, str]]:
-    """For each problem its label, its rows by rising factor (a column `factor`), and their config.
+    """For each problem its label, its rows by ascending factor (a column `factor`), and their config.
 
-    The factors are those of single-factor swizzle-merge; row-major is the same map as factor 1. The
-    config is the one of the fastest row among the configs that were run at every factor, so that a line
-    shows the factor's effect alone. Where no config was, each factor has its own fastest config, and
-    the text for the config says so. Raises ValueError where no row has such an order.
+    Only swizzle-merge with one factor and row-major, which is factor 1, are taken. The config is the fastest among the
+    configs that were run with every factor, so that a line shows only the factor's effect. Without such a config, each
+    factor has its own fastest config, and the text says so. Raises ValueError if no row has such an order.
     """
     rows = rows.assign(factor=[_factor(text) for text in rows.order]).dropna(subset="factor")
     if rows.empty:
@@ -132,7 +134,7 @@ def by_factor(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame, str]]:
 
 
 def problems(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """The rows of each problem by rising m, labelled with what differs: M alone, or all three sizes, and the rest."""
+    """The rows of each problem by ascending m, with a label of what differs between problems."""
     differs = [name for name in PROBLEM if rows[name].nunique() > 1]
     sizes = "{m} x {n} x {k}" if {"n", "k"} & set(differs) else "M = {m}"
     label = ", ".join([sizes, *(f"{name} {{{name}}}" for name in differs if name not in "mnk")])
@@ -140,20 +142,20 @@ def problems(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def config_text(row) -> str:
-    """A row's config as people read it, less the order."""
+    """A row's config in words, without the order."""
     text = (
         f"{row.block_m:.0f}x{row.block_n:.0f}x{row.block_k:.0f}, {row.num_stages:.0f} stages, {row.num_warps:.0f} warps"
     )
     split = f", split-k {row.split_k:.0f}" if row.split_k > 1 else ""
     split += f", split-tail {row.split_tail:.0f}" if row.split_tail > 1 else ""
-    rest = "".join(f", {name} {row[name]}" for name in ("cluster", "relayout") if row[name])
+    rest = "".join(f", {name} {row[name]}" for name in ("cluster", "repack") if row[name])
     return f"{row.kernel} {text}{split}{', persistent' if row.persistent else ''}{rest}"
 
 
 def caption(rows: pd.DataFrame, about: dict[str, str]) -> tuple[str, str]:
-    """(GPU and source of the times, the rest): the problem, how it was measured, versions, commit and date.
+    """(GPU and source of the times, the rest): the problem, the regime, versions, commit and date.
 
-    Raises ValueError where `about`, the comment lines of the results, does not name the GPU.
+    Raises ValueError if the comment lines `about` do not name the GPU.
     """
     if not about.get("gpu"):
         raise ValueError("the results do not say on which GPU they were measured: the line `# gpu: ...` is missing")
@@ -167,7 +169,7 @@ def caption(rows: pd.DataFrame, about: dict[str, str]) -> tuple[str, str]:
 
 
 def provenance(about: dict[str, str]) -> str:
-    """What the comment lines of results say of how, with which versions and when they were measured."""
+    """The regime, versions, commit and date that the comment lines name."""
     known = {name: text for name, text in about.items() if text and text != "none"}
     versions = [f"{name} {known[name]}" for name in ("driver", "torch", "triton", "commit") if name in known]
     return "; ".join(filter(None, [known.get("regime"), *versions, known.get("date")]))

@@ -1,4 +1,4 @@
-"""Speed-up over torch (cuBLAS), by family of GEMMs: a dot a GEMM, a bar to the geometric mean."""
+"""Speed-up over torch (cuBLAS) by family of GEMMs: a dot for each GEMM, a bar for the geometric mean."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,11 @@ TICKS = (0.7, 0.8, 0.9, 1, 1.25, 1.5, 2, 3, 4, 6, 8)
 
 
 def ratios(path: str | Path, regime: str = "burst") -> dict[str, list[float]]:
-    """torch's time over ours of each row of a file of `tritonmm bench`, by family. Raises ValueError otherwise."""
+    """torch's time over ours for each row of a file of `tritonmm bench`, by family. Raises ValueError for other
+    files."""
     _, columns, rows = results_file.read(path)
     if missing := [name for name in ("family", "regime", "ratio") if name not in columns]:
-        raise ValueError(f"{path} is no file of `tritonmm bench --csv`: it has no column {', '.join(missing)}")
+        raise ValueError(f"{path} is not a file of `tritonmm bench --csv`: it has no column {', '.join(missing)}")
     found: dict[str, list[float]] = {}
     for row in rows:
         if row["regime"] == regime and row["ratio"]:
@@ -28,13 +29,14 @@ def ratios(path: str | Path, regime: str = "burst") -> dict[str, list[float]]:
 
 
 def draw(groups: Mapping[str, Mapping[str, Sequence[float]]], subtitle: str, path: str | Path) -> list[Path]:
-    """Draw groups of families, each a list of speed-ups; returns the paths of PNG and SVG."""
+    """Draws groups of families, each with a list of speed-ups. Returns the paths of PNG and SVG."""
     return style.save(figure(groups, subtitle), path)
 
 
 @style.styled
 def figure(groups: Mapping[str, Mapping[str, Sequence[float]]], subtitle: str) -> Figure:
-    """A panel a group, a line a family, all on one logarithmic axis. Raises ValueError for a group without values."""
+    """A panel for each group, a line for each family, on one logarithmic axis. Raises ValueError for a family without
+    values."""
     for group, families in groups.items():
         if not families or not all(families.values()):
             raise ValueError(f"the group {group!r} has a family without speed-ups")

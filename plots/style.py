@@ -1,8 +1,7 @@
-"""The common look of the figures, and how one is saved.
+"""The common style of the figures, and how a figure is saved.
 
-Everything a figure inherits is set here, inside a context: matplotlib's global parameters are the
-same before and after, and pyplot is never imported. Text is set in DejaVu Sans, which matplotlib
-ships, so that a figure is the same wherever it is drawn.
+The style is set inside a context: matplotlib's global parameters do not change, and pyplot is never imported. Text is
+    set in DejaVu Sans, which matplotlib ships, so that a figure looks the same everywhere.
 """
 
 import functools
@@ -16,10 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 INK, MUTED, FAINT = "#222222", "#5c5c5c", "#d9d9d9"
-RED = "#cc3311"  # of Paul Tol's vibrant scheme; no colour of viridis is mistaken for it
-WIDTH = 9.0  # inches: at a README's 900 pixels a 9 point letter is 12 pixels high
+RED = "#cc3311"  # from Paul Tol's vibrant scheme; distinct from all colours of viridis
+WIDTH = 9.0  # inches; at a README's 900 pixels, 9 point text is 12 pixels high
 DPI = 180
-_LEGEND = 0.28  # inches of a sheet's head
+_LEGEND = 0.28  # inches of a figure's head
 
 _LOOK = {
     "font.family": "DejaVu Sans",
@@ -43,7 +42,7 @@ _LOOK = {
 
 
 def styled(function):
-    """Run `function` under this look, whatever the user's matplotlibrc says; restored afterwards."""
+    """Runs `function` with this style, whatever the user's matplotlibrc has. The former parameters are restored."""
 
     @functools.wraps(function)
     def inside(*args, **kwargs):
@@ -58,7 +57,8 @@ def styled(function):
 def sheet(
     height: float, title: str, subtitle: str, note: str = "", width: float = WIDTH, legend: bool = False
 ) -> Figure:
-    """An empty figure `height` inches high between its head (title, subtitle, room for a `legend`) and foot (note)."""
+    """An empty figure with a head (title, subtitle, space for a `legend`) and a foot (note). height: inches between
+    them."""
     under = textwrap.wrap(subtitle, int(width * 14))
     foot = [line for part in note.splitlines() for line in textwrap.wrap(part, int(width * 16))]
     top, bottom = 0.36 + 0.18 * len(under) + _LEGEND * legend, 0.15 * len(foot) + 0.08 * bool(foot)
@@ -72,18 +72,19 @@ def sheet(
 
 
 def is_dark(colour) -> bool:
-    """Whether white text reads better than black on `colour`, by its relative luminance (WCAG 2)."""
+    """True if white text is more readable than black on `colour`, by relative luminance (WCAG 2)."""
     channels = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
     return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), channels, strict=True)) < 0.18
 
 
 @styled
 def save(figure: Figure, path: str | Path) -> list[Path]:
-    """Write the figure as PNG and as SVG and return both paths.
+    """Writes the figure as PNG and SVG. Returns both paths.
 
-    `path` may end in .png or .svg or in neither; its folder is made. The bytes depend only on the
-    figure and on matplotlib's version: no date, no random ids. Raises ValueError for a path without a name, or with
-    the suffix of another format.
+    path: may end in .png, .svg or neither; its folder is created.
+
+    The bytes depend only on the figure and on matplotlib's version. Raises ValueError for a path without a name, or
+    with the suffix of another format.
     """
     path = Path(path)
     if path.name in ("", ".."):
@@ -100,12 +101,13 @@ def save(figure: Figure, path: str | Path) -> list[Path]:
 
 
 def factor_axis(axes, factors, width: float = WIDTH) -> None:
-    """A log2 axis, `width` inches wide, a tick at every factor; a label too near to a power of two's is left out."""
+    """A log2 axis with a tick at every factor. A label too close to that of a power of two is left out. width: in
+    inches."""
     present = sorted({int(factor) for factor in factors})
-    room = max(math.log2(present[-1] / present[0]), 1) / (2.9 * width)
+    spacing = max(math.log2(present[-1] / present[0]), 1) / (2.9 * width)
     shown = []
     for factor in sorted(present, key=lambda f: (f & (f - 1) != 0, f)):
-        if all(abs(math.log2(factor / other)) > room for other in shown):
+        if all(abs(math.log2(factor / other)) > spacing for other in shown):
             shown.append(factor)
     axes.set_xscale("log", base=2)
     axes.set_xticks(present, labels=[str(f) if f in shown else "" for f in present])
@@ -114,7 +116,7 @@ def factor_axis(axes, factors, width: float = WIDTH) -> None:
 
 
 def byte_axis(axes, values) -> None:
-    """From zero, or logarithmic where the values span more than a factor of 20."""
+    """An axis from zero, or a logarithmic one for values that span more than a factor of 20."""
     if min(values) > 0 and max(values) > 20 * min(values):
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -125,17 +127,17 @@ def byte_axis(axes, values) -> None:
 
 
 def byte_unit(largest: float) -> tuple[str, float]:
-    """GB, MB or kB, and its bytes: the largest unit of which `largest` bytes are one or more."""
+    """ "GB", "MB" or "kB", and its bytes: the largest unit that is at most `largest` bytes."""
     return next(((name, size) for name, size in (("GB", 1e9), ("MB", 1e6)) if largest >= size), ("kB", 1e3))
 
 
 def count(number: int, noun: str) -> str:
-    """The number and the noun, which is regular: "1 pair", "2 pairs"."""
+    """A number with its regular noun: "1 pair", "2 pairs"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def legend(figure: Figure, handles: dict) -> None:
-    """The legend of a whole sheet, in the line that it keeps for it: handles by what they are called."""
+    """The legend of a whole figure, in the space that `sheet` reserved. handles: artists by label."""
     _, bottom, _, height = figure.get_layout_engine().get()["rect"]
     figure.legend(
         handles.values(), handles.keys(), loc="lower left", bbox_to_anchor=(0, bottom + height), borderaxespad=0.2,
@@ -144,7 +146,7 @@ def legend(figure: Figure, handles: dict) -> None:
 
 
 def configs(lines) -> str:
-    """The foot of a figure over factors: each config and the lines that have it."""
+    """The note of a figure over factors: each config, and the lines that have it."""
     having = {}
     for label, _, config in lines:
         having.setdefault(config, {})[label] = None

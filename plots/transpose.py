@@ -1,4 +1,5 @@
-"""The transpose through plain, padded and swizzled shared memory: the share of a copy's bandwidth that each reaches."""
+"""The transpose through plain, padded and swizzled shared memory: the fraction of a copy's bandwidth that each
+reaches."""
 
 from pathlib import Path
 
@@ -12,7 +13,7 @@ _COLOURS = {"plain": style.RED, "padded": "#0077bb", "swizzled": "#009988", "tor
 
 
 def draw(frame: pd.DataFrame, about: dict[str, str], path: str | Path) -> list[Path]:
-    """Draw what `python -m tritonmm.autotune.studies.bank_conflicts --csv` wrote; returns the paths of PNG and SVG.
+    """Draws a file of `python -m tritonmm.autotune.studies.bank_conflicts --csv`. Returns the paths of PNG and SVG.
 
     frame, about: the file as `rows.read_csv` returns it. Raises ValueError for rows that were not measured.
     """
@@ -21,18 +22,18 @@ def draw(frame: pd.DataFrame, about: dict[str, str], path: str | Path) -> list[P
 
 @style.styled
 def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
-    """A bar a row, of gid "bars", from top to bottom as the rows stand in the file."""
+    """A bar of gid "bars" for each row, from top to bottom in the order of the file."""
     missing = [name for name in ("layout", "vector", "read_ways", "of_copy", "gb_per_s") if name not in frame]
     if missing or frame.empty or frame.of_copy.isna().any():
         raise ValueError(
-            f"the results are no measured transposes: {'no ' + ', '.join(missing) if missing else 'no times'}"
+            f"the results are not measured transposes: {'no ' + ', '.join(missing) if missing else 'no times'}"
         )
     gpu = about.get("gpu", "unknown GPU")
     sheet = style.sheet(
         0.27 * len(frame) + 0.5,
         f"Transposing {about.get('shape', 'a matrix')} through shared memory: {gpu}, measured",
         provenance(about),
-        "Ways: turns that shared memory takes for each phase of a read, predicted by tritonmm.layouts.",
+        "Ways: passes of shared memory for each phase of a read, predicted by tritonmm.layouts.",
     )
     axes = sheet.subplots()
     at = range(len(frame))
@@ -43,7 +44,7 @@ def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
     axes.set_yticks(at, labels=[_label(row) for row in frame.itertuples()], size=8.5, color=style.INK)
     axes.set_ylim(len(frame) - 0.5, -0.5)
     axes.set_xlim(0, max(1.12, 1.12 * frame.of_copy.max()))
-    axes.set_xlabel("share of the bandwidth of torch's copy")
+    axes.set_xlabel("fraction of the bandwidth of torch's copy")
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
     for i, row in zip(at, frame.itertuples(), strict=True):

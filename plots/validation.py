@@ -1,4 +1,4 @@
-"""The model's bytes against those that the hardware counted."""
+"""The model's bytes compared with the bytes that the hardware counted."""
 
 from pathlib import Path
 
@@ -12,23 +12,24 @@ from tritonmm.plots import families, model, rows, style
 
 PANELS = {"dram_read_bytes": "DRAM reads", "l2_read_bytes": "L2 reads"}
 BAND = 0.1
-"""The relative error that the grey band allows."""
+"""Relative error that the grey band shows."""
 _MARKERS = "os^DvPX<>p"
 
 
 def draw(frame: pd.DataFrame, about: dict[str, str], path: str | Path) -> list[Path]:
-    """Draw the counted rows of a results file (its table, its comment lines); returns the paths of PNG and SVG.
+    """Draws the counted rows of a results file, given as its table and its comment lines. Returns the paths of PNG and
+    SVG.
 
-    Predictions are today's model's. Raises ValueError where nothing was counted, for a GPU that the model
-    does not know, and for results that cannot be drawn: see `rows.ok` and `rows.caption`.
+    Predictions are the model's present ones. Raises ValueError if nothing was counted, for a GPU that the model does
+    not know, and for results that cannot be drawn: see `rows.ok` and `rows.caption`.
     """
     return style.save(figure(frame, about), path)
 
 
 @style.styled
 def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
-    """The figure of `draw`: in each axes, for each family and kernel, markers of gid "family, kernel and tile"."""
-    drawn = model.beside(rows.ok(frame, *(f"counted_{name}" for name in PANELS)), about)
+    """The figure of `draw`. Each axes has markers of gid "family, kernel and tile" for each family and kernel."""
+    drawn = model.with_predictions(rows.ok(frame, *(f"counted_{name}" for name in PANELS)), about)
     if drawn.predicted_dram_read_bytes.isna().all():
         raise ValueError(f"the model does not know {about.get('gpu', 'an unnamed GPU')}")
     drawn = drawn.assign(
@@ -36,9 +37,11 @@ def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
         tile=[f"{row.kernel} {row.block_m}x{row.block_n}" for row in drawn.itertuples()],
     )
     tiles = sorted(set(drawn.tile))
-    _, rest = rows.caption(drawn, {name: text for name, text in about.items() if name != "regime"})  # which is of times
+    _, rest = rows.caption(
+        drawn, {name: text for name, text in about.items() if name != "regime"}
+    )  # counters have no regime
     shapes = len(drawn.groupby(["m", "n", "k"]))
-    note = f"{style.count(len(drawn), 'product')} of {style.count(shapes, 'shape')}."
+    note = f"{style.count(len(drawn), 'config')} of {style.count(shapes, 'shape')}."
     note += f" The band: an error of {BAND:.0%}. p95: 95% of the errors are less."
     sheet = style.sheet(4.1, f"Bytes, predicted against counted: {about['gpu']}", rest, note)
     columns = [f"{whose}_{name}" for whose in ("counted", "predicted") for name in PANELS]
@@ -66,12 +69,12 @@ def figure(frame: pd.DataFrame, about: dict[str, str]) -> Figure:
 
 
 def errors(drawn: pd.DataFrame, name: str) -> pd.Series:
-    """The relative errors, without their sign, of the predictions of a column; `drawn`: as of `model.beside`."""
+    """Absolute relative errors of the predictions of a column. drawn: as `model.with_predictions` returns it."""
     return (drawn[f"predicted_{name}"] / drawn[f"counted_{name}"] - 1).abs()
 
 
 def _square(axes) -> None:
-    """Logarithmic and alike in both directions, with the identity and the band."""
+    """Equal logarithmic axes, with the identity and the band."""
     values = np.concatenate([each.get_xydata().ravel() for each in axes.lines])
     ends = np.array((values.min() / 1.25, values.max() * 1.25))
     axes.fill_between(ends, ends * (1 - BAND), ends * (1 + BAND), color=style.FAINT, lw=0, zorder=0)

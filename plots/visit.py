@@ -1,8 +1,7 @@
 """The picture of an order: the tiles of a grid, numbered and coloured by launch index.
 
-After the drawings of NVIDIA/Fuser issue #3942: where `SplitMerge` launches more programs than there
-are tiles, the surplus ones are drawn in red outside of the grid's edge, at the place that the split
-gives them.
+It follows the drawings of NVIDIA/Fuser issue #3942. The idle programs of `SplitMerge` are drawn in red outside of the
+grid, at the place that the split assigns to them.
 """
 
 from collections.abc import Sequence
@@ -20,18 +19,18 @@ from tritonmm.orders import Order, SplitMerge
 from tritonmm.plots import style
 
 MOST_PROGRAMS = 65_536
-"""Programs of one order that a picture can show; beyond, a tile is smaller than a pixel."""
+"""The most programs of one order that can be drawn; with more, a tile would be smaller than a pixel."""
 
 _COLOURS = colormaps["viridis"]
-_SMALLEST_NUMBER = 5.0  # points; smaller ones are left out, which happens at about 400 tiles
-_DIGIT = 0.64  # width of a digit, in sizes of the font
-_LARGEST_CELL = 0.44  # inches, as are the spaces around the panels:
+_SMALLEST_NUMBER = 5.0  # points; smaller numbers are left out, from about 400 tiles on
+_DIGIT = 0.64  # width of a digit as a fraction of the font size
+_LARGEST_CELL = 0.44  # inches, like the spaces around the panels:
 _LEFT, _GAP, _TITLE, _FOOT, _BAR = 0.5, 0.3, 0.52, 0.48, 0.35
 _NARROWEST = 2.0  # what a panel's title needs
 
 
 def draw(orders: Sequence[Order], tiles_m: int, tiles_n: int, path: str | Path) -> list[Path]:
-    """Draw `orders` side by side on a grid of tiles_m x tiles_n tiles; returns the paths of PNG and SVG.
+    """Draws `orders` side by side on a grid of tiles_m x tiles_n tiles. Returns the paths of PNG and SVG.
 
     Raises ValueError for no order, an empty grid, or more than `MOST_PROGRAMS` programs.
     """
@@ -40,7 +39,7 @@ def draw(orders: Sequence[Order], tiles_m: int, tiles_n: int, path: str | Path) 
 
 @style.styled
 def figure(orders: Sequence[Order], tiles_m: int, tiles_n: int) -> Figure:
-    """The figure of `draw`, one axes an order. Overflow programs are the collection of gid "overflow"."""
+    """The figure of `draw`, with one axes for each order. Idle programs are the collection of gid "overflow"."""
     _check(orders, tiles_m, tiles_n)
     visits = [places(order, tiles_m, tiles_n) for order in orders]
     cell, boxes, width, height = _arrange(visits)
@@ -55,7 +54,7 @@ def figure(orders: Sequence[Order], tiles_m: int, tiles_n: int) -> Figure:
         f"{what}. Exact, by tritonmm.orders: the same on every GPU.",
         width=max(5.6, width),
     )
-    sheet.set_layout_engine("none")  # the sizes are known: every tile of every panel is equally large
+    sheet.set_layout_engine("none")  # all tiles of all panels have the same, known size
     inches = np.tile(sheet.get_size_inches(), 2)
     for i, (order, visit, box) in enumerate(zip(orders, visits, boxes, strict=True)):
         left, bottom, wide, high = box
@@ -69,17 +68,17 @@ def figure(orders: Sequence[Order], tiles_m: int, tiles_n: int) -> Figure:
 
 
 def places(order: Order, tiles_m: int, tiles_n: int) -> np.ndarray:
-    """`order.visit`, with each overflow program at the place outside of the grid that its formula gives.
+    """`order.visit`, with each idle program at the place outside of the grid that its formula gives.
 
-    Only `SplitMerge` overflows. Its split of the rows by f rounds up, so program i stands in row
-    i // (N * f) * f + i % f and column i % (N * f) // f, also where the grid has no such row.
+    Only `SplitMerge` has idle programs. Its split rounds the rows up to a multiple of f, so program i is at row i // (N
+    * f) * f + i % f and column i % (N * f) // f, even if the grid has no such row.
     """
     visit = order.visit(tiles_m, tiles_n)
     idle = np.flatnonzero(visit[:, 0] < 0)
     if len(idle) and isinstance(order, SplitMerge):
         (f,) = order.factors
-        megarow, pos = np.divmod(idle, f * (tiles_m if order.along == "n" else tiles_n))
-        row, col = megarow * f + pos % f, pos // f
+        group, pos = np.divmod(idle, f * (tiles_m if order.along == "n" else tiles_n))
+        row, col = group * f + pos % f, pos // f
         visit[idle] = np.stack((col, row) if order.along == "n" else (row, col), axis=1)
     return visit
 
@@ -97,12 +96,12 @@ def _check(orders, tiles_m, tiles_n):
 
 
 def _arrange(visits):
-    """(side of a tile, a box for each panel, width, height) in inches; boxes are left, bottom, width, height.
+    """(side of a tile, a box for each panel, width, height), in inches. A box is left, bottom, width, height.
 
-    Panels stand in lines, aligned at their tops, and are as large as what is drawn in them.
+    Panels are arranged in lines and aligned at their tops. Each is as large as its content.
     """
     across = _across(len(visits))
-    extents = [visit.max(axis=0) + 1 for visit in visits]  # rows and columns, those of overflow included
+    extents = [visit.max(axis=0) + 1 for visit in visits]  # rows and columns, idle programs included
     cols = [max(extent[1] for extent in extents[column::across]) for column in range(across)]
     rows = [max(extent[0] for extent in extents[first : first + across]) for first in range(0, len(visits), across)]
     cell = min(_LARGEST_CELL, (style.WIDTH - _LEFT - _GAP * across) / sum(cols), 6.5 / max(rows))
@@ -121,13 +120,13 @@ def _across(count: int) -> int:
 
 
 def _panel(axes, order, visit, grid, cell, number):
-    """One order: `cell` is the side of a tile and `number` the size of its text, in points."""
+    """Draws one order. cell: side of a tile; number: size of its text; both in points."""
     overflow = (visit[:, 0] >= grid[0]) | (visit[:, 1] >= grid[1])
     last = max(len(visit) - 1, 1)
     shades = _COLOURS(np.arange(len(visit)) / last)
     shades[overflow] = to_rgba(style.RED)
     inks = np.where([style.is_dark(shade) for shade in shades], "white", "black")
-    raster = not number  # thousands of tiles are an image inside of the SVG
+    raster = not number  # the SVG contains thousands of tiles as an image
     edge = {"edgecolor": "none" if raster else "white", "linewidth": cell / 45, "rasterized": raster}
 
     index = np.empty(grid)
@@ -164,9 +163,9 @@ def _panel(axes, order, visit, grid, cell, number):
 
 
 def _path(axes, visit, inks, cell, text):
-    """The way from tile to tile: a line to a neighbour, a hair for a jump.
+    """The path from tile to tile: thick lines between neighbours, thin lines for jumps.
 
-    text: half the width and height, in tiles, of the number at each centre; a line stops short of it.
+    text: half the width and height of the number at each centre, in tiles. A line ends before a number.
     """
     centres = visit[:, ::-1] + 0.5
     moves = np.diff(centres, axis=0)
@@ -181,7 +180,7 @@ def _path(axes, visit, inks, cell, text):
 
 
 def _indices(axes, tiles_m, tiles_n, left, bottom):
-    """Label rows and columns by tile index, at the outer panels."""
+    """Labels rows and columns by tile index, at the outer panels."""
     for axis, tiles, shown, name in ((axes.yaxis, tiles_m, left, "tile m"), (axes.xaxis, tiles_n, bottom, "tile n")):
         every = next(step for step in (1, 2, 4, 8, 16, 32, 64, 2**16) if tiles / step <= 16)
         named = range(0, tiles, every)

@@ -168,12 +168,12 @@ def kind_cases():
     for gpu, kind, (m, n, k, layout) in all_pairs(targets, kinds, sizes):
         problem = Problem.dense(m, n, k, layout=layout, **KINDS[kind])
         with contextlib.suppress(ValueError):  # no fp8e4m3 on the oldest, no tf32x3 on AMD
-            yield gpu, problem, unrelaid(choose(problem, gpu, "tile"), problem, gpu)
+            yield gpu, problem, unrepacked(choose(problem, gpu, "tile"), problem, gpu)
 
 
-def unrelaid(config: Config, problem: Problem, gpu: gpus.Gpu) -> Config:
+def unrepacked(config: Config, problem: Problem, gpu: gpus.Gpu) -> Config:
     """The config that reads operands where they lie, if it can."""
-    there = replace(config, relayout="")
+    there = replace(config, repack="")
     return there if there.fits(problem, gpu) else config
 
 
@@ -231,10 +231,10 @@ def persistent_cases():
             yield case(order=order)
 
 
-def relayout_cases():
+def repack_cases():
     """Copies of operands, all that the gate compiles of such plans: what multiplies them is among the others."""
     for gpu in map(gpus.spec, ("a100", "h200", "b200", "mi300x")):
-        for k, relayout, fields in (
+        for k, repack, fields in (
             (4095, "ab", {}),
             (4095, "a", {"layout": "tt"}),
             (65, "a", {"dtype": "fp32"}),
@@ -244,8 +244,8 @@ def relayout_cases():
             problem = Problem(m=4095, n=4095, k=k, a_alignment=2, b_alignment=2, **fields)
             yield (
                 gpu,
-                problem.relaid("ab".replace(relayout, "")),
-                Config(block_m=64, block_n=64, block_k=32, relayout=relayout),
+                problem.repacked("ab".replace(repack, "")),
+                Config(block_m=64, block_n=64, block_k=32, repack=repack),
             )
 
 
@@ -381,7 +381,7 @@ def every_other(cases, first):
 FAMILIES = {
     # What takes longest is in two halves, and first, so that no core waits for another at the end.
     "mixed-input": partial(every_other, weights_cases, 0), "mixed-input-2": partial(every_other, weights_cases, 1),
-    "chosen": cases, "relayout": relayout_cases, "persistent": persistent_cases, "skinny": skinny_cases,
+    "chosen": cases, "repack": repack_cases, "persistent": persistent_cases, "skinny": skinny_cases,
     "hopper": hopper_cases, "kinds": kind_cases, "clusters": cluster_cases, "exact": exact_cases,
     "transpose": transpose_cases,
 }  # fmt: skip

@@ -163,8 +163,8 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
         return compiled.warnings
     if compiled.shared_bytes > gpu.shared_bytes:
         return f"needs {compiled.shared_bytes} bytes of shared memory and Config.fits let it pass"
-    if config.relayout:
-        return relayout_fault(compiled, config, problem, gpu)
+    if config.repack:
+        return repack_fault(compiled, config, problem, gpu)
     if config.kernel == "skinny":
         return skinny_fault(compiled, config, problem, gpu)
     if config.kernel == "exact":
@@ -213,12 +213,12 @@ def turns_fault(ptx: str, config: Config, problem: Problem) -> str:
     return ""
 
 
-def relayout_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:
+def repack_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:
     """What is wrong with the kernel of a copy, or ""."""
     if not gpu.is_nvidia:
         return ""
-    first = "ab".index(config.relayout[0])
-    if problem.layout[first] not in ("s", problem.relaid(config.relayout).layout[first]):  # transposed
+    first = "ab".index(config.repack[0])
+    if problem.layout[first] not in ("s", problem.repacked(config.repack).layout[first]):  # transposed
         return "" if re.search(r"st\.global\S*\.v4\.b32", compiled.assembly) else "no st.global of 16 bytes"
     if problem.k > 1024 and compiled.registers * 32 * RESIDENT > 65_536:  # short lines, many to a tile, may take more
         return f"an SM does not hold {RESIDENT} programs of {compiled.registers} registers a thread"

@@ -27,7 +27,7 @@ from tritonmm import gpu as gpus
 from tritonmm.autotune.doctor import checkup, selftest
 from tritonmm.autotune.measuring import sources
 from tritonmm.autotune.measuring.measure import Times
-from tritonmm.autotune.tuner.leases import Claims
+from tritonmm.autotune.tuner.leases import Leases
 from tritonmm.autotune.tuner.store import Store, StoreError
 from tritonmm.cli import main, needs
 from tritonmm.config import Config
@@ -239,7 +239,7 @@ def use(path) -> None:
                 known.to_json(), known.row(), known.tflops
         store.kills(HERE)
         store.add(trial(time_us=52.0, regime="52"), HERE)
-        with Claims(store) as claims:
+        with Leases(store) as claims:
             claims.release(claims.take(["one", "two"]))
 
 
@@ -252,7 +252,7 @@ def stored(tmp_path_factory):
         store.add(trial(time_us=51.0, regime="51.0"), HERE)
         store.add(trial(status="hung", regime="hung", config=Config(block_m=64)), HERE)
         store._db.execute("PRAGMA journal_mode = DELETE")
-        Claims(store).take(["one"])
+        Leases(store).take(["one"])
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA journal_mode = DELETE")
     return path
@@ -329,7 +329,7 @@ CONFIGS = st.builds(
     persistent=st.booleans(),
     order=ORDERS,
     cluster=st.sampled_from(["", "m", "n"]),
-    relayout=st.sampled_from(["", "a", "b", "ab"]),
+    repack=st.sampled_from(["", "a", "b", "ab"]),
 )
 SIZE = st.one_of(st.integers(0, 300), st.integers(0, 2**20))
 PROBLEMS = st.builds(

@@ -35,10 +35,10 @@ def test_every_order_that_has_a_spelling_is_proved_here():
 
 def issue_3942(i, m, n, factor):
     """The formula of NVIDIA/Fuser issue #3942, as it stands there, for M x N tiles."""
-    megarow = i // (n * factor)
-    megarow_pos = i - megarow * (n * factor)
-    megarow_height = m - (m // factor) * factor if megarow == m // factor else factor
-    return factor * megarow + megarow_pos % megarow_height, megarow_pos // megarow_height
+    group = i // (n * factor)
+    pos = i - group * (n * factor)
+    height = m - (m // factor) * factor if group == m // factor else factor
+    return factor * group + pos % height, pos // height
 
 
 def recursion(m, n, factors):
@@ -121,7 +121,7 @@ def test_factor_extremes_are_the_major_orders():
         np.testing.assert_array_equal(SwizzleMerge(2**31 - 1).visit(m, n), ColumnMajor().visit(m, n))
 
 
-def test_serpentine_reverses_every_other_megarow():
+def test_serpentine_reverses_every_other_group():
     forward, serpentine = SwizzleMerge(3).visit(8, 5), Serpentine(3).visit(8, 5)
     np.testing.assert_array_equal(serpentine[:15], forward[:15])
     np.testing.assert_array_equal(serpentine[15:30], forward[15:30][::-1])

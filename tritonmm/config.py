@@ -1,4 +1,4 @@
-"""How a GEMM is computed: the kernel family and its parameters."""
+"""How a GEMM is computed: a kernel family and its parameters."""
 
 import json
 from dataclasses import dataclass, fields
@@ -11,7 +11,7 @@ from tritonmm.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The answer of `Config.fits`: true, or false with the reason."""
+    """Result of `Config.fits`: true, or false with the reason."""
 
     reason: str = ""
 
@@ -19,8 +19,11 @@ class Fit:
         return not self.reason
 
 
+FORMER_FIELDS = {"relayout": "repack"}
+"""Present names of fields by their former names, which older tables, stores and results files have."""
+
 _OF_FAMILY: Any = None
-"""The default of a field whose default is the family's."""
+"""Marks a field that takes the family's default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Config:
     cluster: "m" or "n" for clusters of two CTAs, which divide a tile along that axis and share the other operand by
         multicast; "" for none. block_m and block_n are those of both CTAs: 256x256 with "m" is 128x256 each.
         num_stages and num_warps are those of each CTA.
-    relayout: the operands, "a", "b" or "ab", that are first copied into aligned rows, for TMA to address them; "" none.
+    repack: the operands, "a", "b" or "ab", that are first copied into aligned rows, for TMA to address them; "" none.
 
     Immutable and hashable. Raises ValueError, naming the field, for values that are legal in no problem. Whether a
     config is legal for a problem is said by `fits`.
@@ -66,7 +69,7 @@ class Config:
     persistent: bool = _OF_FAMILY
     order: orders.Order = _OF_FAMILY
     cluster: str = ""
-    relayout: str = ""
+    repack: str = ""
 
     def __post_init__(self):
         if not isinstance(self.kernel, str):
@@ -88,8 +91,8 @@ class Config:
             raise ValueError(f"Config: order is {self.order!r}; it must be an Order, such as orders.parse('hilbert')")
         if self.cluster not in ("", "m", "n"):
             raise ValueError(f"Config: cluster is {self.cluster!r}; it must be '', 'm' or 'n'")
-        if self.relayout not in ("", "a", "b", "ab"):
-            raise ValueError(f"Config: relayout is {self.relayout!r}; it must be '', 'a', 'b' or 'ab'")
+        if self.repack not in ("", "a", "b", "ab"):
+            raise ValueError(f"Config: repack is {self.repack!r}; it must be '', 'a', 'b' or 'ab'")
 
     @property
     def ctas(self) -> int:
@@ -98,7 +101,7 @@ class Config:
 
     @property
     def cta_tile(self) -> tuple[int, int]:
-        """Rows and columns of the tile that one CTA computes."""
+        """Rows and columns of a tile that one CTA computes."""
         return self.block_m // (2 if self.cluster == "m" else 1), self.block_n // (2 if self.cluster == "n" else 1)
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
@@ -116,7 +119,7 @@ class Config:
 
     def fits(self, problem: Problem, gpu: Gpu) -> Fit:
         """Whether this config is legal for `problem` on `gpu`: true, or false with the reason."""
-        reason = families.family(self.kernel).reason(self, problem.relaid(self.relayout), gpu)
+        reason = families.family(self.kernel).reason(self, problem.repacked(self.repack), gpu)
         return Fit(reason or self._order_reason(problem))
 
     def shared_bytes(self, problem: Problem) -> int:
@@ -152,6 +155,7 @@ class Config:
         found = json.loads(text)
         if not isinstance(found, dict):
             raise ValueError(f"Config: expected a JSON object, got {type(found).__name__}")
+        found = {FORMER_FIELDS.get(name, name): value for name, value in found.items()}
         unknown = set(found) - {f.name for f in fields(cls)}
         if unknown:
             raise ValueError(f"Config: unknown field {sorted(unknown)[0]!r}")
@@ -168,6 +172,6 @@ class Config:
         chosen = families.family(self.kernel).persistent is None
         persistent = " persistent" if self.persistent and chosen else ""
         persistent += f" cluster:{self.cluster}" if self.cluster else ""
-        persistent += f" relayout:{self.relayout}" if self.relayout else ""
+        persistent += f" repack:{self.repack}" if self.repack else ""
         blocks = f"{self.block_m}x{self.block_n}x{self.block_k}"
         return f"{self.kernel} {blocks} stages:{self.num_stages} warps:{self.num_warps}{split}{persistent} {self.order}"

@@ -1,4 +1,8 @@
-"""Locks that are free in the child of a fork: a thread that holds one when another thread forks is not in the child."""
+"""Locks that are free after a fork.
+
+A lock that another thread holds at a fork stays locked in the child, where that thread does not exist. All locks of
+tritonmm are made here, and are released in the child.
+"""
 
 import os
 import threading
@@ -9,17 +13,17 @@ _LOCKS: weakref.WeakSet = weakref.WeakSet()
 
 
 def lock() -> threading.Lock:
-    """A new lock. Every lock of tritonmm is made here."""
+    """A new lock that is free in the child of a fork."""
     return _kept(threading.Lock())
 
 
 def rlock() -> threading.RLock:
-    """A new reentrant lock."""
+    """A new reentrant lock that is free in the child of a fork."""
     return _kept(threading.RLock())
 
 
 def awaited_rlock() -> threading.RLock:
-    """A new reentrant lock that a fork waits for, of what must not be left half done in the child."""
+    """A new reentrant lock that a fork waits for, so that the child never sees half-done work that it protects."""
     made = threading.RLock()
     if _FORKS:
         os.register_at_fork(before=made.acquire, after_in_parent=made.release, after_in_child=made.release)

@@ -1,4 +1,4 @@
-"""What the hardware is: the numbers that legality and the models need, with or without a GPU."""
+"""GPU models: the sizes and rates that legality rules and the time model need, with or without a GPU."""
 
 import functools
 import importlib.metadata
@@ -9,19 +9,23 @@ from dataclasses import dataclass, field, replace
 import torch
 
 TRITON = importlib.metadata.version("triton")
-"""The version of what compiles for it. Importing Triton takes longer than all of tritonmm."""
+"""Version of the installed Triton, read without importing it: the import takes longer than all of tritonmm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU model.
+    """One GPU model. Frozen and hashable.
 
-    sms: streaming multiprocessors (compute units on AMD); l2_bytes: the whole L2;
-    l2_partitions: halves of the L2 that each keep their own copy of what their SMs read;
-    shared_bytes: shared memory one program can have; bandwidth: peak device-memory bytes/s;
-    peak: dense FLOP/s by dtype name, "tf32" and "fp8" among them, by the vendor's datasheet;
-    memory_bytes: device memory, 0 if it is not known;
-    verified: whether the models have been compared with counters of this GPU.
+    name: short name, such as "h200".
+    arch: "sm_90" and so on for NVIDIA, "gfx942" and so on for AMD.
+    sms: streaming multiprocessors (compute units on AMD).
+    l2_bytes: the whole L2.
+    l2_partitions: parts of the L2; each part keeps its own copy of the lines that its SMs read.
+    shared_bytes: the most shared memory one CTA can have.
+    bandwidth: peak device-memory bandwidth in bytes/s.
+    peak: dense FLOP/s from the vendor's datasheet, by dtype name, "tf32" and "fp8" included.
+    memory_bytes: device memory, 0 if unknown.
+    verified: whether the L2 and time models have been compared with counters of this GPU.
     """
 
     name: str
@@ -36,18 +40,22 @@ class Gpu:
     verified: bool = False
 
     def rate(self, dtype: str, precision: str = "ieee") -> float:
-        """Peak dense FLOP/s for a product of A's dtype in that precision; "x3" takes three products for one."""
+        """Peak dense FLOP/s for operands of `dtype` multiplied with `precision`, both as in `Problem`.
+
+        "tf32x3" and "bf16x3" multiply three times, so they have a third of the rate of one multiplication.
+        """
         if precision.endswith("x3"):
             return self.peak[precision.removesuffix("x3")] / 3
         return self.peak["fp8" if dtype.startswith("fp8") else "tf32" if precision == "tf32" else dtype]
 
     @property
     def is_nvidia(self) -> bool:
+        """True for NVIDIA GPUs."""
         return self.arch.startswith("sm_")
 
     @property
     def capability(self) -> int:
-        """The compute capability as Triton counts it (90 for sm_90), 0 on AMD."""
+        """Compute capability as Triton writes it: 90 for sm_90; 0 on AMD."""
         return int(self.arch.removeprefix("sm_")) if self.is_nvidia else 0
 
 
@@ -56,11 +64,12 @@ GB = 10**9
 
 
 def _peak(half: float, tf32: float, fp32: float, fp64: float, int8: float, fp8: float) -> dict[str, float]:
-    """From TFLOP/s. fp8 where there are no tensor cores for it is multiplied as fp16."""
+    """Rates in FLOP/s from TFLOP/s. GPUs without fp8 tensor cores multiply fp8 as fp16, at fp16's rate."""
     rates = {"bf16": half, "fp16": half, "tf32": tf32, "fp32": fp32, "fp64": fp64, "int8": int8, "fp8": fp8}
     return {name: rate * 1e12 for name, rate in rates.items()}
 
 
+# NVIDIA's and AMD's datasheets; shared_bytes is the opt-in limit per CTA in the CUDA programming guide.
 _SPECS = {
     gpu.name: gpu
     for gpu in (
@@ -75,12 +84,16 @@ _SPECS = {
 
 
 def names() -> tuple[str, ...]:
-    """The names that `spec` knows."""
+    """The names that `spec` accepts."""
     return tuple(_SPECS)
 
 
 def spec(name: str) -> Gpu:
-    """The named GPU, from its datasheet. Raises ValueError for an unknown name."""
+    """The GPU model of that name, from its datasheet. Raises ValueError for an unknown name.
+
+    >>> spec("h200").sms
+    132
+    """
     try:
         return _SPECS[name.lower()]
     except KeyError:
@@ -88,8 +101,11 @@ def spec(name: str) -> Gpu:
 
 
 def named(text: str) -> Gpu | None:
-    """The GPU whose name is a word of `text`, such as "NVIDIA A100-SXM4-80GB", or two: "GeForce RTX 4090". None for
-    others: an RTX A1000 is no A100, and a GH200 no H200."""
+    """The GPU model that a device name contains, or None.
+
+    text: a device name, such as "NVIDIA A100-SXM4-80GB". The model must be one whole word of it, or two: "GeForce RTX
+        4090" is "rtx4090", but an RTX A1000 is not an A100 and a GH200 is not an H200.
+    """
     words = re.findall(r"[a-z0-9]+", text.lower())
     words += [first + second for first, second in itertools.pairwise(words)]
     return next((gpu for name, gpu in _SPECS.items() if name in words), None)
@@ -97,7 +113,8 @@ def named(text: str) -> Gpu | None:
 
 @functools.lru_cache(maxsize=64)
 def of_device(index: int) -> Gpu:
-    """The CUDA or ROCm device `index` of this machine: sizes read from it, rates from the nearest spec."""
+    """The CUDA or ROCm device `index` of this machine. Sizes are read from the device; rates come from the nearest
+    known model."""
     found = torch.cuda.get_device_properties(index)
     if torch.version.hip:
         arch = found.gcnArchName.split(":")[0]
@@ -121,5 +138,5 @@ def of_device(index: int) -> Gpu:
 
 
 def default() -> Gpu:
-    """The current device where there is one, else the H200's spec."""
+    """The current device, or the H200's datasheet on a machine without a GPU."""
     return of_device(torch.cuda.current_device()) if torch.cuda.is_available() else _SPECS["h200"]

@@ -1,18 +1,16 @@
-"""Tile orders: in which sequence a GEMM visits the tiles of its output.
+"""Tile orders: the sequence in which a GEMM visits the tiles of its output.
 
-A product of M x N output tiles launches (or walks, when persistent) a one-dimensional index
-``i = 0, 1, 2, ...``; an order maps each index to a tile (m, n). Programs that run at the same time
-have neighbouring indices, so the order decides which rows of A and columns of B are wanted
-together, and with that what the L2 cache can serve.
+A GEMM of M x N output tiles launches programs ``i = 0, 1, 2, ...`` (a persistent kernel loops over the same indices).
+An order maps each index to a tile (m, n). Programs that run at the same time have neighbouring indices, so the order
+decides which rows of A and columns of B are read together, and with that the L2 hit rate. It never changes the result.
 
-Every order but `SplitMerge` is a bijection on every grid: ``launched == tiles_m * tiles_n`` and each
-tile is visited exactly once. The maps are written once, for Python integers and for numpy arrays
-alike; `tritonmm.device.order` is the same arithmetic on the device.
+Every order except `SplitMerge` is a bijection on every grid: ``launched == tiles_m * tiles_n``, and each tile is
+visited exactly once. Each map is written once, for Python integers and numpy arrays alike. `tritonmm.device.order` is
+the same arithmetic on the device.
 
-Sources: `SwizzleMerge` and `SplitMerge` are the two schemes compared in NVIDIA/Fuser issue #3942.
-With one factor SwizzleMerge is the same map as Triton's grouped ordering (GROUP_M in Triton's
-matmul tutorial); what it adds is the list of factors. Against `SplitMerge` it adds the absence of
-overflow tiles.
+Sources: NVIDIA/Fuser issue #3942 compares `SwizzleMerge` and `SplitMerge`. With one factor, `SwizzleMerge` is Triton's
+    grouped ordering (GROUP_M in Triton's matmul tutorial). It also takes a list of factors, and unlike `SplitMerge` it
+    launches no idle programs.
 """
 
 import hashlib
@@ -39,10 +37,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Order:
-    """A map from launch index to output tile. Subclasses are frozen, hashable values.
+    """A map from launch index to output tile. Subclasses are frozen and hashable.
 
-    `closed_form` says that the device computes the map with a few integer operations; the other
-    orders are uploaded as a table of `linear(tiles_m, tiles_n)`.
+    closed_form: True if the device computes the map with a few integer operations. Other orders are uploaded as the
+        table `linear(tiles_m, tiles_n)`.
     """
 
     name: ClassVar[str]
@@ -55,9 +53,12 @@ class Order:
         return tiles_m * tiles_n
 
     def tile(self, i: int, tiles_m: int, tiles_n: int) -> tuple[int, int] | None:
-        """The tile (m, n) of launch index `i`, or None where program `i` is overflow and idles.
+        """The tile (m, n) of launch index `i`; None for an idle (overflow) program.
 
         Raises IndexError unless 0 <= i < launched(tiles_m, tiles_n).
+
+        >>> SwizzleMerge(8).tile(9, 16, 16)
+        (1, 1)
         """
         launched = self.launched(tiles_m, tiles_n)
         if not 0 <= i < launched:
@@ -67,14 +68,14 @@ class Order:
         return (m, n) if m < tiles_m and n < tiles_n else None
 
     def visit(self, tiles_m: int, tiles_n: int) -> np.ndarray:
-        """The whole order as an int32 array of shape (launched, 2); overflow rows are (-1, -1)."""
+        """All tiles in launch order, as int32 of shape (launched, 2). Rows of idle programs are (-1, -1)."""
         m, n = self._map(np.arange(self.launched(tiles_m, tiles_n), dtype=np.int64), tiles_m, tiles_n)
         tiles = np.stack((m, n), axis=1).astype(np.int32)
         tiles[(m >= tiles_m) | (n >= tiles_n)] = -1
         return tiles
 
     def linear(self, tiles_m: int, tiles_n: int) -> np.ndarray:
-        """`visit` as int32 of shape (launched,): m * tiles_n + n, and -1 for overflow."""
+        """`visit` as linear tile numbers m * tiles_n + n: int32 of shape (launched,), -1 for idle programs."""
         tiles = self.visit(tiles_m, tiles_n)
         return np.where(tiles[:, 0] < 0, -1, tiles[:, 0] * tiles_n + tiles[:, 1]).astype(np.int32)
 
@@ -88,7 +89,7 @@ class Order:
 
 @dataclass(frozen=True)
 class RowMajor(Order):
-    """Row after row of tiles: i -> (i // N, i % N)."""
+    """One row of tiles after the other: i -> (i // N, i % N)."""
 
     name: ClassVar[str] = "row-major"
 
@@ -98,7 +99,7 @@ class RowMajor(Order):
 
 @dataclass(frozen=True)
 class ColumnMajor(Order):
-    """Column after column of tiles: i -> (i % M, i // M)."""
+    """One column of tiles after the other: i -> (i % M, i // M)."""
 
     name: ClassVar[str] = "column-major"
 
@@ -108,25 +109,25 @@ class ColumnMajor(Order):
 
 @dataclass(frozen=True, init=False)
 class _Factored(Order):
-    """An order that cuts one axis into megarows. `along="n"` swaps the roles of the two axes."""
+    """An order that cuts one axis into groups. `along="n"` swaps the roles of the two axes."""
 
-    factors: tuple[int, ...]  # type: ignore[misc]  # a constant of other orders' classes, and a value of these
+    factors: tuple[int, ...]  # type: ignore[misc]  # a class constant of the other orders
     along: str  # type: ignore[misc]
 
     def __init__(self, *factors: int, along: str = "m"):
         object.__setattr__(self, "factors", tuple(_factor(f, self.name) for f in factors))
         if along not in ("m", "n"):
-            raise ValueError(f'{self.name}: along is {along!r}; it must be "m" (megarows of rows) or "n" (of columns)')
+            raise ValueError(f'{self.name}: along is {along!r}; it must be "m" (groups of rows) or "n" (of columns)')
         object.__setattr__(self, "along", along)
 
     def _map(self, i, tiles_m, tiles_n):
         if self.along == "n":
-            n, m = self._megarows(i, tiles_n, tiles_m)
+            n, m = self._in_groups(i, tiles_n, tiles_m)
         else:
-            m, n = self._megarows(i, tiles_m, tiles_n)
+            m, n = self._in_groups(i, tiles_m, tiles_n)
         return m, n
 
-    def _megarows(self, i, rows, cols):
+    def _in_groups(self, i, rows, cols):
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -137,8 +138,8 @@ class _Factored(Order):
 class SplitMerge(_Factored):
     """Split the rows by f, reorder, merge: [M/f, f, N] -> [M/f, N * f].
 
-    Where f does not divide M the split rounds up, so ceil(M / f) * f * N programs are launched and
-    the surplus ones fall outside of the grid: they are the overflow that SwizzleMerge avoids.
+    Where f does not divide M, the split rounds up: ceil(M / f) * f * N programs are launched, and the surplus programs
+        are idle. SwizzleMerge has no idle programs.
     """
 
     name: ClassVar[str] = "split-merge"
@@ -151,19 +152,26 @@ class SplitMerge(_Factored):
         (f,) = self.factors
         return -(-cut // f) * f * other
 
-    def _megarows(self, i, rows, cols):
+    def _in_groups(self, i, rows, cols):
         (f,) = self.factors
-        megarow = i // (cols * f)
-        pos = i - megarow * (cols * f)
-        return megarow * f + pos % f, pos // f
+        group = i // (cols * f)
+        pos = i - group * (cols * f)
+        return group * f + pos % f, pos // f
 
 
 class SwizzleMerge(_Factored):
-    """Megarows of f rows, walked column by column; the last megarow is as high as what is left.
+    """Groups of f rows of tiles. Each group is visited column by column; the last one has fewer rows if f does not
+    divide M.
 
-    A list of factors recurses: T(M, N, []) is row-major, and T(M, N, [f, *rest]) cuts megarows of f
-    rows (the last of height h <= f) and visits each as (n, m) = T(N, h, rest), axes swapped. One
-    factor is the formula of issue #3942, two make f1 x f2 super-tiles. No program overflows.
+    With one factor: group = i // (N * f), pos = i - group * N * f, and the tile is (group * f + pos % height, pos //
+        height).
+
+    A list of factors recurses inside each group with the axes swapped. T(M, N, []) is row-major; T(M, N, [f, *rest])
+    visits a group of h <= f rows as (n, m) = T(N, h, rest). Two factors make super-tiles of f1 x f2 tiles. Every list
+    is a bijection: no program is idle.
+
+    >>> SwizzleMerge(2).visit(2, 2).tolist()
+    [[0, 0], [1, 0], [0, 1], [1, 1]]
     """
 
     name: ClassVar[str] = "swizzle-merge"
@@ -173,7 +181,7 @@ class SwizzleMerge(_Factored):
             raise ValueError("swizzle-merge: no factor given; it takes one or more (row-major is the order with none)")
         super().__init__(*factors, along=along)
 
-    def _megarows(self, i, rows, cols):
+    def _in_groups(self, i, rows, cols):
         row = col = 0
         for f in self.factors:
             start = i // (f * cols) * f
@@ -185,9 +193,9 @@ class SwizzleMerge(_Factored):
 
 
 class Serpentine(_Factored):
-    """SwizzleMerge(f) whose every other megarow runs backwards, from its last tile to its first.
+    """SwizzleMerge(f) with every other group in reverse, from its last tile to its first.
 
-    The turn begins at the columns that the previous megarow has just used.
+    A reversed group begins at the columns that the previous group used last.
     """
 
     name: ClassVar[str] = "serpentine"
@@ -195,7 +203,7 @@ class Serpentine(_Factored):
     def __init__(self, factor: int, *, along: str = "m"):
         super().__init__(factor, along=along)
 
-    def _megarows(self, i, rows, cols):
+    def _in_groups(self, i, rows, cols):
         (f,) = self.factors
         start = i // (f * cols) * f
         height = np.minimum(f, rows - start)
@@ -206,15 +214,15 @@ class Serpentine(_Factored):
 
 @dataclass(frozen=True)
 class _Curve(Order):
-    """A curve over the enclosing power-of-two square, its indices outside of the grid left out.
+    """A space-filling curve over the enclosing power-of-two square, without the indices outside of the grid.
 
-    Found per index by descending the quadtree: a quadrant is skipped by the number of grid tiles
-    that it holds, so the order has no overflow on any rectangle and needs no sorting.
+    Each index is found by descending the quadtree: a quadrant is skipped by the number of grid tiles in it. So no
+        program is idle on any rectangle, and nothing is sorted.
     """
 
     closed_form: ClassVar[bool] = False
     quadrants: ClassVar[tuple[tuple[int, int], ...]]  # (row, column) of each quadrant, in the order of visit
-    turns: ClassVar[tuple[int, ...]]  # how each quadrant is turned: bit 0 transposes, bit 1 flips both axes
+    transforms: ClassVar[tuple[int, ...]]  # of the curve in each quadrant: bit 0 transposes, bit 1 flips both axes
 
     def _map(self, i, tiles_m, tiles_n):
         row, col, turned = np.zeros_like(i), np.zeros_like(i), np.zeros_like(i)
@@ -223,14 +231,14 @@ class _Curve(Order):
             side //= 2
             found = np.zeros(i.shape, dtype=bool)
             next_row, next_col, next_turned = row, col, turned
-            for (down, right), turn in zip(self.quadrants, self.turns, strict=True):
+            for (down, right), transform in zip(self.quadrants, self.transforms, strict=True):
                 r = np.where(turned & 1, right, down) ^ (turned >> 1)
                 c = np.where(turned & 1, down, right) ^ (turned >> 1)
                 r, c = row + r * side, col + c * side
                 tiles = np.clip(tiles_m - r, 0, side) * np.clip(tiles_n - c, 0, side)
                 here = ~found & (i < tiles)
                 next_row, next_col = np.where(here, r, next_row), np.where(here, c, next_col)
-                next_turned = np.where(here, turned ^ turn, next_turned)
+                next_turned = np.where(here, turned ^ transform, next_turned)
                 found |= here
                 i = np.where(found, i, i - tiles)
             row, col, turned = next_row, next_col, next_turned
@@ -239,29 +247,34 @@ class _Curve(Order):
 
 @dataclass(frozen=True)
 class Morton(_Curve):
-    """The Z curve (Morton, 1966): the bits of m and n interleaved."""
+    """The Z curve (Morton, 1966): the index interleaves the bits of m and n."""
 
     name: ClassVar[str] = "morton"
     quadrants: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0), (0, 1), (1, 0), (1, 1))
-    turns: ClassVar[tuple[int, ...]] = (0, 0, 0, 0)
+    transforms: ClassVar[tuple[int, ...]] = (0, 0, 0, 0)
 
 
 @dataclass(frozen=True)
 class Hilbert(_Curve):
-    """The Hilbert curve (1891): on a power-of-two square each tile is a neighbour of the one before."""
+    """The Hilbert curve (1891): on a power-of-two square, consecutive tiles are neighbours."""
 
     name: ClassVar[str] = "hilbert"
     quadrants: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0), (1, 0), (1, 1), (0, 1))
-    turns: ClassVar[tuple[int, ...]] = (1, 0, 0, 3)
+    transforms: ClassVar[tuple[int, ...]] = (1, 0, 0, 3)
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Table(Order):
-    """Any permutation of a grid's tiles that a user brings.
+    """An order given as a permutation of a grid's tiles.
 
-    tiles: integers of shape (tiles_m * tiles_n, 2), row i the tile (m, n) of index i. The grid is
-    read from the table, and the table fits only that grid. Raises ValueError unless every tile of
-    the grid occurs exactly once. Equal tables compare equal and hash alike.
+    tiles: integers of shape (tiles_m * tiles_n, 2); row i is the tile (m, n) of launch index i. The grid is read from
+        the table, and the table fits only that grid.
+
+    Raises ValueError unless every tile of the grid occurs exactly once. Equal tables compare equal and have equal
+    hashes.
+
+    >>> Table([(0, 0), (1, 0)]).grid
+    (2, 1)
     """
 
     name: ClassVar[str] = "table"
@@ -303,7 +316,7 @@ class Table(Order):
         return self.tiles[i, 0], self.tiles[i, 1]
 
     def __reduce__(self):
-        return Table, (self.tiles,)  # what is unpickled or copied is checked, and read-only, as what is made
+        return Table, (self.tiles,)  # copies and unpickled tables are checked and read-only too
 
     def __eq__(self, other):
         return isinstance(other, Table) and self.digest == other.digest
@@ -323,9 +336,11 @@ _SPELLING = re.compile(r"(?P<name>[a-z]+(?:-[a-z]+)*)(?::(?P<factors>-?\d+(?:,-?
 
 
 def parse(text: str) -> Order:
-    """The order that `text` spells: the inverse of str(order), e.g. "swizzle-merge:16,8@n".
+    """The order that `text` spells: the inverse of str(order). Raises ValueError for any other text. A `Table` has no
+    spelling.
 
-    Raises ValueError for what is not a spelling of an order. A `Table` has no spelling.
+    >>> parse("swizzle-merge:16,8@n")
+    SwizzleMerge(16, 8, along="n")
     """
     match = _SPELLING.fullmatch(text.strip()) if isinstance(text, str) else None
     cls = _SPELLED.get(match["name"]) if match else None

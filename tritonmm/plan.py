@@ -11,7 +11,7 @@ from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.launch import Plan
 from tritonmm.launch.interpreter import INTERPRETED
-from tritonmm.launch.repack import RESIDENT, RelayoutPlan
+from tritonmm.launch.repack import RESIDENT, RepackPlan
 from tritonmm.problem import Problem
 
 CACHED_PLANS = 1024
@@ -19,7 +19,7 @@ CACHED_PLANS = 1024
 are freed with the last plan or kept for graphs, see `launch.order_table`."""
 
 
-def plan_for(problem: Problem, config: Config, device: torch.device) -> Plan | RelayoutPlan:
+def plan_for(problem: Problem, config: Config, device: torch.device) -> Plan | RepackPlan:
     """The plan of (problem, config, device), from the cache where it is there.
 
     Raises ValueError with the reason where the config does not fit the problem on that device.
@@ -29,14 +29,14 @@ def plan_for(problem: Problem, config: Config, device: torch.device) -> Plan | R
     return _CACHE.get(problem, config, device)
 
 
-def bind(problem: Problem, config: Config, gpu: Gpu, device: torch.device) -> Plan | RelayoutPlan:
+def bind(problem: Problem, config: Config, gpu: Gpu, device: torch.device) -> Plan | RepackPlan:
     """A new plan, as `plan_for` caches them, for a device that is such a GPU."""
     fit = config.fits(problem, gpu)
     if not fit:
         raise ValueError(f"{config} does not fit {problem} on {gpu.name}: {fit.reason}")
-    if config.relayout:
-        inner = bind(problem.relaid(config.relayout), replace(config, relayout=""), gpu, device)
-        return RelayoutPlan(problem, config, device, RESIDENT * gpu.sms, inner)
+    if config.repack:
+        inner = bind(problem.repacked(config.repack), replace(config, repack=""), gpu, device)
+        return RepackPlan(problem, config, device, RESIDENT * gpu.sms, inner)
     family = families.family(config.kernel)
     if INTERPRETED and not family.portable:
         portable = ", ".join(each.name for each in families.each() if each.portable)
@@ -48,10 +48,10 @@ class _PlanCache:
     """The most recently used plans, at most `CACHED_PLANS`."""
 
     def __init__(self):
-        self.plans: OrderedDict[tuple, Plan | RelayoutPlan] = OrderedDict()
+        self.plans: OrderedDict[tuple, Plan | RepackPlan] = OrderedDict()
         self.lock = forks.lock()
 
-    def get(self, problem: Problem, config: Config, device: torch.device) -> Plan | RelayoutPlan:
+    def get(self, problem: Problem, config: Config, device: torch.device) -> Plan | RepackPlan:
         key = problem, config, device
         with self.lock:
             plan = self.plans.get(key)

@@ -1,4 +1,4 @@
-"""What is asked: a matrix product as a value, with no tensors in it."""
+"""What is computed: a GEMM as a value, without tensors."""
 
 import functools
 from dataclasses import dataclass, replace
@@ -16,26 +16,28 @@ DTYPES = {
     "fp8e5m2": torch.float8_e5m2,
     "int32": torch.int32,
 }
-"""The dtypes by the short names used in configs, tables, suites and on the command line. int32 is an output's only."""
+"""torch's dtypes by the short names used in configs, tables, suites and on the command line. int32 is for outputs
+only."""
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 _SPELLINGS = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items()}
+"""Short names by torch's spellings, without "torch."."""
 _SPELLINGS |= {"half": "fp16", "float": "fp32", "double": "fp64", "int": "int32"}
 """torch's names of the dtypes, without "torch."."""
 
 FLOATS = ("bf16", "fp16", "fp32", "fp64")
-"""What torch.mm and its kin multiply on GPUs: outputs have the operands' dtype."""
+"""Dtypes that torch.mm multiplies on GPUs. The output has the operands' dtype."""
 
 HALF = ("bf16", "fp16")
 
 FP8 = ("fp8e4m3", "fp8e5m2")
 
 PRECISIONS = {"fp32": ("ieee", "tf32", "tf32x3", "bf16x3"), "fp8e4m3": ("ieee", "fast"), "fp8e5m2": ("ieee", "fast")}
-"""How the dtypes can be multiplied that can be in several ways, the default first."""
+"""Ways to multiply a dtype, the default first. Dtypes that are not listed have one way, "ieee"."""
 
 INPUTS = tuple(name for name in DTYPES if name != "int32")
-"""What operands can be."""
+"""Dtypes of operands."""
 
 _SCALED: dict[str, Any] = {"dtype": "fp8e4m3", "scales": "tensor"}
 
@@ -55,7 +57,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "bf16-int8-row": {"dtype": "bf16", "b_dtype": "int8", "scales": "row"},
     "bf16-fp8-row": {"dtype": "bf16", "b_dtype": "fp8e4m3", "scales": "row"},
 }
-"""Kinds of products, in one word as suites and the command line have it, and what they are of a `Problem`.
+"""Named combinations of dtypes, precision and scales, as suites and the command line spell them, with their `Problem`
+fields.
 
 fp8 has e4m3 operands with one scale each and is summed fast; -row: scales of rows; -block: of 1x128 blocks of A and
 128x128 blocks of B;
@@ -71,16 +74,18 @@ FORMER_SCALES = {"1x1": "1x128*1x128", "1x128": "1x128*128x128", "128x1": "128x1
 
 
 def short_name(dtype: str | torch.dtype) -> str:
-    """The name in `DTYPES` of a dtype in any of torch's spellings: torch.bfloat16, "torch.bfloat16" and "bfloat16" are
-    "bf16". What is none of them is returned as text, unchanged."""
+    """The name in `DTYPES` of a dtype. Unknown names are returned as text, unchanged.
+
+    dtype: any of torch's spellings: torch.bfloat16, "torch.bfloat16" and "bfloat16" are all "bf16".
+    """
     text = str(dtype)
     return _SPELLINGS.get(text.removeprefix("torch."), text)
 
 
 def kind_name(dtype: str | torch.dtype) -> str:
-    """The name in `KINDS` of a kind, or of the kind that a dtype in any of torch's spellings stands for.
+    """The name in `KINDS` of a kind or of a dtype in any of torch's spellings. torch.float8_e4m3fn stands for "fp8".
 
-    torch.float8_e4m3fn stands for "fp8". Raises ValueError for what is neither.
+    Raises ValueError for anything else.
     """
     name = short_name(dtype)
     name = "fp8" if name == "fp8e4m3" else name
@@ -92,7 +97,7 @@ def kind_name(dtype: str | torch.dtype) -> str:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """The short name of a dtype that mm and its kin multiply. Raises NotImplementedError, as torch does, for others."""
+    """The short name of a dtype in `FLOATS`. Raises NotImplementedError, as torch does, for any other dtype."""
     name = _NAMES.get(dtype)
     if name in FLOATS:
         return name
@@ -103,15 +108,17 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def precision_of(dtype: str, precision: str) -> str:
-    """`precision` where that dtype can be multiplied so, else its default."""
+    """`precision` if operands of `dtype` can be multiplied that way, else "ieee"."""
     return precision if precision in PRECISIONS.get(dtype, ()) else "ieee"
 
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """What happens to a product before it is rounded: out = alpha * (A @ B) + bias + beta * C.
+    """What is applied to the sums before they are rounded: out = alpha * (A @ B) + bias + beta * C.
 
-    scaled: alpha is not 1; bias: a vector of n is added to every row; c: a matrix of out's shape is added.
+    scaled: alpha is not 1.
+    bias: a vector of n elements is added to every row.
+    c: a matrix of out's shape is added.
     """
 
     scaled: bool = False
@@ -121,7 +128,7 @@ class Epilogue:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`batch` products of an m x k by a k x n matrix.
+    """`batch` GEMMs, each of an m x k matrix A and a k x n matrix B. Frozen and hashable.
 
     dtype, out_dtype: names from `DTYPES`, or torch's, which become those; out_dtype is by default the dtype, int32 for
         int8 and bf16 for fp8. Sums are taken in fp32, of int8 in int32 and of fp64 in fp64.
@@ -202,9 +209,13 @@ class Problem:
         scales: str = "",
         group: int = 128,
     ) -> "Problem":
-        """The problem out = a @ b, and then `epilogue`, of 2-D or 3-D tensors of equal batch.
+        """The problem out = epilogue(a @ b) of these tensors.
 
-        Raises NotImplementedError for dtypes that have no name.
+        a: (m, k) or (batch, m, k); b: (k, n) or (batch, k, n); out: (m, n) or (batch, m, n), all of equal batch.
+        precision: ignored where `a`'s dtype cannot be multiplied that way.
+        epilogue, scales, group: as the fields of `Problem`.
+
+        Raises NotImplementedError for a dtype without a name in `DTYPES`.
         """
         dtype, b_dtype, out_dtype = map(_any_name, (a.dtype, b.dtype, out.dtype))
         return cls(
@@ -241,7 +252,8 @@ class Problem:
         b_dtype: str | torch.dtype = "",
         scales: str = "",
     ) -> "Problem":
-        """The problem of operands that lie in memory without gaps, at an aligned address."""
+        """The problem of operands stored without gaps, at an address aligned to 16 bytes. Arguments are the fields of
+        `Problem`."""
         dtype, b_dtype, out_dtype = map(short_name, (dtype, b_dtype, out_dtype))
         bare = cls(m, n, k, batch, dtype, out_dtype, precision, layout, b_dtype=b_dtype, scales=scales)
         a_line, b_line = k if layout[0] == "n" else m, n if layout[1] == "n" else k
@@ -255,12 +267,12 @@ class Problem:
 
     @property
     def alignment(self) -> int:
-        """The alignment of both operands."""
+        """The smaller alignment of the two operands, in bytes."""
         return min(self.a_alignment, self.b_alignment)
 
     @property
     def k_major(self) -> bool:
-        """Whether wgmma takes these operands only with K as the contiguous dimension."""
+        """True if wgmma takes these dtypes only with K as the contiguous dimension of both operands."""
         return self.element_bytes == 1 or self.precision == "tf32"
 
     @property
@@ -280,7 +292,7 @@ class Problem:
 
     @property
     def scale_shapes(self) -> tuple[tuple[int, int] | None, tuple[int, int]]:
-        """The shapes of the scales of A, rows by groups of K, and of B, groups of K by columns."""
+        """Shapes of the scales: A's as (rows, scale groups), None for a 2-byte A; B's as (scale groups, columns)."""
         groups = -(-self.k // self.group) if self.grouped else 1
         rows = 1 if self.scales == "tensor" else -(-self.m // self.rows_per_scale)
         cols = 1 if self.scales == "tensor" else -(-self.n // self.cols_per_scale)
@@ -288,20 +300,20 @@ class Problem:
 
     @property
     def promotes(self) -> bool:
-        """Whether sums of a part of K are added to others outside of the tensor cores."""
+        """True if sums over part of K leave the tensor cores and are added in fp32 (two-level accumulation)."""
         return self.grouped or (self.dtype in FP8 and self.precision == "ieee")
 
     @property
     def unaligned(self) -> str:
-        """The operands that TMA cannot bring to the tensor cores as they are stored: "", "a", "b" or "ab"."""
+        """The operands that TMA cannot load for the tensor cores as they are stored: "", "a", "b" or "ab"."""
         wrong = ("st", "sn") if self.k_major else ("s", "s")
         judged = zip("ab", self.layout, wrong, (self.a_alignment, self.b_alignment), strict=True)
         return "".join(name for name, letter, bad, alignment in judged if letter in bad or alignment < 16)
 
-    def relaid(self, operands: str) -> "Problem":
-        """The same product once those `operands`, of "a" and "b", have been copied to where TMA can address them.
+    def repacked(self, operands: str) -> "Problem":
+        """The same GEMM after `operands`, out of "a" and "b", have been copied into rows that TMA can address.
 
-        A copy keeps its operand's layout; one of "s" is gathered into "n". Where `k_major`, a copy's lines lie along K.
+        A copy keeps its operand's layout, except that "s" becomes "n". Where `k_major`, a copy is contiguous along K.
         """
         if not operands:
             return self
@@ -312,7 +324,7 @@ class Problem:
 
     @property
     def kind(self) -> str:
-        """The name in `KINDS` of what is multiplied and how, or all of it where that has none."""
+        """The name in `KINDS` of the dtypes, precision and scales; all of them joined by "-" if they have no name."""
         return _kinds().get(self._terms) or "-".join(filter(None, self._terms))
 
     @property
@@ -321,35 +333,37 @@ class Problem:
 
     @property
     def sum_dtype(self) -> str:
-        """The dtype in which sums are taken."""
+        """Dtype of the sums."""
         return {"int8": "int32", "fp64": "fp64"}.get(self.dtype, "fp32")
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of an element of A."""
+        """Bytes of one element of A."""
         return DTYPES[self.dtype].itemsize
 
     @property
     def b_element_bytes(self) -> int:
+        """Bytes of one element of B."""
         return DTYPES[self.b_dtype].itemsize
 
     @property
     def out_element_bytes(self) -> int:
+        """Bytes of one element of the output."""
         return DTYPES[self.out_dtype].itemsize
 
     def operand_bytes(self, operands: str) -> int:
-        """Bytes of those of "a" and "b" that are named."""
+        """Bytes of the named operands: "a", "b" or "ab"."""
         sizes = {"a": self.m * self.k * self.element_bytes, "b": self.k * self.n * self.b_element_bytes}
         return self.batch * sum(sizes[name] for name in operands)
 
     @property
     def flops(self) -> int:
-        """Floating-point operations: two for each multiply-add."""
+        """Floating-point operations, two for each multiply-add."""
         return 2 * self.batch * self.m * self.n * self.k
 
     @property
     def compulsory_bytes(self) -> int:
-        """Bytes that must cross device memory: each input read once, the output written once."""
+        """Bytes that must cross device memory: each operand read once, the output written once."""
         return self.operand_bytes("ab") + self.batch * self.m * self.n * self.out_element_bytes
 
     def __str__(self) -> str:
@@ -362,7 +376,7 @@ class Problem:
 
 
 def default_output(dtype: str) -> str:
-    """The dtype of a product that nobody asked for in another."""
+    """Default output dtype for operands of `dtype`."""
     return {"int8": "int32", "fp8e4m3": "bf16", "fp8e5m2": "bf16"}.get(dtype, dtype)
 
 
@@ -372,7 +386,7 @@ def _kinds() -> dict[tuple[str, ...], str]:
 
 
 def output_dtype(dtype: torch.dtype) -> torch.dtype:
-    """`default_output` of torch's dtypes."""
+    """`default_output` for torch's dtypes."""
     return DTYPES[default_output(_any_name(dtype))]
 
 
@@ -384,13 +398,13 @@ def _any_name(dtype: torch.dtype) -> str:
 
 
 def _dtypes_reason(a: str, b: str, out: str) -> str:
-    """Why no product has operands and an output of these dtypes, or ""."""
+    """Why no kernel takes these dtypes of A, B and the output; "" if the combination is legal."""
     if a == "int32" or b == "int32":
         return "int32 is the dtype of outputs only"
     if a != b and not (a in FP8 and b in FP8) and not (a in HALF and b in ("int8", *FP8)):
         return f"dtypes are {a} and {b}; they may differ as two kinds of fp8, or bf16 or fp16 and int8 or fp8 weights"
     outs = {"int8": ("int32", *HALF, "fp32"), "fp64": ("fp64",), "fp32": ("fp32",)}.get(a, (*HALF, "fp32"))
-    return "" if out in outs else f"out_dtype is {out!r}; a product of {a} has {', '.join(outs)}"
+    return "" if out in outs else f"out_dtype is {out!r}; for {a} operands it must be one of {', '.join(outs)}"
 
 
 def _layout(x: torch.Tensor) -> str:
@@ -418,14 +432,15 @@ def _out_alignment(x: torch.Tensor) -> int:
 
 
 def _power_of_two(bits: int) -> int:
-    """The largest power of two that divides every term of an "or"."""
+    """The largest power of two that divides every number in a bitwise "or" of them."""
     return bits & -bits
 
 
 def divisor(problem: Problem, elements: int, *lines: int) -> int:
-    """The largest power of two, at most `elements`, that divides the contiguous lines of A and B, and `lines`.
+    """The largest power of two, at most `elements`, that divides the lengths of the contiguous lines of A and B, and
+    `lines`.
 
-    elements: as many as the alignment of addresses and strides holds, 0 being less than one.
+    elements: the elements that the alignment of addresses and strides holds; 0 counts as 1.
     """
     p = problem
     bits = max(1, elements)

@@ -1,1 +1,1 @@
-"""tritonmm compared with torch, on a suite of GEMMs."""
+"""tritonmm compared with torch on a suite of GEMMs."""

@@ -1,4 +1,4 @@
-"""tritonmm beside torch on a suite: each product is checked once, then timed in each regime."""
+"""tritonmm compared with torch on a suite: each GEMM is checked once, then timed in each regime."""
 
 import json
 import math
@@ -9,27 +9,27 @@ from typing import Protocol
 from tritonmm.autotune.bench.suite import Entry
 from tritonmm.autotune.measuring.environment import Environment
 from tritonmm.autotune.measuring.measure import REGIMES, Paired, Regime
-from tritonmm.autotune.measuring.nvml import Card
+from tritonmm.autotune.measuring.nvml import Nvml
 from tritonmm.autotune.tuner.sweep import DeviceLostError
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.problem import Problem
 
 CLOCKS_DIFFER = 0.02
-"""The share by which the rivals' clocks may differ before a row says so."""
+"""Relative difference between the SM clocks of torch's and our runs above which a row has a warning."""
 
 COLUMNS = (
     *("family", "m", "n", "k", "batch", "layout", "dtype", "regime", "torch_us", "ours_us", "ratio", "config"),
     *("status", "error_ratio", "rounds", "ratio_error", "torch_mhz", "ours_mhz", "celsius", "watts", "message"),
 )
-"""The columns of a results file; what is not known is an empty cell."""
+"""Columns of a results file. Unknown values are empty cells."""
 
 
-class Rivals(Protocol):
-    """What measures: `sources.GpuSource`, or a test's stand-in."""
+class PairedSource(Protocol):
+    """What `bench` needs of `sources.GpuSource`."""
 
     gpu: Gpu
-    card: Card
+    nvml: Nvml
     environment: Environment
 
     def error_ratio(self, problem: Problem, config: Config) -> float: ...
@@ -41,13 +41,13 @@ class Rivals(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What came of one entry in one regime.
+    """The outcome of one entry in one regime.
 
-    status: "ok"; "illegal", `Config.fits` said no; "wrong", the check found an `error_ratio` above 1;
-        "failed", an exception. `message` says why, and warns on a row that is ok.
-    config: None where none could be chosen. paired: the times, only where the status is ok; those of tritonmm alone
-        where torch refuses the product, which `message` then says.
-    celsius, watts: the card's, right after the last round.
+    status: "ok"; "illegal", `Config.fits` said no; "wrong", the check found an `error_ratio` above 1; "failed", an
+        exception. `message` says why; on an ok row it is a warning.
+    config: None if none could be chosen.
+    paired: the times, if the status is ok. If torch refuses the GEMM, only tritonmm's, and `message` says so.
+    celsius, watts: the GPU's temperature and power right after the last round.
     """
 
     entry: Entry
@@ -61,11 +61,11 @@ class Row:
     message: str = ""
 
     def cells(self) -> dict[str, object]:
-        """The row by the names of `COLUMNS`, in values that JSON has."""
+        """The row by the names of `COLUMNS`, in JSON values."""
         known = asdict(self.entry) | {name: getattr(self, name) for name in COLUMNS if hasattr(self, name)}
         known["config"] = self.config.to_json() if self.config else None
         if self.error_ratio is not None and not math.isfinite(self.error_ratio):
-            known["error_ratio"] = None  # what a NaN in the result, or a store outside of it, is given
+            known["error_ratio"] = None  # infinite for a NaN in the output or a store outside of it
         if self.paired:
             known |= {
                 "ours_us": round(self.paired.times.time_us, 3),
@@ -82,12 +82,12 @@ class Row:
         return {name: known.get(name) for name in COLUMNS}
 
     def row(self) -> dict[str, object]:
-        """The row of a results file."""
-        # Readers that skip comments would cut the line at a "#".
+        """The row as a results file has it."""
+        # Readers that skip comments cut a line at "#".
         return self.cells() | {"message": self.message.replace("#", "no. ")}
 
     def __str__(self) -> str:
-        """One line, in columns that line up from row to row."""
+        """One line, with the columns of `HEADER`."""
         start = f"{self.entry.family:<9} {self.entry.problem()!s:<26} {self.regime:<9}"
         config = str(self.config or "no config")
         if not self.paired:
@@ -99,42 +99,45 @@ class Row:
         return f"{start} {times.torch_us:9.1f} {times.time_us:9.1f} {self.paired.ratio:7.3f}  {config}{message}"
 
 
-HEADER = f"{'family':<9} {'product':<26} {'regime':<9} {'torch us':>9} {'ours us':>9} {'ratio':>7}  config"
+HEADER = f"{'family':<9} {'problem':<26} {'regime':<9} {'torch us':>9} {'ours us':>9} {'ratio':>7}  config"
 
 
 def bench(
     entries: Iterable[Entry],
     regimes: Sequence[str],
-    rivals: Rivals,
+    source: PairedSource,
     choose: Callable[[Problem, Gpu], Config],
 ) -> Iterator[Row]:
-    """A row for each entry and regime (names of `REGIMES`), as they come.
+    """Yields a row for each entry and regime as soon as it is measured.
 
-    choose: the config for a problem on a GPU. What goes wrong with an entry is its rows.
-    Raises DeviceLostError after the rows of an entry that the GPU did not survive.
+    regimes: names in `measure.REGIMES`.
+    source: the GPU to measure on.
+    choose: returns the config for a problem on a GPU.
+
+    A failure becomes the entry's rows. Raises DeviceLostError after the rows of an entry that broke the CUDA context.
     """
     for entry in entries:
-        row = _checked(entry, rivals, choose)
+        row = _checked(entry, source, choose)
         failed = row.status == "failed"
         for regime in regimes:
             timed = replace(row, regime=regime)
             if row.status == "ok":
-                timed = _timed(timed, rivals)
+                timed = _timed(timed, source)
                 failed |= timed.status == "failed"
             yield timed
-        if failed and not rivals.alive():
+        if failed and not source.alive():
             raise DeviceLostError(f"the GPU's context is lost after {timed.config} on {entry.problem()}")
 
 
-def _checked(entry: Entry, rivals: Rivals, choose: Callable[[Problem, Gpu], Config]) -> Row:
+def _checked(entry: Entry, source: PairedSource, choose: Callable[[Problem, Gpu], Config]) -> Row:
     row = Row(entry, regime="")
     problem = entry.problem()
     try:
-        row = replace(row, config=choose(problem, rivals.gpu))
-        fit = row.config.fits(problem, rivals.gpu)
+        row = replace(row, config=choose(problem, source.gpu))
+        fit = row.config.fits(problem, source.gpu)
         if not fit:
             return replace(row, status="illegal", message=fit.reason)
-        row = replace(row, error_ratio=float(rivals.error_ratio(problem, row.config)))
+        row = replace(row, error_ratio=float(source.error_ratio(problem, row.config)))
     except Exception as error:
         return replace(row, status="failed", message=_one_line(error))
     if not row.error_ratio <= 1:
@@ -142,12 +145,12 @@ def _checked(entry: Entry, rivals: Rivals, choose: Callable[[Problem, Gpu], Conf
     return row
 
 
-def _timed(row: Row, rivals: Rivals) -> Row:
+def _timed(row: Row, source: PairedSource) -> Row:
     try:
-        paired = rivals.paired(row.entry.problem(), row.config, REGIMES[row.regime])
-        card = rivals.card
+        paired = source.paired(row.entry.problem(), row.config, REGIMES[row.regime])
+        nvml = source.nvml
         message = _shortened(paired.refusal) or _clock_warning(paired)
-        return replace(row, paired=paired, celsius=card.celsius(), watts=card.watts(), message=message)
+        return replace(row, paired=paired, celsius=nvml.celsius(), watts=nvml.watts(), message=message)
     except Exception as error:
         return replace(row, status="failed", message=_one_line(error))
 
@@ -169,9 +172,9 @@ def _shortened(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """The ratios of one family in one regime; the family "all" is every entry, each counted once.
+    """The ratios of one family in one regime. Family "all" is every entry, counted once.
 
-    geomean: the geometric mean of the ratios; worst: the row with the smallest.
+    geomean: geometric mean of the ratios. worst: the row with the smallest ratio.
     """
 
     family: str
@@ -185,12 +188,14 @@ class Mean:
         return f"{self.family:<9} {self.regime:<9} {self.geomean:7.3f}  of {self.count:3}, {worst}"
 
     def cells(self) -> dict[str, object]:
+        """The mean in JSON values."""
         found = {f.name: getattr(self, f.name) for f in fields(self)}
         return found | {"worst": self.worst.cells()}
 
 
 def means(rows: Iterable[Row]) -> list[Mean]:
-    """A mean for each regime and family that has a ratio, in the order in which they occur, "all" behind them."""
+    """A mean for each regime and family with ratios, in the order in which they first occur, then one for family
+    "all"."""
     groups: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
         if row.paired and row.paired.torchs:
@@ -208,7 +213,7 @@ def means(rows: Iterable[Row]) -> list[Mean]:
 
 
 def geomean(ratios: Sequence[float]) -> float:
-    """The geometric mean: that of the inverses is its inverse. Raises ValueError unless all are above 0."""
+    """Geometric mean. Raises ValueError unless all ratios are above 0."""
     if not ratios or min(ratios) <= 0:
         raise ValueError(f"no geometric mean of {list(ratios)!r}: it needs numbers above 0")
     return math.exp(math.fsum(map(math.log, ratios)) / len(ratios))

@@ -1,4 +1,4 @@
-"""Suites: lists of products to measure, each in a family."""
+"""Suites: lists of GEMMs to measure, each in a family."""
 
 import json
 import re
@@ -12,21 +12,24 @@ from tritonmm.problem import Problem, kind_name
 _SHIPPED = Path(__file__).parents[1] / "suites"
 
 MAX_BYTES = 4 * 2**20
-"""What a suite may have: some 30,000 products. What has no end, a device say, is read no further."""
+"""The most bytes of a suite, some 30,000 GEMMs. Reading stops there, because a device file may have no end."""
 
 MAX_SIZE = 2**31 - 1
 
 
 class SuiteError(ValueError):
-    """A suite cannot be read; the message names the file, the entry and the field."""
+    """A suite cannot be read. The message names the file, the entry and the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One product of a suite. Its operands are stored densely, as `space.problem` says.
+    """One GEMM of a suite, with densely stored operands as `space.problem` makes them.
 
-    family: what kind of product it stands for; a mean is taken over each. Raises ValueError for
-    values that are none, naming the field.
+    family: a group of similar GEMMs; means are taken over each.
+    m, n, k, batch: from 1 to 2^31 - 1.
+    layout, dtype: as `space.problem` takes them.
+
+    Raises ValueError, naming the field, for other values.
     """
 
     family: str
@@ -50,6 +53,7 @@ class Entry:
         object.__setattr__(self, "dtype", kind_name(self.dtype))
 
     def problem(self) -> Problem:
+        """The entry as a `Problem`."""
         return space.problem(self.m, self.n, self.k, batch=self.batch, dtype=self.dtype, layout=self.layout)
 
 
@@ -57,14 +61,19 @@ _FIELDS = tuple(field.name for field in fields(Entry))
 
 
 def names() -> tuple[str, ...]:
-    """The suites that tritonmm ships."""
+    """Names of the shipped suites."""
     return tuple(sorted(path.stem for path in _SHIPPED.glob("*.json")))
 
 
 def load(suite: str | Path) -> tuple[Entry, ...]:
-    """The entries of a shipped suite, by its name, or of a file: a JSON list of objects with the fields of `Entry`.
+    """The entries of a suite.
 
-    Raises SuiteError for what is neither, and for a file that is not such a list.
+    suite: the name of a shipped suite, or a file with a JSON list of objects with the fields of `Entry`.
+
+    Raises SuiteError for anything else.
+
+    >>> load("public")[0].family
+    'square'
     """
     path = _SHIPPED / f"{suite}.json" if str(suite) in names() else Path(suite)
     try:
@@ -80,12 +89,12 @@ def load(suite: str | Path) -> tuple[Entry, ...]:
     except (OSError, ValueError, RecursionError) as error:
         raise SuiteError(f"suite {suite}: not a readable JSON file: {error}") from None
     if not isinstance(found, list) or not found:
-        raise SuiteError(f"suite {suite}: must be a JSON list of one product or more")
+        raise SuiteError(f"suite {suite}: must be a JSON list of at least one GEMM")
     return tuple(_entry(given, f"suite {suite}: entry {i}") for i, given in enumerate(found, 1))
 
 
 def of_families(entries: Sequence[Entry], families: Sequence[str]) -> tuple[Entry, ...]:
-    """The entries of those families. Raises SuiteError for a family without any."""
+    """The entries of those families. Raises SuiteError for a family without entries."""
     known = dict.fromkeys(entry.family for entry in entries)
     for family in families:
         if family not in known:

@@ -1,1 +1,1 @@
-"""Is this machine fit: versions, GPUs, permissions, known traps, a self-test."""
+"""Checks of this machine: versions, GPUs, permissions, known problems, and a self-test."""

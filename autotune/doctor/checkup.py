@@ -1,4 +1,4 @@
-"""Whether this machine is fit for tritonmm: versions, GPUs, permissions, places, and traps that caught somebody."""
+"""Checks whether this machine can run tritonmm: versions, GPUs, permissions, folders, known problems."""
 
 import importlib.metadata
 import importlib.util
@@ -23,17 +23,19 @@ from tritonmm.torch_ops.product import fp32_precision
 from tritonmm.tuned import table
 
 OLDEST = {"torch": (2, 11), "triton": (3, 6)}
-"""What is supported; pyproject.toml says the same."""
+"""Oldest supported versions, as in pyproject.toml."""
 
 NEWEST_TRITON = (3, 9)
-"""The newest Triton that the tests have seen."""
+"""Newest Triton that the tests run with."""
 
 COMPILED = ("sm_80", "sm_90", "sm_100", "gfx942")
-RUN = ("sm_90",)
-"""For which GPUs the tests compile every kernel, and on which the kernels have run."""
+"""GPUs for which the tests compile every kernel."""
 
-ROOM = 2**30
-"""Free bytes below which a disk counts as full: a tuning session's kernels and trials."""
+RUN = ("sm_90",)
+"""GPUs on which the kernels have run."""
+
+MIN_FREE_BYTES = 2**30
+"""Free disk space that a tuning session's kernels and trials need."""
 
 NEEDED = {"plot": ("matplotlib", "pandas"), "tune": ("dask", "distributed"), "parquet": ("pyarrow",)}
 """The modules of each extra."""
@@ -41,7 +43,11 @@ NEEDED = {"plot": ("matplotlib", "pandas"), "tune": ("dask", "distributed"), "pa
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. trouble: what is the matter and what helps, or ""; wrong: whether it must be mended."""
+    """One line of the report.
+
+    trouble: what is wrong and how to fix it, or "".
+    wrong: whether it must be fixed.
+    """
 
     name: str
     value: str
@@ -50,8 +56,12 @@ class Finding:
 
 
 def findings(store: Path) -> Iterator[Finding]:
-    """What there is to say of this process and machine. store: where sweeps are kept. Makes no CUDA context but to read
-    the properties of GPUs, and writes nothing."""
+    """All findings about this process and machine.
+
+    store: path of the store of sweeps.
+
+    Writes nothing, and creates a CUDA context only to read the properties of GPUs.
+    """
     found = torch.cuda.is_available()
     here = Environment.here(torch.cuda.get_device_name() if found else "")
     yield Finding("tritonmm", here.tritonmm + (f" at {here.commit}" if here.commit else ""))
@@ -79,9 +89,9 @@ def _versions(here: Environment) -> Iterator[Finding]:
         elif name == "triton" and numbers(version) > NEWEST_TRITON:
             trouble = f"newer than {'.'.join(map(str, NEWEST_TRITON))}, the newest that tritonmm is tested with"
         elif name == "triton" and (pinned := _pinned()) not in ("", version):
-            trouble = f"torch {here.torch} was made for triton {pinned}: torch.compile may fail, tritonmm does not mind"
+            trouble = f"torch {here.torch} was made for triton {pinned}: torch.compile may fail; tritonmm works"
         elif name == "triton" and numbers(version) >= (3, 9) and "TRITON_DEFAULT_FP_FUSION" not in os.environ:
-            trouble = "it warns unless TRITON_DEFAULT_FP_FUSION is set; 1 is what it does by default"
+            trouble = "it warns unless TRITON_DEFAULT_FP_FUSION is set; 1 is its default"
         yield Finding(name, version, trouble, wrong)
 
 
@@ -92,7 +102,7 @@ def numbers(version: str) -> tuple[int, int]:
 
 
 def _pinned() -> str:
-    """The version of Triton that torch asks for, or "" where it asks for none, as its builds for the CPU."""
+    """The Triton version that torch requires, or "" if it requires none, like torch's CPU builds."""
     for requirement in importlib.metadata.requires("torch") or ():
         if match := re.match(r"triton\s*==\s*([\w.]+)", requirement):
             return match[1]
@@ -127,15 +137,15 @@ def _no_gpu() -> Finding:
     value = f"none: kernels run in Triton's interpreter, times are modelled for {gpus.default().name}"
     numpy = importlib.metadata.version("numpy")
     if numbers(triton.__version__) < (3, 9) and numbers(numpy) >= (2, 4):
-        trouble = f"Triton before 3.9 interprets with NumPy before 2.4 only, this is {numpy}: pip install 'numpy<2.4'"
+        trouble = f"before 3.9, Triton's interpreter needs NumPy < 2.4; this is {numpy}: pip install 'numpy<2.4'"
         return Finding("gpu", value, trouble, True)
     return Finding("gpu", value)
 
 
 def _precision() -> Finding:
     precision = fp32_precision()
-    trouble = "torch is set to tf32, of 10 bits, so tritonmm takes it too" if precision == "tf32" else ""
-    return Finding("fp32", f"{precision} products", trouble)
+    trouble = "torch is set to tf32 (10 bits of mantissa), and tritonmm follows" if precision == "tf32" else ""
+    return Finding("fp32", f"{precision} matmuls", trouble)
 
 
 def _profiler(found: bool) -> Finding:
@@ -161,15 +171,15 @@ def _extras() -> Iterator[Finding]:
 
 
 def _place(name: str, path: Path, value: str = "") -> Finding:
-    """Whether a file or folder can be made and written there."""
+    """Whether the file or folder at `path` can be created and written."""
     nearest = next((each for each in (path, *path.absolute().parents) if each.exists()), path)
     trouble = ""
     if nearest != path and not nearest.is_dir():
-        trouble = f"{nearest} is no folder"
+        trouble = f"{nearest} is not a folder"
     elif not os.access(nearest, os.W_OK):
         trouble = f"{nearest} cannot be written"
-    elif (free := shutil.disk_usage(nearest).free) < ROOM:
-        trouble = f"{free / 2**20:.0f} MiB are free there"
+    elif (free := shutil.disk_usage(nearest).free) < MIN_FREE_BYTES:
+        trouble = f"only {free / 2**20:.0f} MiB are free there"
     return Finding(name, value or str(path), trouble, bool(trouble))
 
 
@@ -180,7 +190,7 @@ def _tables(gpu: Gpu) -> Iterator[Finding]:
     except tuned.TableError as error:
         yield Finding("tuned table", str(path), f"not used: {error}", True)
         return
-    found = _place("tuned table", path, f"{path}, {len(rows)} products")
+    found = _place("tuned table", path, f"{path}, {len(rows)} rows")
     if wrong and not found.trouble:
         found = Finding(found.name, found.value, f"{len(wrong)} rows are not used, {wrong[0]}", True)
     yield found

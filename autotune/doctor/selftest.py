@@ -1,8 +1,8 @@
-"""Small products of every kernel family that is legal here, compared with float64: `tritonmm doctor --self-test`.
+"""Small GEMMs of every kernel family that is legal here, compared with float64: `tritonmm doctor --self-test`.
 
-In a process of its own, since a kernel that hangs or faults takes its process along: `python -m
-tritonmm.autotune.doctor.selftest` prints a JSON object for each product as it comes. Without a GPU it runs in Triton's
-interpreter, for which TRITON_INTERPRET=1 must be set, with what would run on an H200.
+They run in a child process, because a kernel that hangs or faults may end it: `python -m
+tritonmm.autotune.doctor.selftest` prints a JSON object for each GEMM. Without a GPU it runs in Triton's interpreter,
+with the configs of an H200; TRITON_INTERPRET=1 must be set for that.
 """
 
 import json
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 SECONDS = 300.0
-"""What all products may take together. Compiling them takes a minute at most."""
+"""Time limit for all GEMMs together. Compiling them takes a minute at most."""
 
 PRODUCTS = (
     ("tile", 200, 136, 104, "bf16", "nn"),
@@ -25,12 +25,16 @@ PRODUCTS = (
     ("skinny", 3, 520, 264, "fp16", "nt"),
     ("mixed_input", 20, 520, 272, "bf16-int8", "nt"),
 )
-"""Kernel family, m, n, k, dtype, layout: nothing that a tile divides."""
+"""Kernel family, m, n, k, dtype, layout. No block size divides these sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One product. status: "pass", "fail", or "none" where the family is not legal here; said: how far off, or why."""
+    """The outcome of one GEMM.
+
+    status: "pass", "fail", or "none" if the family is not legal here.
+    said: the error relative to its bound, or the reason.
+    """
 
     kernel: str
     product: str
@@ -39,7 +43,7 @@ class Outcome:
 
 
 def outcomes(interpret: bool) -> Iterator[Outcome]:
-    """Each product, run by a child; a fail for the one at which the child ended."""
+    """Runs the GEMMs in a child process. If the child dies, the GEMM that it was running fails."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"TRITON_INTERPRET": "1"} if interpret else {}
     child = [sys.executable, "-m", "tritonmm.autotune.doctor.selftest"]

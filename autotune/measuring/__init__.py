@@ -1,1 +1,1 @@
-"""One trial: operands, check, time, counters, environment, results files."""
+"""One trial: operands, check, time, counters, environment, and results files."""

@@ -1,4 +1,4 @@
-"""A digest of the sources that decide a trial: the modules that its measurement imports, directly or not."""
+"""A digest of the sources that decide a trial: the modules that its measurement imports, directly or indirectly."""
 
 import ast
 import functools
@@ -9,16 +9,16 @@ from pathlib import Path
 import tritonmm
 
 ROOTS = ("autotune.measuring.sources", "autotune.measuring.counters", "families")
-"""What runs a trial: it checks a config, times it, models its time, or counts its bytes. Kernel families are loaded by
-name, so all of them are roots."""
+"""Modules that run a trial: they check a config, time it, model its time, or count its bytes. Kernel families are
+loaded by name at run time, so all of them are roots."""
 
 
 PACKAGES = {(): Path(tritonmm.__file__).parent, ("autotune",): Path(__file__).parents[1]}
-"""The folders of `tritonmm` and `tritonmm.autotune`, by the latter's name after `tritonmm.`."""
+"""The folders of `tritonmm` and `tritonmm.autotune`, by their names after `tritonmm`."""
 
 
 def modules(packages: Mapping[tuple[str, ...], Path] = PACKAGES) -> dict[str, Path]:
-    """The sources of tritonmm by module name after `tritonmm.`; "" is the package itself."""
+    """The source file of each module, by the module's name after `tritonmm.`; "" is the package itself."""
     found = {}
     for prefix, folder in packages.items():
         for path in sorted(folder.rglob("*.py")):
@@ -28,12 +28,15 @@ def modules(packages: Mapping[tuple[str, ...], Path] = PACKAGES) -> dict[str, Pa
 
 
 def imports(tree: ast.AST, known: Iterable[str], everywhere: bool = True) -> Iterator[str]:
-    """The modules of `known` that a source imports, but for types; inside functions as well if `everywhere`."""
+    """The modules of `known` that a source imports, except for types only.
+
+    everywhere: whether imports inside functions count.
+    """
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            # `from tritonmm import orders` imports a module, and `from tritonmm.orders import parse` one too.
+            # Both `from tritonmm import orders` and `from tritonmm.orders import parse` import tritonmm.orders.
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
             continue
@@ -50,9 +53,9 @@ def imports(tree: ast.AST, known: Iterable[str], everywhere: bool = True) -> Ite
 
 
 def closure(roots: Iterable[str], sources: Mapping[str, Path]) -> list[str]:
-    """The modules in `roots`, packages with all they contain, and what they import, directly or not; sorted.
+    """`roots` and all modules that they import, directly or indirectly, sorted. A package stands for all its modules.
 
-    "" stays out: the package only forwards public names.
+    "" is left out, because the package itself only forwards public names.
     """
     found: set[str] = set()
     waiting = [module for module in sources for root in roots if module == root or module.startswith(f"{root}.")]
@@ -66,7 +69,7 @@ def closure(roots: Iterable[str], sources: Mapping[str, Path]) -> list[str]:
 
 
 def digest(sources: Mapping[str, Path]) -> str:
-    """Of every source that decides a trial, by import."""
+    """Digest of every source that decides a trial."""
     found = hashlib.sha256()
     for module in closure(ROOTS, sources):
         found.update(module.encode() + b"\0" + sources[module].read_bytes())

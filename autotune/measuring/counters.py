@@ -1,13 +1,13 @@
-"""What the hardware counts of a product: bytes of DRAM and L2, lookups and hits, by NVIDIA's profiler.
+"""Hardware counters of a GEMM, read by NVIDIA's profiler: DRAM and L2 bytes, lookups and hits.
 
-`ncu` runs one child process, `ncu_child`, which launches every (problem, config) where the profiler looks,
-and after each of them a marker: an empty kernel whose grid says which trial it ends. So the profiler's output
-itself says which kernels belong to which trial, however many a product launches and wherever the output stops:
-the kernels between two markers are one trial, and what no marker follows was not finished.
+1. `ncu` runs one child process, `ncu_child`, which launches every (problem, config) while profiling is on.
+2. After each of them the child launches a marker: an empty kernel with the trial's number as its grid.
+3. In the profiler's output, the kernels between two markers belong to one trial, however many a GEMM launches. Kernels
+without a following marker belong to an unfinished trial.
 
-The profiler empties the caches before a kernel, and again before each pass over it that it needs to read all
-counters, so what is counted is a product of operands that only device memory has. It serialises kernels: a
-product of several is counted as if each began with cold caches.
+The profiler empties the caches before a kernel and before each further pass over it. So the operands of each kernel
+come from device memory. It also serialises kernels: a GEMM of several kernels is counted as if each began with cold
+caches.
 """
 
 import contextlib
@@ -42,41 +42,43 @@ METRICS = {
     "lts__t_sectors_op_read_lookup_hit.sum": ("sector",),
     "lts__t_sectors_op_read_lookup_miss.sum": ("sector",),
 }
-"""The counters by the profiler's names, each with what its unit is called in one release or another."""
+"""The profiler's metrics, each with the names of its unit in different releases."""
 
 SECTOR = 32
 """Bytes of a sector, the unit in which L2 is read."""
 
 MARKER = "trial_marker"
-"""The kernel that ends a trial; its grid has as many programs as the trial's index, counted from 1."""
+"""The kernel that ends a trial. Its grid has as many programs as the trial's number, counted from 1."""
 
 SECONDS = 60.0
-"""What a trial may take, compiling included, before its kernel counts as stuck."""
+"""Time limit of a trial, compilation included, in seconds."""
 
 RESTARTS = 3
-"""Trials that may take the child down with them before the others are given up."""
+"""Trials that may end the child process before counting stops."""
 
 PLACES = ("/usr/local/cuda/bin",)
-"""Where the profiler is looked for besides PATH."""
+"""Folders that are searched for the profiler besides PATH."""
 
 Warn = Callable[[str], object]
 
 
 class CountersError(RuntimeError):
-    """Nothing can be counted here, and why."""
+    """Nothing can be counted here; the message says why."""
 
 
 def count(
     pairs: Sequence[tuple[Problem, Config]], *, seconds: float = SECONDS, warn: Warn = warnings.warn
 ) -> list[Counted | None]:
-    """What the hardware counts of each (problem, config), in the order of `pairs`, on the first GPU that is visible.
+    """The hardware counters of each (problem, config), in the order of `pairs`, on the first visible GPU.
 
-    None stands for what was not counted, and `warn` is told why: a trial that raised, took longer than
-    `seconds` or ended the process, and values that no hardware counts. The others are counted all the same.
-    ncu takes about 25 kernels a second (H200, 2026-11-20), and a trial has its own and one that marks its end.
+    seconds: time limit of a trial.
+    warn: called with the reason for each trial that was not counted. Its result is None.
 
-    Raises CountersError where there is no profiler or it may not read counters, and ValueError for a
-    `Table` order, which has no spelling.
+    A trial is not counted if it raised, took too long, ended the process, or has impossible values; the others are
+    counted anyway. ncu runs about 25 kernels a second, and each trial needs at least two.
+
+    Raises CountersError if there is no profiler or it may not read counters, and ValueError for a `Table` order, which
+    has no spelling.
     """
     found: list[Counted | None] = [None] * len(pairs)
     spelled = [(problem_json(problem), config.to_json()) for problem, config in pairs]
@@ -113,9 +115,9 @@ def count(
 
 
 def join(trials: Sequence[Trial], store: Store, environment: Environment, *, warn: Warn = warnings.warn) -> list[Trial]:
-    """The trials, each that ran joined with its counters; what is newly counted is kept in the store.
+    """The trials, each ok one joined with its counters. New counters are added to the store.
 
-    Only what has no counters yet is counted. Warns and raises as `count` does.
+    Only trials without counters are counted. Warns and raises as `count` does.
     """
     asked = list(dict.fromkeys((t.problem, t.config) for t in trials if t.status == "ok" and t.counted is None))
     new = {pair: counted for pair, counted in zip(asked, count(asked, warn=warn), strict=True) if counted}
@@ -126,8 +128,14 @@ def join(trials: Sequence[Trial], store: Store, environment: Environment, *, war
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """What one run of the profiler left: its output; the last trial that was begun and those that raised; whether
-    the child came to its end; and otherwise why it did not, as far as it is known."""
+    """One run of the profiler.
+
+    output: what it printed.
+    begun: the last trial that was begun, None if none was.
+    failed: messages of the trials that raised.
+    finished: whether the child reached its end.
+    complaint: why it did not, if known.
+    """
 
     output: str
     begun: int | None
@@ -137,7 +145,7 @@ class _Session:
 
 
 def profiler() -> str:
-    """Where NVIDIA's profiler is. Raises CountersError where it is not."""
+    """Path of NVIDIA's profiler ncu. Raises CountersError if it is not found."""
     found = shutil.which("ncu", path=os.pathsep.join((os.environ.get("PATH", os.defpath), *PLACES)))
     if found is None:
         raise CountersError("counters are read by NVIDIA's profiler ncu, which was not found; put it on PATH")
@@ -145,7 +153,7 @@ def profiler() -> str:
 
 
 def _profile(ncu: str, spelled: Sequence[tuple[str, str]], first: int, seconds: float) -> _Session:
-    """Runs the trials from the index `first` on under the profiler."""
+    """Runs the trials from index `first` on under the profiler."""
     with tempfile.TemporaryDirectory(prefix="tritonmm-counters-") as name:
         folder = Path(name)
         asked, log, output, errors = (folder / part for part in ("asked.json", "log", "output", "errors"))
@@ -160,11 +168,11 @@ def _profile(ncu: str, spelled: Sequence[tuple[str, str]], first: int, seconds: 
             process = subprocess.Popen(
                 command,
                 **{"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err},
-                env=os.environ | {"LC_ALL": "C"},  # 1,234.5 and not 1.234,5
+                env=os.environ | {"LC_ALL": "C"},  # prints 1,234.5 and not 1.234,5
                 start_new_session=True,
             )
             try:
-                # The child ends itself when a trial takes too long. This is for a profiler that does not notice.
+                # The child ends itself when a trial takes too long. This limit is for a profiler that does not notice.
                 hung = not _ended(process, log, 2 * seconds)
             finally:
                 if process.poll() is None:
@@ -191,7 +199,7 @@ def _profile(ncu: str, spelled: Sequence[tuple[str, str]], first: int, seconds: 
 
 
 def _ended(process: subprocess.Popen, log: Path, seconds: float) -> bool:
-    """Waits for the process; False if for `seconds` it neither ended nor wrote to its log."""
+    """Waits for the process. False if it neither ends nor writes to its log for `seconds`."""
     written = log.stat().st_size
     while True:
         try:
@@ -205,9 +213,9 @@ def _ended(process: subprocess.Popen, log: Path, seconds: float) -> bool:
 
 
 def _complaint(output: str, errors: str) -> str:
-    """The reason, as far as the profiler and the child printed one."""
-    if "Timeout (" in errors:  # said by the child's clock
-        return "it took too long, as a kernel does that waits for ever"
+    """The reason of a failure, if the profiler or the child printed one."""
+    if "Timeout (" in errors:  # printed by faulthandler in the child
+        return "it took too long, like a kernel that hangs"
     lines = [line.strip() for line in (*errors.splitlines(), *output.splitlines())]
     raised = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
     said = raised[-1:] or [line for line in lines if line.startswith(("==ERROR==", "==WARNING=="))]
@@ -221,7 +229,7 @@ def _name(pair: tuple[Problem, Config]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """One kernel that was profiled. values: by metric, the number as it was printed, and its unit."""
+    """One profiled kernel. values: by metric, the printed number and its unit."""
 
     name: str
     grid: str
@@ -229,10 +237,10 @@ class _Kernel:
 
 
 def _kernels(output: str) -> list[_Kernel]:
-    """The kernels in the profiler's output, in the order of their launches; a line that was cut off is left out.
+    """The kernels in the profiler's output, in launch order. Truncated lines are ignored.
 
-    The output is CSV, a line a kernel and metric, among lines that begin with "==" and what the child printed.
-    Raises CountersError for CSV of other columns.
+    The output is CSV with a line for each kernel and metric, between lines that begin with "==" and the child's own
+    output. Raises CountersError for CSV with other columns.
     """
     kernels: dict[tuple[str, str], _Kernel] = {}
     header: list[str] = []
@@ -242,7 +250,7 @@ def _kernels(output: str) -> list[_Kernel]:
             header = row
             wanted = {"Process ID", "Kernel Name", "Grid Size", "Metric Name", "Metric Unit", "Metric Value"}
             if lacking := wanted - set(header):
-                raise CountersError(f"ncu printed no {', '.join(sorted(lacking))}; another release of it may")
+                raise CountersError(f"ncu printed no {', '.join(sorted(lacking))}; try another release of ncu")
         elif header and len(row) == len(header):
             cells = dict(zip(header, row, strict=True))
             key = cells["Process ID"], cells["ID"]
@@ -252,7 +260,7 @@ def _kernels(output: str) -> list[_Kernel]:
 
 
 def _trials(output: str) -> dict[int, list[_Kernel]]:
-    """By the index of the trial, the kernels that ran between the marker before and its own."""
+    """By trial index, the kernels between the previous marker and the trial's own."""
     found: dict[int, list[_Kernel]] = {}
     since: list[_Kernel] = []
     for kernel in _kernels(output):
@@ -273,7 +281,7 @@ def _programs(grid: str) -> int:
 
 
 def _counted(kernels: Sequence[_Kernel]) -> Counted:
-    """What was counted of one product. Raises ValueError that names a value which no hardware counts."""
+    """The sums over one GEMM's kernels. Raises ValueError that names an impossible value."""
     if not kernels:
         raise ValueError("the profiler saw no kernel of it")
     sums = {metric: math.fsum(_values(metric, kernels)) for metric in METRICS}

@@ -1,4 +1,4 @@
-"""What a measurement depends on besides the problem and the config."""
+"""What a measurement depends on besides the problem and the config: the GPU and the versions of the software."""
 
 import dataclasses
 import datetime
@@ -19,11 +19,13 @@ from tritonmm.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The GPU and the versions of everything that decides a time. Fields without an answer are empty.
+    """The GPU and the versions that decide a time. Unknown fields are "".
 
-    gpu: the device's full name, or the name of the spec that was modelled; driver and cuda: of the
-    machine (ROCm's on AMD); commit: of the tritonmm checkout, followed by "+" and a digest where
-    files differ from it; date: the day, in UTC; code: a digest of the sources that decide a time.
+    gpu: the device's full name, or the name of the modelled GPU.
+    driver, cuda: versions on this machine (ROCm's on AMD).
+    commit: the commit of the tritonmm checkout, with "+" and a digest of the differences if files were changed.
+    date: the day, in UTC.
+    code: digest of the sources that decide a time, see `code_digest`.
     """
 
     gpu: str
@@ -38,7 +40,7 @@ class Environment:
 
     @classmethod
     def here(cls, gpu: str) -> "Environment":
-        """This process's environment, for trials on the GPU of that name."""
+        """The environment of this process, for trials on the GPU of that name."""
         return cls(
             gpu=gpu,
             driver=_answer("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],
@@ -52,28 +54,29 @@ class Environment:
         )
 
     def fingerprint(self) -> str:
-        """Equal for environments whose trials can stand for each other: all fields but the date and the commit.
+        """A digest of all fields except the date and the commit. Trials of environments with equal fingerprints are
+        interchangeable.
 
-        What a commit changes in a time, `code` sees; a change of the documentation costs no trial.
+        `code` covers what a commit changes in a time. So a change of the documentation does not invalidate trials.
         """
         fields = dataclasses.asdict(self)
         del fields["date"], fields["commit"]
         return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
 
     def about(self) -> dict[str, str]:
-        """The fields by name, as a results file begins with; "none" where there is no answer."""
+        """The fields by name, as the head of a results file has them; "none" for unknown fields."""
         return {key: value or "none" for key, value in dataclasses.asdict(self).items()}
 
     def comments(self) -> list[str]:
-        """A line `# key: value` a field."""
+        """A line `# key: value` for each field."""
         return [f"# {key}: {value}" for key, value in self.about().items()]
 
 
 def _commit(checkout: Path) -> str:
-    """The checkout's commit, and a digest of what its code has changed since, or "" if it is none."""
-    if named := os.environ.get("TRITONMM_COMMIT"):  # of a copy that was made without its history
+    """The checkout's commit and a digest of its uncommitted changes, or "" if it is no checkout."""
+    if named := os.environ.get("TRITONMM_COMMIT"):  # set for a copy without its git history
         return named
-    # A copy installed below some other project's repository must not take that project's commit.
+    # A copy installed inside another project's repository must not report that project's commit.
     if not (checkout / ".git").exists():
         return ""
     commit = _answer("git", "-C", str(checkout), "rev-parse", "--short=12", "HEAD")
@@ -84,7 +87,7 @@ def _commit(checkout: Path) -> str:
 
 
 def _answer(*command: str) -> str:
-    """What the command prints, or "" where it is missing, fails or hangs."""
+    """Standard output of the command, or "" if it is missing, fails or hangs."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):

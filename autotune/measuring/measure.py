@@ -1,4 +1,5 @@
-"""Times of two rivals, measured in pairs in one process so that both meet the same clocks and power."""
+"""Times two implementations ("ours" and torch's) in pairs in one process, so that both run at the same clocks and
+power."""
 
 import math
 import random
@@ -14,20 +15,23 @@ from tritonmm.launch import workspace
 from tritonmm.problem import Problem
 
 MOST_SETS = 1024
+"""The most sets of operands that are allocated."""
 
 GRAPH_SECONDS = 0.001
-"""What one captured graph is made to take."""
+"""Duration of one captured graph, in seconds."""
 
 PRECISE = 0.002
-"""The relative standard error of the median ratio at which no further round is measured."""
+"""Relative standard error of the median ratio at which measuring stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """How a GPU is kept while it is measured. It changes times by a fifth, since power is limited.
+    """The load that the GPU has while it is measured. It changes times by up to a fifth, because power is limited.
 
-    rest: seconds of idleness before each replay; replay: seconds that one replay is made to take;
-    fewest, most: rounds, each with a replay of each rival; warm: seconds of work before the first.
+    rest: idle seconds before each replay.
+    replay: seconds of one replay.
+    fewest, most: limits of the number of rounds; a round replays each side once.
+    warm: seconds of work before the first round.
     """
 
     name: str
@@ -44,15 +48,15 @@ REGIMES = {
     "quick": Regime("quick", rest=0.005, replay=GRAPH_SECONDS, fewest=3, most=3, warm=0.0),
     "short": Regime("short", rest=0.01, replay=GRAPH_SECONDS, fewest=7, most=7, warm=0.0),
 }
-"""burst: a rested card, at its highest clock; sustained: back to back, at its power limit.
+"""burst: after a rest, at the highest clock. sustained: back to back, at the power limit.
 
-quick, short: to tell configs apart that differ by more than a few percent, in a tenth or a third of a second.
+quick, short: distinguish configs that differ by more than a few percent, in a tenth or a third of a second.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Microseconds of one product; torch_us is None where torch was not measured."""
+    """Microseconds of one GEMM; torch_us is None if torch was not measured."""
 
     time_us: float
     torch_us: float | None = None
@@ -60,10 +64,10 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """What two rivals took: seconds of one product, a round each; and the SM clock in MHz while they ran.
+    """Times of both sides, in seconds of one GEMM for each round, and the median SM clock during their runs.
 
-    The clocks are None where they cannot be read. refusal: why torch computes no such product, where it does not; then
-    only ours was measured.
+    ours_mhz, torch_mhz: None if the clock cannot be read.
+    refusal: why torch cannot compute the GEMM, or "". If it cannot, only ours was measured.
     """
 
     ours: tuple[float, ...]
@@ -74,38 +78,38 @@ class Paired:
 
     @property
     def times(self) -> Times:
-        """The median of each rival."""
+        """The median time of each side."""
         torch_us = statistics.median(self.torchs) * 1e6 if self.torchs else None
         return Times(statistics.median(self.ours) * 1e6, torch_us)
 
     @property
     def ratios(self) -> list[float]:
-        """torch's time over ours, round by round: above 1 ours is faster; none where torch was not measured."""
+        """torch's time over ours for each round, above 1 if ours is faster; empty if torch was not measured."""
         return [torchs / ours for ours, torchs in zip(self.ours, self.torchs, strict=True)] if self.torchs else []
 
     @property
     def ratio(self) -> float | None:
-        """The median of the rounds' ratios, which cancels what disturbs both rivals of a round."""
+        """The median of the rounds' ratios. Disturbances that affect both sides of a round cancel."""
         return statistics.median(self.ratios) if self.torchs else None
 
     @property
     def error(self) -> float:
-        """The standard error of `ratio`, relative to it; of our own time where there is no ratio."""
+        """Relative standard error of `ratio`, or of our time if there is no ratio."""
         values = self.ratios or self.ours
         return standard_error(values) / statistics.median(values)
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """The standard error of the values' median, infinite for fewer than two.
+    """Standard error of the median of `values`; infinite for fewer than two.
 
-    It is read off the values that bound the median with 90% confidence (McKean and Schrader, 1984):
-    of seven values, the second and the sixth. One disturbed round cannot raise it, and values that
-    jump between two levels cannot hide from it, as they do from the median absolute deviation.
+    It is derived from the values that bound the median with 90% confidence (McKean and Schrader, 1984): the second and
+    the sixth of seven. Unlike the standard deviation it ignores one disturbed round, and unlike the median absolute
+    deviation it sees values that alternate between two levels.
     """
     count = len(values)
     if count < 2:
         return math.inf
-    normal = 1.645  # 90% of the normal distribution lie within so many sigmas
+    normal = 1.645  # 90% of a normal distribution are within this many standard deviations
     beyond = max(0, round((count - 1) / 2 - normal * math.sqrt(count) / 2))
     ascending = sorted(values)
     return (ascending[-1 - beyond] - ascending[beyond]) / (2 * normal)
@@ -114,7 +118,7 @@ def standard_error(values: Sequence[float]) -> float:
 Meanwhile = Callable[[], object]
 
 Replay = Callable[[float, Meanwhile], float]
-"""replay(seconds, meanwhile) runs a rival for about `seconds` and returns the seconds that one product took.
+"""replay(seconds, meanwhile) runs one side for about `seconds` and returns the seconds of one GEMM.
 
 `meanwhile` is called while the GPU works.
 """
@@ -128,17 +132,18 @@ def paired(
     clock: Callable[[], float | None] = lambda: None,
     rest: Callable[[float], None] = time.sleep,
 ) -> Paired:
-    """Both rivals' times, a round at a time, until their ratio is `PRECISE` or the regime has no more rounds.
+    """Times both sides round by round, until their ratio's error is below `PRECISE` or the regime's rounds are used up.
 
-    torchs: None where torch refuses the product; then ours is measured alone, as precisely.
+    torchs: None if torch cannot compute the GEMM; then ours is measured alone, to the same precision.
+    clock: returns the SM clock in MHz; read during each replay.
+    rest: waits, in seconds.
 
-    The order within a round is random, and the next round has the other one, so that running first
-    favours nobody. clock: the SM clock in MHz, read during each replay; rest: how to wait, in seconds.
-    Raises ValueError for a time that no clock measures.
+    The order within a round is random, and reversed in the next round, so that neither side profits from being first.
+    Raises ValueError for a time that is not finite and positive.
     """
-    rivals = (ours, torchs) if torchs else (ours,)
-    for _ in range(math.ceil(regime.warm / (len(rivals) * regime.replay))):
-        for replay in rivals:
+    sides = (ours, torchs) if torchs else (ours,)
+    for _ in range(math.ceil(regime.warm / (len(sides) * regime.replay))):
+        for replay in sides:
             replay(regime.replay, _nothing)
     shuffle = random.Random(0)
     times = {replay: [] for replay in (ours, torchs)}
@@ -147,7 +152,7 @@ def paired(
     def found() -> Paired:
         return Paired(tuple(times[ours]), tuple(times[torchs]), _median(clocks[ours]), _median(clocks[torchs]))
 
-    order = rivals
+    order = sides
     for done in range(regime.most):
         if done >= regime.fewest and found().error < PRECISE:
             break
@@ -172,29 +177,30 @@ def _nothing() -> None:
 
 
 def set_count(problem: Problem, gpu: Gpu) -> int:
-    """Sets of operands to rotate through, so that a launch finds nothing of its own in L2.
+    """Number of operand sets to rotate through, so that a launch finds none of its data in L2.
 
-    Together they span the L2 twice. Beyond MOST_SETS, for problems of a few KB, the last ones are missing.
+    Together they are twice as large as the L2, but there are at most MOST_SETS, too few for GEMMs of a few KB.
     """
     return min(max(1, math.ceil(2 * gpu.l2_bytes / max(1, problem.compulsory_bytes))), MOST_SETS)
 
 
 def launch_count(seconds: float, sets: int) -> int:
-    """Launches of `seconds` each that fill GRAPH_SECONDS, a multiple of `sets` so that each counts the same."""
+    """Number of launches of `seconds` each that fill GRAPH_SECONDS. A multiple of `sets`, so that all sets are used
+    equally."""
     return sets * max(1, math.ceil(GRAPH_SECONDS / (seconds * sets)))
 
 
 class GraphReplay:
-    """Launches captured in one CUDA graph of at least GRAPH_SECONDS, which a `Replay` replays back to back.
+    """Launches captured in one CUDA graph of at least GRAPH_SECONDS. Calling it replays the graph; it is a `Replay`.
 
-    launch: called as launch(a, b, out); it must enqueue on the current stream and not synchronise.
+    launch: called as launch(a, b, out). It must enqueue on the current stream and must not synchronise.
     sets: the (a, b, out) to rotate through.
     """
 
     def __init__(self, launch: Callable, sets: Sequence[tuple[torch.Tensor, ...]]):
-        self.sets = sets  # the graph has their addresses only
+        self.sets = sets  # kept alive, because the graph holds only their addresses
         self.flags = workspace.Reserve(sets[0][0].device)
-        # Compiling, loading and workspaces are done with before the capture, on a stream as it uses one.
+        # Compile, load and allocate workspaces before the capture, on a side stream as capture uses one.
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -203,7 +209,7 @@ class GraphReplay:
             stream.synchronize()
             probe = sets[:32]
             start, end = _event(), _event()
-            # About 0.1 ms a launch, for the host to enqueue them all before the first one starts.
+            # The GPU spins about 0.1 ms for each launch, so that the host enqueues all of them before the first starts.
             torch.cuda._sleep(200_000 * len(probe))
             start.record()
             for operands in probe:
@@ -223,7 +229,7 @@ class GraphReplay:
     def __call__(self, seconds: float, meanwhile: Meanwhile = _nothing) -> float:
         replays = max(1, round(seconds / self.seconds))
         start, end = _event(), _event()
-        # The GPU spins while the host enqueues, 0.1 ms and 0.5 us a kernel, so that the events enclose no wait for it.
+        # The GPU spins while the host enqueues (0.1 ms and 0.5 us for each kernel), so that no such wait is timed.
         torch.cuda._sleep(200_000 + 1_000 * self.launches)
         start.record()
         for _ in range(replays):
@@ -234,7 +240,7 @@ class GraphReplay:
         return start.elapsed_time(end) * 1e-3 / (replays * self.launches)
 
     def free(self) -> None:
-        """Give the graph and its memory back."""
+        """Frees the graph and its memory."""
         torch.cuda.synchronize()
         self.graph.reset()
         self.sets, self.flags = (), None

@@ -1,9 +1,9 @@
-"""The process that `counters` runs under the profiler: each trial once where the profiler looks, and a marker after it.
+"""The child process that `counters` runs under the profiler: each trial once with profiling on, then a marker.
 
-Called with two files: the trials, as `counters` writes them, and a log to which each event is a line:
+It is called with two files: the trials, as `counters` writes them, and a log that gets a line for each event:
 
     begin INDEX            a trial is about to be compiled and run
-    failed INDEX MESSAGE   it raised before the profiler looked
+    failed INDEX MESSAGE   it raised before profiling was on
     finished               all trials were begun, and none ended the process
 """
 
@@ -28,28 +28,29 @@ def trial_marker():
 
 
 def main(asked: Path, log: Path, device: torch.device) -> None:
-    """Whatever goes wrong while the profiler looks ends the process: its output would be of half a trial."""
+    """Runs the trials. Any error while profiling is on ends the process, because the output would be of half a
+    trial."""
     found = json.loads(asked.read_text())
     trial_marker[(1,)](num_warps=1)  # compiled before the profiler looks
     torch.cuda.synchronize()
     operands: dict[Problem, tuple[torch.Tensor, ...]] = {}
     with log.open("a", buffering=1, encoding="utf-8") as events:
         for index, (problem, config) in enumerate(found["trials"], found["first"]):
-            # A thread without the interpreter's lock ends the process, whatever the main one waits for.
+            # faulthandler's thread needs no GIL, so it ends the process even if the main thread hangs in a call.
             faulthandler.dump_traceback_later(found["seconds"], exit=True)
             events.write(f"begin {index}\n")
             problem, config = problem_of(problem), Config.from_json(config)
             try:
                 if problem not in operands:
-                    operands.clear()  # before there are others
+                    operands.clear()  # frees the memory before the next allocation
                     operands[problem] = space.operands(problem, device)
                     for x in operands[problem][:2]:
                         x.normal_()
                 plan = plan_for(problem, config, device)
-                plan(*operands[problem])  # compiles, and allocates what is kept
+                plan(*operands[problem])  # compiles the kernels and allocates workspaces
                 torch.cuda.synchronize()
             except Exception as error:
-                torch.cuda.synchronize()  # raises if the GPU did not survive, and that ends the process
+                torch.cuda.synchronize()  # raises and ends the process if the context is lost
                 events.write(f"failed {index} {' '.join(f'{type(error).__name__}: {error}'.split())[:300]}\n")
                 continue
             torch.cuda.profiler.start()

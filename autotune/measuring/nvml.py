@@ -1,7 +1,7 @@
-"""The card while it is measured: clock, temperature, power, and who else uses it.
+"""The state of a GPU while it is measured: clock, temperature, power, and other processes.
 
-NVIDIA's management library is called directly: a reading takes microseconds, where a process of
-`nvidia-smi` takes a tenth of a second and the driver's locks with it.
+NVML is called directly, because a reading then takes microseconds. Running `nvidia-smi` takes a tenth of a second and
+holds locks of the driver.
 """
 
 import ctypes
@@ -23,10 +23,12 @@ class _Utilization(ctypes.Structure):
     _fields_ = (("gpu", c_uint), ("memory", c_uint))
 
 
-class Card:
-    """Readings of one NVIDIA GPU. What the library, the driver or the card does not tell is None, never an error.
+class Nvml:
+    """Readings of one NVIDIA GPU. A reading that the library, the driver or the GPU does not provide is None, never an
+    error.
 
-    uuid: as the driver spells it, "GPU-...". library: NVML, or None where there is none.
+    uuid: as the driver spells it, "GPU-...".
+    library: NVML, or None if it is not installed.
     """
 
     def __init__(self, uuid: str, library: ctypes.CDLL | None):
@@ -39,8 +41,8 @@ class Card:
             self._nvml = None
 
     @classmethod
-    def of_device(cls, device: torch.device) -> "Card":
-        """The card behind a torch device."""
+    def of_device(cls, device: torch.device) -> "Nvml":
+        """The readings of a torch device."""
         try:
             library = ctypes.CDLL("libnvidia-ml.so.1")
         except OSError:
@@ -48,19 +50,20 @@ class Card:
         return cls(f"GPU-{getattr(torch.cuda.get_device_properties(device), 'uuid', '')}", library)
 
     def mhz(self) -> float | None:
-        """The SM clock."""
+        """SM clock in MHz."""
         return self._number("nvmlDeviceGetClockInfo", _SM_CLOCK)
 
     def celsius(self) -> float | None:
+        """GPU temperature in degrees Celsius."""
         return self._number("nvmlDeviceGetTemperature", _GPU_SENSOR)
 
     def watts(self) -> float | None:
-        """The power drawn, which the card averages over about a second."""
+        """Power draw in watts, which the GPU averages over about a second."""
         milliwatts = self._number("nvmlDeviceGetPowerUsage")
         return None if milliwatts is None else milliwatts / 1000
 
     def in_use(self) -> str:
-        """Who uses the card besides this process, in words, or "". Ask before this process gives it work."""
+        """In words, what else uses the GPU, or "". Call it before this process gives the GPU work."""
         found = []
         load = _Utilization()
         if self._call("nvmlDeviceGetUtilizationRates", byref(load)) == 0 and load.gpu:
@@ -75,7 +78,7 @@ class Card:
         count = c_uint(0)
         if self._call(name, byref(count), None) != _INSUFFICIENT_SIZE:
             return []
-        count.value += 8  # some may start in between
+        count.value += 8  # more processes may start in between
         found = (_Process * count.value)()
         if self._call(name, byref(count), found) != 0:
             return []
@@ -86,9 +89,9 @@ class Card:
         return value.value if self._call(name, *which, byref(value)) == 0 else None
 
     def _call(self, name: str, *arguments) -> int:
-        """NVML's status, 0 for success; -1 where the library or the function is missing.
+        """NVML's status code, 0 for success; -1 if the library or the function is missing.
 
-        Once there is a handle it is the first argument.
+        The device handle is the first argument of every call once it is known.
         """
         function = getattr(self._nvml, name, None)
         if function is None:

@@ -1,9 +1,8 @@
-"""Compiles for a GPU without one, into Triton's cache on disk, where the process that launches finds it.
+"""Compiles for a GPU without using one, into Triton's cache on disk, where the launching process finds the kernels.
 
-Triton asks a driver only which target to compile for. The name of a kernel in the cache is a digest of its source,
-its constants, its options, and of what is seen of its arguments: types, which integers are 1 or multiples of 16, and
-which addresses are multiples of 16. Tensors without memory have the address 0, so they stand for any that torch
-allocates.
+Triton asks the driver only for the compilation target. The name of a kernel in the cache is a digest of its source,
+constants, options and argument properties: types, which integers are 1 or multiples of 16, and which addresses are
+multiples of 16. Meta tensors have address 0, which stands for any address that torch allocates.
 """
 
 import os
@@ -28,7 +27,7 @@ from tritonmm.problem import Problem
 
 
 class Elsewhere:
-    """A driver for a GPU of another machine: it can be compiled for, not launched on."""
+    """A driver for a GPU of another machine. Kernels can be compiled for it, not launched."""
 
     def __init__(self, gpu: Gpu):
         self.device = gpu.name  # Triton remembers a device's target
@@ -47,9 +46,9 @@ class Elsewhere:
 
 
 def precompile(problem: Problem, config: Config, gpu: Gpu) -> None:
-    """Compiles all kernels that a launch of `config` on densely stored operands of `problem` runs on `gpu`.
+    """Compiles all kernels that `config` launches on `gpu` for densely stored operands of `problem`.
 
-    From then on this process has the driver of `gpu`, and launches nothing. What the compiler raises is raised.
+    Afterwards this process has the driver of `gpu` and can launch nothing. Errors of the compiler are raised.
     """
     driver.set_active(Elsewhere(gpu))
     meta = torch.device("meta")
@@ -59,10 +58,10 @@ def precompile(problem: Problem, config: Config, gpu: Gpu) -> None:
 
 
 def precompile_all(pairs: Iterable[tuple[Problem, Config]], gpu: Gpu) -> None:
-    """Precompiles them in a process for each core. What fails is left for the launch to raise.
+    """Precompiles all pairs, with one process for each core. A pair that fails raises its error at the launch.
 
-    Pairs that are likely to launch the same kernels go to one process, which then compiles each once. Warns where the
-    compiler ended a process: what was not compiled by then is compiled where it is launched.
+    Pairs that probably use the same kernels go to the same process, so that each kernel is compiled once. Warns if the
+    compiler ended a process; the remaining kernels are compiled at their launch.
     """
     alike: dict[tuple, list[tuple[Problem, Config]]] = {}
     for problem, config in pairs:

@@ -9,6 +9,7 @@ import io
 import json
 import math
 import os
+import re
 import stat
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,20 +18,20 @@ from pathlib import Path
 
 from tritonmm import orders
 from tritonmm.autotune.measuring import space
-from tritonmm.config import Config
+from tritonmm.config import FORMER_FIELDS, Config
 from tritonmm.problem import Problem
 from tritonmm.tuned import files
 
 Row = dict[str, str]
 
 MAX_BYTES = 2**28
-"""What is read of a file: some hundred times the largest in results/."""
+"""The most bytes that are read of a file, some hundred times the largest file in results/."""
 
 
 def parts(path: str | Path) -> tuple[dict[str, str], list[str]]:
-    """The comments by their keys, and the lines of CSV.
+    """The comments by key, and the lines of CSV. Former names of columns are replaced by the present ones.
 
-    Raises OSError, and ValueError for what is no text, is damaged, or has more than `MAX_BYTES`.
+    Raises OSError, and ValueError for content that is not UTF-8, is damaged, or is longer than `MAX_BYTES`.
     """
     with open(path, "rb") as file:
         is_gzipped = file.peek(2).startswith(b"\x1f\x8b")
@@ -39,29 +40,32 @@ def parts(path: str | Path) -> tuple[dict[str, str], list[str]]:
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise ValueError(f"{path} is gzipped, and damaged: {error}") from None
     if len(content) > MAX_BYTES:
-        raise ValueError(f"{path} has more than {MAX_BYTES} bytes, which no results file has")
+        raise ValueError(f"{path} has more than {MAX_BYTES} bytes, the limit of a results file")
     try:
         lines = io.StringIO(content.decode(), newline="").readlines()
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text in UTF-8: {error}") from None
+        raise ValueError(f"{path} is not UTF-8 text: {error}") from None
     comments = [line for line in lines if line.startswith("#")]
     about = {key.strip("# "): value.strip() for key, _, value in (line.partition(":") for line in comments)}
-    return about, [line for line in lines if not line.startswith("#")]
+    header, *rows = [line for line in lines if not line.startswith("#")] or [""]
+    return about, [re.sub(r"\w+", lambda name: FORMER_FIELDS.get(name[0], name[0]), header), *rows]
 
 
 def read(path: str | Path) -> tuple[dict[str, str], list[str], list[Row]]:
-    """The comments by their keys, the columns, and the rows as text. Raises OSError and ValueError as `parts`."""
+    """The comments by key, the columns, and the rows as text. Raises OSError and ValueError as `parts` does."""
     about, lines = parts(path)
     reader = csv.DictReader(lines)
     try:
         return about, list(reader.fieldnames or ()), list(reader)
     except csv.Error as error:
-        raise ValueError(f"{path} is no table of comma-separated values: {error}") from None
+        raise ValueError(f"{path} is not a table of comma-separated values: {error}") from None
 
 
 def timed(path: str | Path, rows: Iterable[Row]) -> Iterator[tuple[Row, Problem, Config]]:
-    """The rows of status ok with a time, and what they measured. Raises ValueError for rows that are no trial's, and
-    where there are no such."""
+    """The rows of status ok that have a time, each with its problem and config.
+
+    Raises ValueError for a row that is not a trial, and if there is no row with a time.
+    """
     found = False
     for i, row in enumerate(rows, 1):
         try:
@@ -89,14 +93,16 @@ def write(path: str | Path, about: dict[str, str], columns: list[str], rows: lis
 
 
 class ResultsFile:
-    """A results file that has every row as soon as it is added; it replaces a file of that name.
+    """A results file to which each row is written as soon as it is added. It replaces an existing file. Use it in a
+    `with`.
 
-    Before the header of `columns` stand the comments, lines that begin with "#". Use it in a `with`.
+    comments: lines that begin with "#", written before the header.
+    columns: the header.
     """
 
     def __init__(self, path: str | Path, comments: Iterable[str], columns: Sequence[str]):
         self._file = files.opened(path)
-        self._is_kept = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)  # a pipe has no disk to wait for
+        self._is_kept = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)  # fsync needs a regular file
         self._file.writelines(f"{line}\n" for line in comments)
         self._writer = csv.DictWriter(self._file, columns, lineterminator="\n")
         self._writer.writeheader()
@@ -119,16 +125,16 @@ class ResultsFile:
 
 
 def product(row: Row) -> tuple[Problem, Config]:
-    """What a row measured. Raises KeyError, ValueError or TypeError where it is not a trial's."""
+    """The problem and the config of a row. Raises KeyError, ValueError or TypeError if it is not a trial's row."""
     m, n, k, batch = (int(row[name]) for name in ("m", "n", "k", "batch"))
     given = {}
     for field in fields(Config):
-        if row.get(field.name):  # later fields are missing in older files, and empty where they are ""
+        if row.get(field.name):  # newer fields are missing in older files; an empty cell is the default
             text = row[field.name]
             if field.name == "order":
                 given["order"] = orders.parse(text)
             elif field.type is str:
                 given[field.name] = text
-            else:  # as JSON has numbers and truth
+            else:  # numbers and booleans, spelled as in JSON
                 given[field.name] = json.loads(text.lower())
     return space.problem(m, n, k, batch=batch, dtype=row["dtype"], layout=row["layout"]), Config(**given)

@@ -1,11 +1,11 @@
-"""Where a trial's numbers come from: a GPU, or the model and the interpreter.
+"""Sources of a trial's times: a GPU, or the model with checks in Triton's interpreter.
 
-Both answer the same questions, so that a sweep does not know which one it has:
+Both have the same interface, so that a sweep need not know which it has:
 
-    source, regime, gpu, environment    what the rows say about themselves
+    source, regime, gpu, environment    how the rows describe themselves
     error_ratio(problem, config)        the check; at most 1 passes
-    times(problem, config)              the time, and torch's where it is known
-    alive()                             whether the next trial can be run in this process
+    times(problem, config)              the time, and torch's if it is known
+    alive()                             whether this process can run another trial
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from tritonmm import gpu as gpus
 from tritonmm.autotune.measuring import measure, space, verify
 from tritonmm.autotune.measuring.environment import Environment
 from tritonmm.autotune.measuring.measure import REGIMES, GraphReplay, Paired, Regime, Times
-from tritonmm.autotune.measuring.nvml import Card
+from tritonmm.autotune.measuring.nvml import Nvml
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.plan import INTERPRETED, plan_for
@@ -29,6 +29,8 @@ from tritonmm.problem import DTYPES, FP8, Problem
 
 
 class Source(Protocol):
+    """The interface of a source, see above."""
+
     source: str
     regime: str
     gpu: Gpu
@@ -42,7 +44,7 @@ class Source(Protocol):
 
 
 class ModelSource:
-    """Times estimated by the kernel families for `gpu`; the check is real, in the interpreter at a reduced size.
+    """Times estimated by the kernel families for `gpu`. The check is real: Triton's interpreter runs a reduced problem.
 
     Raises RuntimeError unless Triton's interpreter is on.
     """
@@ -60,7 +62,7 @@ class ModelSource:
         self._ratios: dict[tuple[Problem, Config], float] = {}
 
     def error_ratio(self, problem: Problem, config: Config) -> float:
-        # Stages and warps mean nothing to the interpreter: configs that differ in nothing else are run once.
+        # The interpreter ignores stages and warps, so configs that differ only in these are run once.
         key = verify.reduced(problem, config), replace(config, num_stages=1, num_warps=16)
         if key not in self._ratios:
             self._ratios[key] = verify.interpreted(*key)
@@ -74,11 +76,12 @@ class ModelSource:
 
 
 class GpuSource:
-    """Times measured on the current device beside torch.
+    """Times measured on the current device, together with torch's.
 
-    regime: what `times` measures in, a name of `measure.REGIMES`; `paired` measures in any. Graphs,
-    operands and the check are kept while the same problem is asked for.
-    Raises RuntimeError where kernels would run in Triton's interpreter.
+    regime: the regime of `times`, a name in `measure.REGIMES`; `paired` measures in any regime.
+
+    Graphs, operands and the check are kept as long as the problem stays the same. Raises RuntimeError if kernels would
+    run in Triton's interpreter.
     """
 
     source = "gpu"
@@ -89,7 +92,7 @@ class GpuSource:
         self.device = torch.device("cuda", torch.cuda.current_device())
         self.regime = regime
         self.gpu = gpus.of_device(self.device.index)
-        self.card = Card.of_device(self.device)
+        self.nvml = Nvml.of_device(self.device)
         self.environment = Environment.here(torch.cuda.get_device_name(self.device))
         self._problem: Problem | None = None
         self._check: verify.Check | None = None
@@ -99,22 +102,22 @@ class GpuSource:
         self._ours: tuple[Config, GraphReplay] | None = None
 
     def error_ratio(self, problem: Problem, config: Config) -> float:
-        self._turn_to(problem)
+        self._switch_to(problem)
         return self._check.error_ratio(plan_for(problem, config, self.device))
 
     def times(self, problem: Problem, config: Config) -> Times:
         return self.paired(problem, config, REGIMES[self.regime]).times
 
     def paired(self, problem: Problem, config: Config, regime: Regime) -> Paired:
-        """The times of `config` and of torch, round by round; of `config` alone where torch refuses the product."""
-        self._turn_to(problem)
+        """Times of `config` and of torch, round by round; of `config` alone if torch refuses the GEMM."""
+        self._switch_to(problem)
         if self._torch is None and not self._refusal:
             self._torch, self._refusal = torch_replay(problem, self._sets, self._check.scales)
-        found = measure.paired(self._graph_of(config), self._torch, regime, clock=self.card.mhz)
+        found = measure.paired(self._graph_of(config), self._torch, regime, clock=self.nvml.mhz)
         return replace(found, refusal=self._refusal)
 
     def alive(self) -> bool:
-        """False once a kernel has faulted: CUDA then fails every later call of the process."""
+        """False after a kernel has faulted: CUDA then fails every later call of the process."""
         try:
             torch.cuda.synchronize()
         except RuntimeError:
@@ -133,7 +136,7 @@ class GpuSource:
             self._ours[1].free()
         self._ours = None
 
-    def _turn_to(self, problem: Problem) -> None:
+    def _switch_to(self, problem: Problem) -> None:
         if problem == self._problem:
             return
         self._free_ours()
@@ -148,10 +151,10 @@ class GpuSource:
 
 
 def operand_sets(problem: Problem, device: torch.device, gpu: Gpu) -> list[tuple[torch.Tensor, ...]]:
-    """Random operands and outputs to rotate through, which together exceed L2."""
+    """Random operands and outputs to rotate through; together they exceed the L2."""
     sets = [space.operands(problem, device) for _ in range(measure.set_count(problem, gpu))]
     for a, b, _ in sets:
-        # Normal numbers: the power that a product draws, and so its time, depends on the bits.
+        # Normal numbers, because the power draw of a GEMM, and so its time, depends on the bits.
         space.fill(a)
         space.fill(b)
     return sets
@@ -164,9 +167,9 @@ def scaled_launch(problem: Problem, config: Config, device: torch.device, scales
 
 
 def torch_replay(problem: Problem, sets: list[tuple[torch.Tensor, ...]], scales) -> tuple[GraphReplay | None, str]:
-    """torch's own product of the sets, captured, and ""; or None, and why torch refuses it.
+    """torch's GEMMs of the sets, captured, and ""; or None and the reason if torch refuses the GEMM.
 
-    cuBLAS has no products of some sizes with scales of groups. Raises torch.OutOfMemoryError.
+    cuBLAS refuses some sizes with block scales, for example. Raises torch.OutOfMemoryError.
     """
     try:
         with torch_precision(problem):
@@ -179,9 +182,9 @@ def torch_replay(problem: Problem, sets: list[tuple[torch.Tensor, ...]], scales)
 
 
 def torch_product(problem: Problem, scales: tuple[torch.Tensor | None, torch.Tensor] | None) -> Callable:
-    """torch's own way to the problem's result, from a, b and out: of int8 and fp8 it is private, but the fastest.
+    """torch's fastest way to compute the problem from a, b and out. For int8 and fp8 it is a private function.
 
-    Weights of another dtype than A's have been converted to A's: what their scales cost is not asked of torch.
+    8-bit weights are converted to A's dtype before, so torch's time does not include their dequantization.
     """
     p = problem
     if p.dtype == "int8":
@@ -189,7 +192,7 @@ def torch_product(problem: Problem, scales: tuple[torch.Tensor | None, torch.Ten
     if p.dtype in FP8:
         scale_a, scale_b = scales
         options = {"out_dtype": DTYPES[p.out_dtype], "use_fast_accum": p.precision == "fast"}
-        if p.cols_per_scale == 128:  # contiguous along K, as torch asks for it
+        if p.cols_per_scale == 128:  # torch requires scales contiguous along K
             scale_b = scale_b.t().contiguous().t()
         return lambda a, b, out: torch._scaled_mm(a, b, scale_a, scale_b, out=out, **options)
     multiply = torch.mm if p.batch == 1 else torch.bmm
@@ -199,13 +202,13 @@ def torch_product(problem: Problem, scales: tuple[torch.Tensor | None, torch.Ten
 
 
 def _weights(b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """B as torch multiplies it: weights of 1 byte in A's dtype where that has 2."""
+    """B as torch multiplies it: 8-bit weights converted to a 2-byte A's dtype."""
     return b if b.itemsize == dtype.itemsize else b.to(dtype)
 
 
 @contextlib.contextmanager
 def torch_precision(problem: Problem):
-    """torch multiplies fp32 as the problem says. The other dtypes need no setting, so none is touched."""
+    """Inside, torch multiplies fp32 with the problem's precision. For other dtypes no setting is touched."""
     matmul = torch.backends.cuda.matmul
     if problem.dtype != "fp32":
         yield

@@ -1,4 +1,4 @@
-"""Which configs are tried: the product of a few lists. What is legal is not decided here."""
+"""The configs that are tried: the Cartesian product of a few lists. Legality is decided elsewhere, by `Config.fits`."""
 
 import itertools
 import re
@@ -20,8 +20,8 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 class Space:
     """Every combination of the lists, as configs.
 
-    Combinations that `Config.fits` refuses are part of the space: each becomes a trial with the
-    reason, so that a gap in a figure explains itself.
+    Combinations that `Config.fits` refuses are included: each becomes a trial with the reason, so that a figure can
+    explain its gaps.
     """
 
     blocks: tuple[tuple[int, int, int], ...] = ((128, 256, 64), (128, 128, 64), (64, 128, 64))
@@ -36,7 +36,7 @@ class Space:
         return len(list(itertools.product(*lists)))
 
     def __iter__(self) -> Iterator[Config]:
-        """The configs; those that differ only in their order follow each other."""
+        """The configs. Those that differ only in their order are adjacent."""
         for kernel, (block_m, block_n, block_k), num_stages, num_warps, persistent, order in itertools.product(
             self.kernels, self.blocks, self.stages, self.warps, self.persistent, self.tile_orders
         ):
@@ -53,7 +53,7 @@ class Space:
 
 
 def blocks(text: str) -> tuple[int, int, int]:
-    """(block_m, block_n, block_k) from its spelling, such as "128x256x64". Raises ValueError."""
+    """(block_m, block_n, block_k) from a text such as "128x256x64". Raises ValueError."""
     if not re.fullmatch(r"\d+x\d+x\d+", text.strip()):
         raise ValueError(f"blocks {text!r}: must be block_m x block_n x block_k, as in 128x256x64")
     block_m, block_n, block_k = map(int, text.split("x"))
@@ -63,7 +63,7 @@ def blocks(text: str) -> tuple[int, int, int]:
 def tile_orders(text: str) -> tuple[orders.Order, ...]:
     """Orders from a list such as "row-major,swizzle-merge:16,8,hilbert". Raises ValueError.
 
-    A comma before a digit belongs to an order's factors; the others separate.
+    A comma before a digit is part of an order's factors; other commas separate orders.
     """
     return tuple(orders.parse(part) for part in re.split(r",\s*(?!\s*-?\d)", text))
 
@@ -73,24 +73,31 @@ def problem(
 ) -> Problem:
     """The problem of densely stored operands, as `operands` makes them.
 
-    dtype: a name of `KINDS`, or a dtype of torch. Raises ValueError.
+    m, n, k, batch: below 2^31.
+    dtype: a name in `KINDS`, or a dtype of torch in any spelling.
+    layout: one of `LAYOUTS`.
+
+    Raises ValueError for anything else, and for a matrix of 2^63 bytes or more.
     """
     kind = KINDS[kind_name(dtype)]
     if layout not in LAYOUTS:
         raise ValueError(f"layout is {layout!r}; it must be one of {', '.join(LAYOUTS)}")
+    for name, size in (("m", m), ("n", n), ("k", k), ("batch", batch)):
+        if size >= 2**31:
+            raise ValueError(f"{name} is {size}; it must be below 2**31")
     asked = Problem(m=m, n=n, k=k, batch=batch, layout=layout, **kind)
     try:
         a, b, out = operands(asked, torch.device("meta"))
-    except RuntimeError:  # of torch: bytes are counted in 63 bits
+    except RuntimeError:  # torch counts bytes in 63 bits
         raise ValueError(f"{asked} has a matrix of 2**63 bytes or more, which no GPU holds") from None
-    # The alignment is what `Problem.of` finds; where a dimension is 1 it may also see another layout.
+    # `Problem.of` finds the alignment. For a dimension of 1 it may also find another layout.
     return Problem.of(a, b, out, asked.precision, scales=asked.scales)
 
 
 def operands(asked: Problem, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Uninitialised a, b and out of the problem, densely stored: 2-D, or 3-D for a batch.
+    """Uninitialised a, b and out of the problem, stored densely: 2-D, or 3-D for a batch.
 
-    Raises ValueError for a layout with "s", which names no one way to store an operand.
+    Raises ValueError for a layout with "s", because it does not determine how an operand is stored.
     """
     if asked.layout not in LAYOUTS:
         raise ValueError(f"layout is {asked.layout!r}; operands are made for {', '.join(LAYOUTS)}")
@@ -108,7 +115,7 @@ def operands(asked: Problem, device: torch.device) -> tuple[torch.Tensor, torch.
 
 
 def fill(x: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-    """x with random values in place: standard normal numbers in its dtype, or all of int8 with equal chance."""
+    """Fills x in place with random values, and returns it: standard normal numbers, or uniform integers for int8."""
     if x.dtype == torch.int8:
         return x.random_(-128, 128, generator=generator)
     if x.itemsize > 1:
@@ -117,7 +124,8 @@ def fill(x: torch.Tensor, generator: torch.Generator | None = None) -> torch.Ten
 
 
 def scales(asked: Problem, device: torch.device) -> tuple[torch.Tensor | None, torch.Tensor] | None:
-    """Random scales between 1/2 and 2 for the problem's operands, those of a group contiguous as torch has them."""
+    """Random scales between 1/2 and 2 for the problem's operands, None if it has none. Strides are as torch requires
+    them."""
     if not asked.scales:
         return None
     generator = None if device.type == "meta" else torch.Generator(device).manual_seed(0)
@@ -130,18 +138,22 @@ def scales(asked: Problem, device: torch.device) -> tuple[torch.Tensor | None, t
 
 
 STAGES = ((0, 1.0), (-1, 1.03), (1, 1.03))
-"""Stages more than a tile's usual number, and what the estimate is multiplied by. It knows of no difference, and there
-is little: with few trials other tiles, of which estimates err by 6%, are worth more."""
+"""Changes of a tile's number of stages that are tried, and the factor on the estimated time of each.
+
+The estimate does not depend on the stages, and they matter little. With few trials, other tiles are worth more, because
+estimates of tiles err by 6%.
+"""
 
 ORDERS = ((1.0, "", 1.0), (0.5, "", 1.02), (2.0, "", 1.02), (1.0, "serpentine", 1.02))
-"""Orders around the one that is estimated best: its factor times so much; another name; and the same as in `STAGES`."""
+"""Orders that are tried around the estimated best one: a factor on its group size, another kind of order ("" for the
+same), and the factor on the estimated time."""
 
 
 def candidates(asked: Problem, gpu: Gpu) -> list[Config]:
     """The legal configs that a search may try for the problem, the shortest estimate first. Deterministic.
 
-    The tiles that `select` chooses from, with a stage more and less, tails split along K, operands copied into aligned
-    rows, and orders around the factor that suits the waves; and the skinny and the mixed-input kernel's own candidates.
+    They are the configs that `select` chooses from, and variants of them with one stage more or less and with
+    neighbouring orders, unless the family's candidates are complete.
     """
     estimates = timed(asked, gpu)
     found = dict(estimates)
@@ -157,7 +169,7 @@ def _around(config: Config, asked: Problem) -> Iterator[tuple[Config, float]]:
     tiles = max(1, config.tiles(asked)[along == "n"])
     for (more, slower), (times, name, off) in itertools.product(STAGES, ORDERS):
         scaled = min(tiles, max(1, round(factor * times)))
-        # A serpentine of one megarow is that megarow.
+        # A serpentine order of one group is the same as swizzle-merge.
         if config.num_stages + more > 0 and not (name and scaled == tiles):
             order = orders.Serpentine(scaled, along=along) if name else orders.SwizzleMerge(scaled, along=along)
             yield replace(config, num_stages=config.num_stages + more, order=order), slower * off

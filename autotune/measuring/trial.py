@@ -1,4 +1,4 @@
-"""A trial: one problem done in one way, and what came of it."""
+"""A trial: one problem computed with one config, and the outcome."""
 
 import json
 from dataclasses import asdict, astuple, dataclass, fields
@@ -11,13 +11,15 @@ STATUSES = ("ok", "illegal", "wrong", "failed", "hung", "crashed")
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What the GPU's counters saw of one product that began with cold caches, summed over its kernels.
+    """Hardware counters of one GEMM that began with cold caches, summed over its kernels.
 
-    us: microseconds, at whatever clock the GPU had; kernels: how many were counted, copies of operands among them.
-    dram_read_bytes, dram_write_bytes: between device memory and L2. What is still in L2 at the end has not been
-        written, so writes may be fewer than C has bytes.
-    l2_read_bytes: what the SMs asked L2 for; fabric_bytes: what the halves of L2 asked of each other.
-    lookups, hits, misses: sectors of 32 bytes that were read in L2, for the SMs and for its other half.
+    us: microseconds, at the clock that the GPU had.
+    kernels: kernels that were counted, including copies of operands.
+    dram_read_bytes, dram_write_bytes: traffic between device memory and L2. Data that is still in L2 at the end was not
+        written, so writes may be fewer bytes than C has.
+    l2_read_bytes: bytes that the SMs requested from L2.
+    fabric_bytes: bytes exchanged between the halves of L2.
+    lookups, hits, misses: 32-byte sectors read in L2, for the SMs and for the other half.
     """
 
     us: float
@@ -32,36 +34,36 @@ class Counted:
 
     @property
     def hit_rate(self) -> float | None:
-        """The part of the lookups that hit; None where nothing was read."""
+        """hits / lookups; None without lookups."""
         return self.hits / self.lookups if self.lookups else None
 
 
 COUNTED = tuple(f"counted_{field.name}" for field in fields(Counted))
-"""The fields of `Counted` as columns."""
+"""The columns of `Counted`."""
 
 COLUMNS = (
     *("m", "n", "k", "batch", "layout", "dtype"),
     *("kernel", "block_m", "block_n", "block_k", "num_stages", "num_warps", "split_k", "persistent", "order"),
     *("source", "status", "time_us", "torch_us", "tflops"),
     *("dram_read_bytes", "dram_write_bytes", "l2_read_bytes", "hit_rate", "traffic_source"),
-    *("error_ratio", "message", "split_tail", "cluster", "relayout"),
+    *("error_ratio", "message", "split_tail", "cluster", "repack"),
     *(*COUNTED, "counted_hit_rate"),
 )
-"""The columns of a results file; what is not known is an empty cell."""
+"""The columns of a results file. Unknown values are empty cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One problem done in one way.
+    """One problem computed with one config.
 
-    source: where the times come from, "gpu" or "model"; regime: how they were measured, "burst" or
-        "sustained", and "none" for the model.
-    status: "ok"; "illegal", `Config.fits` said no and `message` says why; "wrong", the check found
-        an `error_ratio` above 1; "failed", an exception, in `message`; "hung", it took longer than allowed
-        and its process was killed; "crashed", its process died, or its GPU's context was lost.
-    time_us, torch_us: medians of one product's time in microseconds, None where there is none.
-    dram_read_bytes, dram_write_bytes, l2_read_bytes, hit_rate: traffic, predicted by `traffic_source`.
-    counted: the traffic that the hardware counted, None where it was not.
+    source: where the times come from, "gpu" or "model".
+    regime: how they were measured, a name in `measure.REGIMES`; "none" for the model.
+    status: "ok"; "illegal", `Config.fits` said no and `message` says why; "wrong", the check found an `error_ratio`
+        above 1; "failed", an exception, in `message`; "hung", its process was killed after the time limit; "crashed",
+        its process died or its CUDA context was lost.
+    time_us, torch_us: median microseconds of one GEMM, None if not measured.
+    dram_read_bytes, dram_write_bytes, l2_read_bytes, hit_rate: traffic predicted by `traffic_source`.
+    counted: traffic counted by the hardware, None if not counted.
     measured: when, in UTC, ISO 8601.
     """
 
@@ -84,7 +86,7 @@ class Trial:
 
     @property
     def tflops(self) -> float | None:
-        """10^12 floating-point operations a second."""
+        """10^12 floating-point operations per second."""
         return self.problem.flops / self.time_us / 1e6 if self.time_us else None
 
     def row(self) -> dict[str, object]:
@@ -107,7 +109,7 @@ class Trial:
 
     @classmethod
     def from_json(cls, text: str) -> "Trial":
-        """The inverse of `to_json`. Raises ValueError or TypeError for what is no trial."""
+        """The inverse of `to_json`. Raises ValueError or TypeError for other text."""
         known = json.loads(text)
         given = {"problem": problem_of(known["problem"]), "config": Config.from_json(known["config"])}
         counted = Counted(**known["counted"]) if known["counted"] else None
@@ -115,7 +117,7 @@ class Trial:
 
 
 def problem_json(problem: Problem) -> str:
-    """One line of JSON that names the problem."""
+    """The problem as one line of JSON."""
     return json.dumps(asdict(problem))
 
 

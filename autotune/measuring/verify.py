@@ -1,4 +1,4 @@
-"""Whether a config computes the product: C against a float64 reference, in a poisoned output, and exact on integers."""
+"""Checks whether a config computes the right result: against float64, with guarded memory, and exactly on integers."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,40 +18,42 @@ Launch = Callable[..., object]
 Scales = tuple[torch.Tensor | None, torch.Tensor]
 
 BUDGET = 2**34
-"""Float64 multiply-adds that a reference may cost: about a millisecond on an H200."""
+"""The most float64 multiply-adds of a reference; they take about a millisecond on an H200."""
 
-EDGE = 16
-"""Rows at each end of the output, and columns, that are always among those compared."""
+BORDER = 16
+"""Rows at each end of the output, and columns, that are always compared."""
 
 GUARD = 4096
-"""Poisoned elements before and behind the output; a multiple of 16 bytes, so that the output stays aligned."""
+"""Poisoned elements before and after the output; a multiple of 16 bytes, so that the output stays aligned."""
 
-LEFT = 128
-"""Terms of a sum of the exact check that no other cancels, at most: such sums are exact in every dtype of outputs."""
+UNPAIRED = 128
+"""The most terms of a sum in the exact check that have no opposite term. Such sums are exact in every output dtype."""
 
 PROBED = 2**24
 """Elements of the output that are converted to float64 at a time."""
 
 TWO_SMS = replace(gpus.spec("h200"), sms=2)
-"""The GPU to bind reduced problems for: on two SMs, each persistent program walks several of the few tiles."""
+"""The GPU that reduced problems are bound for. With two SMs, each persistent program computes several of the few
+tiles."""
 
 
 class Check:
-    """The operands of one problem and the reference for it, to compare any number of launches with.
+    """The operands and the reference of one problem, to check any number of launches.
 
-    Inputs are standard normal numbers, rounded to the problem's dtypes, or random int8. Before a launch the
-    output and GUARD elements on both sides of it are NaN, or -2^31. After it, no element of the whole output
-    may be that and every element of the guards must be. Values are compared with a float64 product of the
-    rounded inputs: all of them where that costs at most `budget` multiply-adds, else whole rows and
-    whole columns, EDGE at each end and as many others at random as the budget allows.
+    Inputs are standard normal numbers rounded to the problem's dtypes, or random int8. Before a launch, the output and
+    GUARD elements on both sides are filled with NaN (-2^31 for int32). After it, every guard element must still be
+    poisoned and no output element may be.
 
-    That bound is too coarse to see a few lost terms in a long sum. So a second launch, of integers, must be exact in
-    all of the output, see `Integers`.
+    Values are compared with a float64 product of the rounded inputs. If that costs at most `budget` multiply-adds, all
+    values are compared; else whole rows and columns: BORDER at each end, and random others as the budget allows.
 
-    An element passes within `u |C| + s + g (|A| |B|)`: half a unit in the last place of the output
-    (u, and s among subnormals), and for the sums g = 2 sqrt(K) 2^-24, the growth of K fp32
-    roundings; twice that of 2^-53 for fp64, since the reference is no better. Sums of int8 are exact.
-    `_cut` adds what tensor cores drop of inputs and sums, scales some roundings.
+    An element passes within `u |C| + s + g (|A| |B|)`. u is half a unit in the last place of the output, s the same
+    among subnormals. g = 2 sqrt(K) 2^-24 covers K fp32 roundings; for fp64 it is 2 sqrt(K) 2^-52, because the reference
+    is no more precise. Sums of int8 are exact. `_cut` adds what tensor cores drop of inputs and sums; scales add a few
+    roundings.
+
+    This bound does not detect a few lost terms in a long sum. So a second launch with integers must be exact in the
+    whole output, see `Integers`.
     """
 
     def __init__(self, problem: Problem, device: torch.device, budget: int = BUDGET, seed: int = 0):
@@ -65,7 +67,7 @@ class Check:
         self.buffer = torch.empty(GUARD + out.numel() + GUARD, dtype=out.dtype, device=device)
         self.out = self.buffer[GUARD : GUARD + out.numel()].view(out.shape)
         rows, cols = self._sample(budget, torch.Generator().manual_seed(seed))
-        # Each part: the compared rows or columns of C, their reference, their bound.
+        # Each part: dimension, compared rows or columns of C, their reference, their bound.
         rows = rows.to(device)
         a, b = scaled(problem, self.a, self.b, self.scales)
         self.parts = [(-2, rows, *self._reference(a.index_select(-2, rows), b))]
@@ -76,7 +78,8 @@ class Check:
         self.integers = Integers(problem, device, generator)
 
     def error_ratio(self, launch: Launch) -> float:
-        """The largest error of `launch` relative to its bound: at most 1 passes. NaN or a wrong integer is infinite."""
+        """The largest error of `launch` relative to its bound; at most 1 passes. Infinite for NaN or a wrong
+        integer."""
         if not self._fills(launch, self.a, self.b, self.scales):
             return math.inf
         worst = self._worst()
@@ -87,7 +90,7 @@ class Check:
         return worst if filled and integers.are_exact(self.out) else math.inf
 
     def _fills(self, launch: Launch, a: torch.Tensor, b: torch.Tensor, scales: Scales | None) -> bool:
-        """Launches into the poisoned output; whether that is written to everywhere, and nothing around it."""
+        """Launches into the poisoned output. True if all of the output and nothing around it was written."""
         self.buffer.fill_(self.poison)
         launch(a, b, self.out, **({"scales": scales} if scales else {}))
         guards = self._poisoned(self.buffer[:GUARD]).all() & self._poisoned(self.buffer[-GUARD:]).all()
@@ -119,29 +122,29 @@ class Check:
         return reference, bound.add_(reference.abs(), alpha=unit_and_scales).add_(out.smallest_normal * unit)
 
     def _sample(self, budget: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The rows of C to compare, and the columns where those are not all of it."""
+        """The rows of C to compare, and the columns if these rows are not all of C."""
         p = self.problem
-        # |A| |B| costs as much as the reference itself, and a short K saves nothing: C has to be compared too.
+        # |A| |B| costs as much as the reference. For a short K, comparing C dominates: hence the minimum of 256.
         cost = 2 * p.batch * max(p.k, 256)
         if cost * p.m * p.n <= budget:
             return torch.arange(p.m), None
         rows = budget // (2 * cost * p.n)
         cols = budget // (2 * cost * p.m)
-        return _edges_and_some(p.m, rows, generator), _edges_and_some(p.n, cols, generator)
+        return _ends_and_others(p.m, rows, generator), _ends_and_others(p.n, cols, generator)
 
 
 class Integers:
-    """Operands whose product is exact in every kind of product, whatever the order of its sums.
+    """Operands with an exact result in every precision, whatever the order of the sums.
 
-    Each element times its scale is 1 or -1: scales are 1 or 1/4, and stored elements their inverses, integers.
-    The elements of K are paired at random, but for at most `LEFT`, and the terms of a pair cancel. So no element of C
-    exceeds `LEFT`. Partial sums are random walks of sqrt(K) or so: up to K of a million they stay below 2^13, and fp8
-    sums on tensor cores are exact up to that. Every element of C depends on every term: it is off by 1 without one of
-    them, and by 11 in the root mean square without 128.
+    Each element times its scale is 1 or -1: scales are 1 or 1/4, and stored elements are their inverses. The elements
+        of K are paired at random, except for at most `UNPAIRED`, and the two terms of a pair cancel. So no element of C
+        exceeds `UNPAIRED`. Partial sums grow like sqrt(K). For K up to a million they stay below 2^13, up to which fp8
+        sums on tensor cores are exact. Every term matters to every element of C: without one term it is off by 1,
+        without 128 terms by 11 in the root mean square.
 
-    All of C is compared at the cost of three products with a vector, of integers below 2^53: C @ probe must equal
-    A @ (B @ probe). The probe holds random odd numbers up to 2^13: one wrong element of a row is always found, and
-    several cancel once in some thousand rows.
+    All of C is compared by three float64 products with a vector: C @ probe must equal A @ (B @ probe). All numbers are
+        integers below 2^53, and the probe holds random odd numbers up to 2^13. One wrong element in a row is always
+        found; several wrong elements cancel in about one row of some thousand.
     """
 
     def __init__(self, problem: Problem, device: torch.device, generator: torch.Generator):
@@ -155,7 +158,7 @@ class Integers:
             return found.mul_(2).add_(1)
 
         a, b = (odd(1, x.shape, torch.int8) for x in (self.a, self.b))
-        paired = max(0, problem.k - LEFT + 1) // 2
+        paired = max(0, problem.k - UNPAIRED + 1) // 2
         one, other = torch.randperm(problem.k, generator=generator, device=device)[: 2 * paired].view(2, paired)
         a[..., other] = a[..., one]
         b[..., other, :] = -b[..., one, :]
@@ -168,20 +171,20 @@ class Integers:
         self.b.copy_(b)
 
     def are_exact(self, out: torch.Tensor) -> bool:
-        """Whether `out` is the product of these operands."""
+        """True if `out` is exactly the product of these operands."""
         lines = out.flatten(0, -2).split(max(1, PROBED // max(1, out.shape[-1])))
         return torch.equal(torch.cat([part.double() @ self.probe for part in lines]), self.expected.flatten(0, -2))
 
 
 def _powers(scales):
-    """Scales of 1 and 1/4 in the place of others, strides included; None for None."""
+    """Scales of 1 and 1/4 with the strides of `scales`; None for None."""
     return None if scales is None else torch.where(scales < 1, 0.25, 1.0)
 
 
 def scaled(
     problem: Problem, a: torch.Tensor, b: torch.Tensor, scales: Scales | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The operands times their scales, in float64, which holds them exactly."""
+    """The operands times their scales, in float64, which is exact."""
     a, b = a.double(), b.double()
     if scales:
         scale_a, scale_b = scales
@@ -195,11 +198,11 @@ def scaled(
 
 
 def _cut(problem: Problem) -> float:
-    """What tensor cores drop of inputs and of sums, relative to |A| |B|.
+    """What tensor cores drop of inputs and sums, relative to |A| |B|.
 
-    Of tf32 each input may be cut to 10 bits after the leading 1, and of "x3" the product of what was cut off twice is
-    dropped. Of fp8, terms are cut to 13 bits after the leading 1 of the largest of them and the sum so far, which is
-    carried from 32 terms to the next, to the end of K or of 128 terms.
+    tf32: each input may be cut to 10 bits after the leading 1. "x3" precisions drop the product of the two remainders.
+        fp8: terms are cut to 13 bits after the leading 1 of the largest among them and the running sum. The running sum
+        is carried from 32 terms to the next, to the end of K, or of 128 terms with two-level accumulation.
     """
     p = problem
     if p.dtype in FP8:
@@ -209,23 +212,23 @@ def _cut(problem: Problem) -> float:
 
 
 def _spread(scales: torch.Tensor, shape: torch.Size, rows: int, cols: int) -> torch.Tensor:
-    """Scales that each stand for so many rows and columns, one for each element of `shape`."""
+    """Each scale repeated over `rows` rows and `cols` columns, cut to `shape`; float64."""
     wide = scales.double().repeat_interleave(max(rows, 1), 0).repeat_interleave(max(cols, 1), 1)
     return wide[: shape[0], : shape[1]]
 
 
-def _edges_and_some(size: int, count: int, generator: torch.Generator) -> torch.Tensor:
-    """EDGE indices at each end of range(size), and random ones up to `count` in all; ascending."""
-    ends = torch.cat((torch.arange(min(EDGE, size)), torch.arange(max(size - EDGE, 0), size)))
+def _ends_and_others(size: int, count: int, generator: torch.Generator) -> torch.Tensor:
+    """BORDER indices at each end of range(size), and random ones up to `count` in all; ascending."""
+    ends = torch.cat((torch.arange(min(BORDER, size)), torch.arange(max(size - BORDER, 0), size)))
     some = torch.randperm(size, generator=generator)[: max(count - len(ends), 0)]
     return torch.cat((ends, some)).unique()
 
 
 def reduced(problem: Problem, config: Config) -> Problem:
-    """A small problem that treats `config` as `problem` does, for the interpreter.
+    """A small problem for the interpreter that exercises `config` as `problem` does.
 
-    At most 3 x 2 tiles, and 2 steps of K in each part of a split, the last of each as ragged as the original's. As many
-    parts have a step more as in the original. A batch of at most 2.
+    It has at most 3 x 2 tiles and 2 steps of K in each part of a split. The last tile and step are as ragged as the
+    original's, and as many parts have one step more. The batch is at most 2.
     """
 
     def shrunk(size: int, block: int, most: int) -> int:

@@ -1,1 +1,1 @@
-"""Studies: experiments whose results files are committed."""
+"""Studies: experiments with committed results files."""

@@ -1,11 +1,11 @@
-"""Times all configs of a problem against each other, in rounds of random order, so that all meet the same clocks.
+"""Times all configs of a problem against each other, in rounds of random order, at the same clocks.
 
     python -m tritonmm.autotune.studies.contest autotune/results/h200-l2.csv --rounds 15
 
-A sweep pairs each config with torch; two configs of it are minutes apart, and the same one timed twice differs by up
-to 2%. Here one round runs every config once; of many rounds the medians of one map under two names differ by 0.2% in
-the median of eleven pairs, 1.1% at most. The command replaces the times in a results file and leaves what else its rows
-hold.
+A sweep times each config in pairs with torch, but two configs are minutes apart, and repeated timings of one config
+differ by up to 2%. Here every round runs every config once. The medians of the same config under two names differ by
+0.2% in the median of eleven pairs, 1.1% at most. The command replaces the times in a results file and keeps its other
+columns.
 """
 
 import random
@@ -32,7 +32,7 @@ from tritonmm.plan import plan_for
 from tritonmm.problem import Problem
 
 REST = 0.012
-"""Seconds of idleness before each replay, in which the card cools down and the clock recovers."""
+"""Idle seconds before each replay, so that the GPU cools down and its clock recovers."""
 
 
 def contest(
@@ -43,7 +43,13 @@ def contest(
     idle: float = REST,
     rest: Callable[[float], None] = time.sleep,
 ) -> dict[object, float]:
-    """The median over all rounds of each arm's microseconds, each replayed for about `seconds` after `idle` of rest."""
+    """The median microseconds of each arm over all rounds.
+
+    arms: replays by name.
+    seconds: duration of one replay.
+    idle: seconds of rest before each replay.
+    rest: waits, in seconds.
+    """
     shuffle = random.Random(0)
     times = {name: [] for name in arms}
     for _ in range(rounds):
@@ -56,10 +62,10 @@ def contest(
 def of_problem(
     problem: Problem, configs: Sequence[Config], rounds: int, gpu: Gpu, idle: float = REST
 ) -> dict[Config | None, float]:
-    """Microseconds of every config, on random normal data in operands that exceed L2; and of torch as None, if it has
-    such a product.
+    """Microseconds of every config, and of torch under None if it has such a GEMM. Operands are random and exceed the
+    L2.
 
-    Raises RuntimeError where a config cannot be launched.
+    Raises RuntimeError if a config cannot be launched.
     """
     device = torch.device("cuda", torch.cuda.current_device())
     sets, scales = operand_sets(problem, device, gpu), space.scales(problem, device)
@@ -74,9 +80,9 @@ def of_problem(
 
 
 def trials(problem: Problem, configs: Sequence[Config], rounds: int, gpu: Gpu, idle: float = REST) -> list[Trial]:
-    """Each config checked alone, and those that pass timed against each other in rounds of random order.
+    """Checks each config alone, then times the correct ones against each other in rounds of random order.
 
-    A config that cannot run is a row of status failed. Raises RuntimeError where the GPU did not survive.
+    A config that cannot run is a trial of status failed. Raises RuntimeError if the CUDA context is lost.
     """
     device = torch.device("cuda", torch.cuda.current_device())
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -87,7 +93,7 @@ def trials(problem: Problem, configs: Sequence[Config], rounds: int, gpu: Gpu, i
         try:
             ratio = check.error_ratio(plan_for(problem, config, device))
             found[config] = replace(trial, status="ok" if ratio <= 1 else "wrong", error_ratio=ratio)
-        except Exception as error:  # of the compiler, the driver or torch: a config that cannot run is a row
+        except Exception as error:  # whatever the compiler, the driver or torch raises is recorded
             found[config] = replace(trial, status="failed", message=f"{type(error).__name__}: {error}".split("\n")[0])
     del check
     right = [config for config, trial in found.items() if trial.status == "ok"]
@@ -101,7 +107,7 @@ def trials(problem: Problem, configs: Sequence[Config], rounds: int, gpu: Gpu, i
 @click.argument("path", metavar="RESULTS", type=click.Path(exists=True, dir_okay=False, writable=True, path_type=Path))
 @click.option("--rounds", type=click.IntRange(1), default=15, show_default=True, help="Replays of each config.")
 def main(path: Path, rounds: int) -> None:
-    """Time all configs in RESULTS, a sweep's CSV file, again, and put the new times in it."""
+    """Time all configs in RESULTS, a sweep's CSV file, again, and replace its times."""
     by_problem: dict[Problem, dict[Config, list[results_file.Row]]] = {}
     try:
         about, columns, rows = results_file.read(path)

@@ -1,4 +1,4 @@
-"""The file of a study: what was measured where in comments, then a row of CSV for each dataclass."""
+"""The file of a study: comments about the environment, then CSV with a row for each dataclass."""
 
 import csv
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from tritonmm.tuned import files
 
 
 class Output(click.Path):
-    """The option of a file to write. What cannot be written is refused before anything is measured."""
+    """An option that names a file to write. An unwritable file is refused before anything is measured."""
 
     def __init__(self):
         super().__init__(dir_okay=False, path_type=Path)
@@ -26,7 +26,7 @@ class Output(click.Path):
 
 
 def write_csv(path: Path, rows: Sequence, comments: Sequence[str]) -> None:
-    """The rows, dataclasses of one kind and at least one, below the comments, lines that begin with "#"."""
+    """Writes the comments, lines that begin with "#", then the rows: at least one, all of one dataclass."""
     with files.written(path) as file:
         file.writelines(f"{comment}\n" for comment in comments)
         writer = csv.DictWriter(file, [field.name for field in fields(rows[0])], lineterminator="\n")

@@ -1,12 +1,13 @@
-"""Checks and times every config that `select` chooses from, on every product of a suite and all GPUs of this machine.
+"""Checks and times every config that `select` chooses from, on every GEMM of a suite, on all GPUs of this machine.
 
     python -m tritonmm.autotune.studies.random_suite --seed 1234 > mine.json
     python -m tritonmm.autotune.studies.exhaustive --suite mine.json --csv mine.csv
     python -m tritonmm.autotune.studies.regret mine.csv
 
-What `regret` judges `select` by. With `--orders 2` it times the two best tiles of each product in many orders instead,
-which is what `fit_time` judges the choice of orders by. `tritonmm tune --search exhaustive` varies stages and orders too, measures each config
-beside torch, and survives a kernel that hangs; this takes minutes, and waits for such a kernel until it is killed.
+`regret` judges `select` by the result. With `--orders 2` the two best tiles of each GEMM are timed in many orders
+instead, by which `fit_time` judges the choice of orders. `tritonmm tune --search exhaustive` also varies stages and
+orders, measures each config together with torch, and survives a hanging kernel. This command takes only minutes, but a
+hanging kernel has to be killed by hand.
 """
 
 from collections.abc import Iterator
@@ -35,13 +36,13 @@ from tritonmm.selection import timed
 WIDE = 3.0
 
 IDLE = 0.003
-"""Seconds of rest before each replay: a quarter of a contest's, since a problem has 70 to 80 configs."""
+"""Idle seconds before each replay: a quarter of a contest's, because a problem has 70 to 80 configs."""
 
 
 def measured(configs: dict[Problem, list[Config]], rounds: int, gpu: Gpu, count: int) -> Iterator[list[Trial]]:
-    """The trials of every config, a list for each problem as they come, on so many GPUs that are alike.
+    """Yields the trials of each problem as they are finished, from `count` GPUs of one model.
 
-    Raises RuntimeError where a GPU or a process did not survive a product; the others that wait are not begun then.
+    Raises RuntimeError if a GPU or a process did not survive a problem; waiting problems are then not begun.
     """
     context = get_context("spawn")
     devices = context.Queue()
@@ -95,7 +96,7 @@ def _fastest(trials: list[Trial]) -> str:
 @click.option("--orders", "tiles", type=click.IntRange(1), help="Time this many tiles of each, in many orders.")
 @click.option("--csv", "path", required=True, type=Output(), help="Write a row for each config.")
 def main(asked: str, rounds: int, tiles: int | None, path: Path) -> None:
-    """Time every config that select chooses from, on every product of a suite."""
+    """Time every config that select chooses from, on every GEMM of a suite."""
     try:
         problems = dict.fromkeys(entry.problem() for entry in suite.load(asked))
         if not torch.cuda.is_available():
@@ -106,7 +107,7 @@ def main(asked: str, rounds: int, tiles: int | None, path: Path) -> None:
     configs = {p: in_orders(p, gpu, tiles) if tiles else list(timed(p, gpu)) for p in problems}
     configs = {problem: found for problem, found in configs.items() if found}
     pairs = [(problem, config) for problem, found in configs.items() for config in found]
-    click.echo(f"{len(pairs)} configs of {len(problems)} products on {count} GPUs; compiling")
+    click.echo(f"{len(pairs)} configs of {len(problems)} problems on {count} GPUs; compiling")
     precompile_all(pairs, gpu)
     about = Environment.here(torch.cuda.get_device_name(0)).about()
     about |= {"suite": Path(asked).name, "gpus": str(count), "source": "gpu"}

@@ -19,7 +19,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import click
@@ -114,7 +113,7 @@ def points(
                     (problem, config, us, groups, is_order)
                     for config, us in of_group.items()
                     if us <= near * least
-                    and (not kernels or config.kernel in kernels and _is_listed(config, problem, gpu))
+                    and (not kernels or (config.kernel in kernels and _is_listed(config, problem, gpu)))
                 ]
                 if len(taken) > 1 or not is_order:
                     found += taken

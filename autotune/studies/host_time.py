@@ -1,9 +1,9 @@
-"""What one call costs the host, beside torch's. `python -m tritonmm.autotune.studies.host_time --csv host.csv`
+"""Host time of one call, compared with torch's. `python -m tritonmm.autotune.studies.host_time --csv host.csv`
 
-Small products are called one after the other, so that the host is what takes the time: the mean over many calls,
-between synchronisations that are not timed, and the least of several such means. torch is timed before tritonmm's
-kernels are registered under its operators, which stays until the process ends; then through them, and after `disable`.
-Every way is checked before: its result, and who launched it.
+Small GEMMs are called back to back, so that the host is the bottleneck. A time is the mean over many calls between
+synchronisations (which are not timed), and the least of several such means counts. torch is timed in three states:
+before tritonmm registers kernels for its operators, which lasts until the process ends; with them; and after `disable`.
+Before each timing, the result and the launching library are checked.
 """
 
 import gc
@@ -24,17 +24,19 @@ from tritonmm.autotune.measuring.environment import Environment
 from tritonmm.autotune.studies.csv_rows import write_csv
 
 SIZE = 128
-"""Rows, columns and K: the GPU takes less time for such a product than any host for the call."""
+"""m, n and k. The GPU computes this GEMM faster than any host can call it."""
 
 CALLS = 2000
+"""Calls in one mean."""
 QUEUE = 500
-"""Calls between two synchronisations; the driver has room for 1024 launches before it makes the host wait."""
+"""Calls between two synchronisations. The driver queues 1024 launches before it makes the host wait."""
 
 REPEATS = 20
+"""Means in one time; the least counts."""
 
 
 class Case(NamedTuple):
-    """One function, called by torch's way and directly, of the same operands; `exact` is the result in float64."""
+    """One function, called through torch and directly on the same operands. exact: the result in float64."""
 
     name: str
     torch: Callable[[], torch.Tensor]
@@ -44,8 +46,11 @@ class Case(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Microseconds of a call of the function: torch's, tritonmm's directly, torch's under `use("always")`, and torch's
-    after that has ended."""
+    """Microseconds of a call of one function.
+
+    torch_us: torch's, before tritonmm registers anything. direct_us: tritonmm's own function.
+    use_us: torch's under `use("always")`. disabled_us: torch's after that.
+    """
 
     function: str
     torch_us: float
@@ -58,11 +63,12 @@ HEADER = f"{'function':<14}" + "".join(f"{field.name.removesuffix('_us') + ' us'
 
 
 def line(row: Row) -> str:
+    """One line of the table."""
     return f"{row.function:<14}" + "".join(f"{us:>14.2f}" for us in list(asdict(row).values())[1:])
 
 
 def cases(device: torch.device, size: int = SIZE, dtype: torch.dtype = torch.bfloat16) -> list[Case]:
-    """The functions, of operands without gradients, as in a forward pass."""
+    """The functions, on operands without gradients, as in a forward pass."""
     a, b, c, stack = (torch.randn(*shape, device=device).to(dtype) for shape in (*((size, size),) * 3, (4, size, size)))
     bias, out = b[0].clone(), torch.empty_like(c)
     a64, b64, c64, stack64, bias64 = (x.double() for x in (a, b, c, stack, bias))
@@ -80,9 +86,12 @@ def cases(device: torch.device, size: int = SIZE, dtype: torch.dtype = torch.bfl
 
 
 class Host(NamedTuple):
-    """What the times depend on; tests have their own.
+    """What the times depend on; tests replace it.
 
-    use: `tritonmm.use`; synchronize, clock: in nanoseconds; launches: how many kernels of Triton a call launches.
+    use: `tritonmm.use`.
+    synchronize: waits for the GPU.
+    clock: time in nanoseconds.
+    launches: Triton kernels that a call launches.
     """
 
     use: Callable[[str], AbstractContextManager]
@@ -92,7 +101,7 @@ class Host(NamedTuple):
 
 
 def launches(call: Callable[[], torch.Tensor]) -> int:
-    """Kernels that Triton launches in a call, as its own hook counts them."""
+    """Kernels that Triton launches in a call, counted by its launch hook."""
     found = 0
 
     def count(_) -> None:
@@ -111,7 +120,7 @@ GPU = Host(tritonmm.use, torch.cuda.synchronize, time.perf_counter_ns, launches)
 
 
 class Way(NamedTuple):
-    """How a case is called; ours: whether tritonmm is to compute it."""
+    """A way to call a case. ours: whether tritonmm must compute it."""
 
     call: Callable[[], torch.Tensor]
     scope: Callable[[], AbstractContextManager]
@@ -119,13 +128,13 @@ class Way(NamedTuple):
 
 
 def measure(cases: Sequence[Case], host: Host, calls: int = CALLS, repeats: int = REPEATS) -> Iterator[Row]:
-    """A row a case. Raises RuntimeError for a wrong result, and where not the one computes who is to be timed."""
+    """A row for each case. Raises RuntimeError for a wrong result, and if the wrong library computes it."""
 
     def timed(case: Case, *ways: Way) -> list[float]:
         for way in ways:
             _check(case, way, host)
         rounds = []
-        for _ in range(repeats):  # in turn, so that all meet the same clocks
+        for _ in range(repeats):  # alternating, so that all ways run at the same clocks
             rounds.append([])
             for way in ways:
                 with way.scope():
@@ -150,7 +159,7 @@ def _check(case: Case, way: Way, host: Host) -> None:
 
 
 def mean_us(call: Callable[[], torch.Tensor], calls: int, host: Host) -> float:
-    """Microseconds of a call, the mean of so many, with never more than `QUEUE` of them under way."""
+    """Mean microseconds of a call over `calls` calls, with at most `QUEUE` of them in flight."""
     total = 0
     collecting = gc.isenabled()
     gc.disable()
@@ -170,7 +179,7 @@ def mean_us(call: Callable[[], torch.Tensor], calls: int, host: Host) -> float:
 
 
 def processor() -> str:
-    """The name of this machine's CPU."""
+    """Name of this machine's CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -180,9 +189,7 @@ def processor() -> str:
 
 
 @click.command()
-@click.option(
-    "--calls", type=click.IntRange(1), default=CALLS, show_default=True, help="Calls that a time is the mean of."
-)
+@click.option("--calls", type=click.IntRange(1), default=CALLS, show_default=True, help="Calls in one mean.")
 @click.option("--repeats", type=click.IntRange(1), default=REPEATS, show_default=True, help="Times; the least counts.")
 @click.option("--csv", "csv_path", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write here.")
 def main(calls: int, repeats: int, csv_path: Path | None) -> None:

@@ -1,8 +1,8 @@
-"""Products that were measured with torch's, from all committed results files: data for the policy's fit and its test.
+"""GEMMs measured together with torch, from all committed results files: data for fitting and testing the policy.
 
-Benches and sweeps of random suites have both times. A bench has a row a product, with the config that was chosen then;
-a sweep has a row a config. What counts is the time of the config that `select` chooses now. Of other files torch's time
-is taken alone.
+Benches and sweeps of random suites have times of both. A bench has one row for each GEMM, with the config that was
+chosen at the time; a sweep has one row for each config. Only the time of the config that `select` chooses now counts.
+From other files only torch's time is taken.
 """
 
 import hashlib
@@ -22,15 +22,15 @@ from tritonmm.selection import best
 RESULTS = Path(__file__).parents[1] / "results"
 
 REGIMES = ("", "burst", "short")
-"""Single launches on a rested card. Files without the column have no others."""
+"""Regimes of single launches after a rest. Files without the column have no others."""
 
 WITHOUT_OPERATOR = ("tf32x3", "bf16x3", "bf16-int8", "bf16-fp8", "bf16-int8-row", "bf16-fp8-row")
-"""Kinds that torch multiplies in another way: its time is not that of a kernel that the policy could leave them to."""
+"""Kinds that torch computes with several operators. Their time is not that of a kernel that the policy could choose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A product in one file. ours_us: None where what `select` chooses was not measured there."""
+    """A GEMM in one file. ours_us: None if the config that `select` chooses was not measured there."""
 
     file: str
     problem: Problem
@@ -39,7 +39,10 @@ class Measured:
 
 
 def products(gpu: Gpu) -> list[Measured]:
-    """Of all results files of that GPU, in the order of their names. Raises FileNotFoundError where there are none."""
+    """All measured GEMMs of the GPU, file by file in the order of their names.
+
+    Raises FileNotFoundError if there are no results files.
+    """
     paths = sorted(RESULTS.glob(f"{gpu.name}-*.csv*"))
     if not paths:
         raise FileNotFoundError(f"{RESULTS} has no results of the {gpu.name}: it is in a checkout only")
@@ -47,13 +50,13 @@ def products(gpu: Gpu) -> list[Measured]:
 
 
 def judged(found: Iterable[Measured]) -> list[Measured]:
-    """Those by which the policy is judged: with times of both, of the benches and the random suites."""
+    """The GEMMs with both times; the policy is judged by them."""
     return [x for x in found if x.ours_us]
 
 
 def held_out(problems: Iterable[Problem]) -> set[Problem]:
-    """Those that the fit may not see: of each kind of torch's kernels every other shape, in the order of a digest, with
-    all its dtypes and layouts."""
+    """The problems that the fit must not see: in each of torch's kernel families every other shape, with all its dtypes
+    and layouts. Shapes are ordered by a digest."""
     shapes: dict[str, dict[str, set[Problem]]] = {}
     for p in problems:
         kind = "fp64" if p.dtype == "fp64" else kernels_of(p)
@@ -87,11 +90,11 @@ def _of_file(path: Path, gpu: Gpu) -> Iterator[Measured]:
 
 
 def _ours_us(problem: Problem, rows: list[results_file.Row], gpu: Gpu) -> float | None:
-    """The time of the config that is chosen now, None where it was not measured."""
+    """The time of the config that is chosen now; None if it was not measured."""
     config = best(problem, gpu).config
     times: dict[Config, list[float]] = {}
     for row in rows:
-        if row.get("config"):  # a bench's
+        if row.get("config"):  # a row of a bench
             times.setdefault(Config.from_json(row["config"]), []).append(float(row["ours_us"]))
         elif all(row[name] == str(getattr(config, name)) for name in ("kernel", "block_m", "block_n", "block_k")):
             times.setdefault(results_file.product(row)[1], []).append(float(row["time_us"]))

@@ -1,25 +1,25 @@
-"""The first choices of NVIDIA's matmul heuristics, and the configs of our kernels that are nearest to them.
+"""The first choices of NVIDIA's matmul heuristics, and the nearest configs of our kernels.
 
     pip install nvidia-matmul-heuristics
 
-The library chooses for kernels that are not ours. It is asked in three ways, each time for one config, the first by its
-model of performance:
+The library chooses for other kernels than ours. It is asked in three ways, each time for the best config by its
+performance model:
 
-* triton: for Triton, whose kernels it takes to load by cp.async and multiply by mma.sync;
-* cutlass3: for CUTLASS 3, whose kernels load by TMA and multiply by wgmma, as our hopper kernel does;
-* cutlass3-fp16: the same, asked for fp16: of 16-bit operands it has profiles of real GPUs for those alone.
+* triton: for Triton kernels, which the library assumes to load by cp.async and multiply by mma.sync;
+* cutlass3: for CUTLASS 3 kernels, which load by TMA and multiply by wgmma, as our hopper kernel does;
+* cutlass3-fp16: the same, asked for fp16, the only 16-bit dtype for which the library has profiles of real GPUs.
 
-`mapped` keeps of a choice what our kernels have, by these rules:
+`mapped` finds our config by these rules:
 
-* The kernel is hopper, with the legal tile whose rows and columns are nearest to theirs, if neither differs by more
-  than a factor of two: their 128x80 is our 128x64. Else it is tile, or skinny, which splits K, where they split it.
-  Nearest is the least sum of |log2| of both ratios; of equally near ones, the nearest step along K.
-* Stages are theirs if legal, else what `select` uses for that tile, else as many as fit. In the tile kernel warps are
-  as many as they have; hopper's are consumers, and as many as `select` uses.
-* K of all tiles is split in as many parts as theirs, where the kernel can split that tile.
-* Their row-major order of CTAs with swizzle f is swizzle-merge:f, their column-major one swizzle-merge:f@n. Clusters,
-  which the sweeps lack, are not formed, but their tiles stay neighbours: f is multiplied by the cluster's height.
-* Operands that TMA cannot address are first copied, in the hopper kernel.
+* The kernel is hopper, with the legal tile that is nearest in rows and columns, if neither differs by more than a
+factor of two: 128x80 becomes 128x64. Otherwise it is tile, or skinny (with split-K) if the choice splits K. Distance is
+the sum of |log2| of both ratios; ties go to the nearest step along K.
+* Stages are the choice's if legal, else what `select` uses for that tile, else as many as fit. Warps are the choice's
+in the tile kernel; in the hopper kernel they are what `select` uses.
+* K is split into as many parts as in the choice, if the kernel can split that tile.
+* A row-major order of CTAs with swizzle f becomes swizzle-merge:f, a column-major one swizzle-merge:f@n. Clusters are
+not formed, because the sweeps have none. Their tiles stay neighbours: f is multiplied by the cluster's height.
+* In the hopper kernel, operands that TMA cannot address are copied first.
 """
 
 import functools
@@ -37,30 +37,30 @@ from tritonmm.orders import SwizzleMerge
 from tritonmm.problem import HALF, Problem
 
 WAYS = {"triton": ("TRITON", ""), "cutlass3": ("CUTLASS3", ""), "cutlass3-fp16": ("CUTLASS3", "fp16")}
-"""The library's name of what it chooses for, and the dtype it is asked for if not the problem's."""
+"""For each way, the library's name of the target, and the dtype that is asked for if not the problem's."""
 
 PRECISIONS = {"bf16": "TST", "fp16": "HSH"}
-"""Its names of the dtypes of operands, sums and output."""
+"""The library's names for the dtypes of operands, sums and output."""
 
 GPUS = {"h200": "H200_SXM", "h100": "H100_SXM", "a100": "A100_SXM_80GB", "b200": "B200"}
 
 HOPPER = tuple(itertools.product((256, 192, 128, 64), (256, 192, 128, 64, 32), (64, 128)))
 POWERS = tuple(itertools.product((256, 128, 64, 32, 16), (256, 128, 64, 32, 16), (16, 32, 64, 128)))
-"""Blocks that are tried; `Config.fits` decides."""
+"""Blocks that are tried. `Config.fits` decides."""
 
 
 def first_choice(way: str, problem: Problem, gpu: Gpu):
-    """The library's `GemmConfig` for a problem, of `WAYS`.
+    """The library's `GemmConfig` for a problem. way: a key of `WAYS`.
 
-    Raises ModuleNotFoundError without the library, ValueError for a GPU or a product that it is not asked about.
+    Raises ModuleNotFoundError without the library, and ValueError for an unsupported GPU or problem.
     """
     if problem.dtype not in HALF or problem.b_dtype != problem.dtype or problem.out_dtype != problem.dtype:
         raise ValueError(
-            f"{problem}: the heuristics are asked about products of bf16 and fp16, and outputs of the same"
+            f"{problem}: the heuristics are asked only about bf16 and fp16 GEMMs with an output of the same dtype"
         )
     target, dtype = WAYS[way]
     library, heuristics = _heuristics(target, gpu.name)
-    # The letters are as CUTLASS asks it, those of BLAS: "T" is an operand with contiguous rows.
+    # CUTLASS uses BLAS's letters: "T" is an operand with contiguous rows.
     letters = "".join({"n": "T", "t": "N"}[letter] for letter in problem.layout)
     layout = library.NvMatmulHeuristicsMatmulLayout[f"{letters}_ROW_MAJOR"]
     asked = heuristics.makeNvMatmulHeuristicsProblem(problem.m, problem.n, problem.k, layout, problem.batch)
@@ -88,7 +88,7 @@ def _heuristics(target: str, gpu: str):
 
 
 def spelled(found) -> str:
-    """A choice of the heuristics in words like those of a config."""
+    """A choice of the heuristics, spelled like a config."""
     along = "@n" if found.cta_order else ""
     return (
         f"{found.cta_tile_m}x{found.cta_tile_n}x{found.cta_tile_k} stages:{found.stages} split-k:{found.split_k}"
@@ -97,7 +97,7 @@ def spelled(found) -> str:
 
 
 def mapped(found, problem: Problem, gpu: Gpu) -> Config:
-    """The legal config that is nearest to a `GemmConfig`, by the rules above. Raises ValueError where none is legal."""
+    """The nearest legal config to a `GemmConfig`, by the rules above. Raises ValueError if none is legal."""
     factor = found.swizzle_factor * (found.cluster_n if found.cta_order else found.cluster_m)
     order = SwizzleMerge(max(1, factor), along="n" if found.cta_order else "m")
     for config in _nearest(found, problem):
@@ -124,9 +124,9 @@ def _nearest(found, problem: Problem) -> Iterator[Config]:
         known_warps, known_stages = ((known.num_warps,), (known.num_stages,)) if known else ((), ())
         of_warps = (*known_warps, 8, 4, 12) if kernel == "hopper" else (warps, *known_warps, 4, 8)
         of_stages = (found.stages, *known_stages, *range(found.stages - 1, 0, -1))
-        walks, relayout = (True, problem.unaligned) if kernel == "hopper" else (False, "")
+        persistent, repack = (True, problem.unaligned) if kernel == "hopper" else (False, "")
         for split, num_warps, num_stages in itertools.product(splits, of_warps, of_stages):
-            yield Config(kernel, *blocks, num_stages, num_warps, split, persistent=walks, relayout=relayout)
+            yield Config(kernel, *blocks, num_stages, num_warps, split, persistent=persistent, repack=repack)
 
     for blocks in sorted(HOPPER, key=distance):
         if all(max(pair) <= 2 * min(pair) for pair in zip(blocks[:2], theirs, strict=False)):

@@ -1,11 +1,12 @@
-"""What stages, block_k and the epilogue are worth. `python -m tritonmm.autotune.studies.pipeline --csv pipeline.csv`
+"""How time depends on stages, block_k and the epilogue. `python -m tritonmm.autotune.studies.pipeline --csv
+pipeline.csv`
 
-Three studies of one product each, all against torch in pairs, as `bench` measures:
+Three studies, all timed in pairs with torch, as `bench` does:
 
-    tile       plain Triton, whose loads run ahead by cp.async: stages x block_k of a 128 x 128 tile, one program a tile
-    hopper     a loader warp that fills a ring by TMA: stages x block_k of a 128 x 256 tile, one program an SM
-    epilogue   the hopper kernel's tile written by TMA or row by row from shared memory, or directly from registers,
-               in which the fragments of wgmma leave each thread two neighbours of a row
+    tile       plain Triton with cp.async prefetch: stages x block_k of a 128 x 128 tile, one program a tile
+    hopper     TMA producer warp and pipeline: stages x block_k of a 128 x 256 tile, persistent
+    epilogue   the hopper tile stored by TMA, row by row from shared memory ("staged"), or directly from registers,
+               where wgmma leaves each thread two adjacent elements of a row
 """
 
 from collections.abc import Iterator
@@ -27,15 +28,18 @@ from tritonmm.plan import bind
 from tritonmm.problem import Problem
 
 SHAPES = ((4096, 4096, 1024), (8192, 8192, 8192))
+"""m, n and k of each study."""
 STORES = ("tma", "staged", "direct")
+"""Epilogues, in the spelling of `Tiling.store`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One variant of a study on one shape; store is empty where the study does not vary it.
+    """One variant of a study on one shape.
 
-    status: "ok", "illegal" or "wrong", the last two with their reason in `message` and no times. ratio: the median of
-    torch's time over ours, round by round.
+    store: the epilogue; "" if the study does not vary it.
+    status: "ok", "illegal" or "wrong"; the last two have their reason in `message` and no times.
+    ratio: the median of torch's time over ours, round by round.
     """
 
     study: str
@@ -67,15 +71,15 @@ def variants() -> Iterator[tuple[str, Config, str]]:
 
 
 def plan_of(problem: Problem, config: Config, store: str, gpu: Gpu, device: torch.device):
-    """The plan of the config, writing as `store` says. Raises ValueError where the config does not fit."""
+    """The plan of the config with the epilogue `store`. Raises ValueError if the config does not fit."""
     plan = bind(problem, config, gpu, device)
-    if store:  # a choice that no config has: where TMA can write, it is as fast as any
+    if store:  # configs have no such field: TMA stores, where possible, are as fast as the others
         object.__setattr__(plan, "tiling", replace(plan.tiling, store=store))
     return plan
 
 
 def study(shape: tuple[int, int, int], regime: str) -> Iterator[Row]:
-    """The rows of a shape, bf16, NN, on the current device."""
+    """The rows of one shape, bf16, NN, on the current device."""
     device = torch.device("cuda", torch.cuda.current_device())
     gpu = gpus.of_device(device.index)
     problem = space.problem(*shape, layout="nn")
@@ -84,7 +88,7 @@ def study(shape: tuple[int, int, int], regime: str) -> Iterator[Row]:
     for a, b, _ in sets:
         a.normal_()
         b.normal_()
-    rival = GraphReplay(lambda a, b, out: torch.mm(a, b, out=out), sets)
+    torchs = GraphReplay(lambda a, b, out: torch.mm(a, b, out=out), sets)
     for name, config, store in variants():
         row = Row(name, *shape, config.block_k, config.num_stages, store)
         fit = config.fits(problem, gpu)
@@ -97,7 +101,7 @@ def study(shape: tuple[int, int, int], regime: str) -> Iterator[Row]:
             yield replace(row, status="wrong", message=f"{ratio:.2f} of the error bound")
             continue
         replay = GraphReplay(plan, sets)
-        found = measure.paired(replay, rival, REGIMES[regime])
+        found = measure.paired(replay, torchs, REGIMES[regime])
         replay.free()
         times = found.times
         yield replace(
@@ -107,7 +111,7 @@ def study(shape: tuple[int, int, int], regime: str) -> Iterator[Row]:
             ratio=round(found.ratio, 4),
             tflops=round(problem.flops / times.time_us / 1e6, 1),
         )
-    rival.free()
+    torchs.free()
 
 
 def line(row: Row) -> str:

@@ -1,4 +1,4 @@
-"""Suites of random products, to judge `select` and the policy on what nobody has tuned or fitted anything to.
+"""Suites of random GEMMs, to judge `select` and the policy on problems that nothing was tuned or fitted to.
 
 python -m tritonmm.autotune.studies.random_suite > autotune/suites/random60.json
 python -m tritonmm.autotune.studies.random_suite --mixed --count 420 > autotune/suites/mixed420.json
@@ -18,15 +18,16 @@ SEED = 62
 COUNT = 60
 
 FLOPS = 10**12
-"""At most: less than 2 ms at 500 TFLOP/s."""
+"""The most FLOPs of a GEMM: less than 2 ms at 500 TFLOP/s."""
 
 
 def entries(count: int = COUNT, seed: int = SEED) -> list[Entry]:
-    """Different bf16 products, of sizes log-uniform in 16 to 16384 (m) and 64 to 16384 (n, k), NN and NT in turn.
+    """Different bf16 GEMMs that are not in the public suite, alternating between NN and NT. Deterministic.
 
-    Families: "whole", two thirds, where m is a multiple of 16, and n and k of 64; "ragged", where m is odd, and n and k
-    odd multiples of 8, so that no block divides them; "unaligned", a ninth, where all three are odd, and TMA cannot
-    address anything. None is in the public suite. Deterministic.
+    Sizes are log-uniform: m from 16 to 16384, n and k from 64 to 16384. Families:
+    "whole": two thirds; m is a multiple of 16, n and k of 64.
+    "ragged": two ninths; m is odd, n and k are odd multiples of 8, so that no block divides them.
+    "unaligned": one ninth; all three are odd, so that TMA can address no operand.
     """
     chosen = random.Random(seed)
     public = {(entry.m, entry.n, entry.k) for entry in suite.load("public")}
@@ -66,15 +67,15 @@ MIX = (
     ("one-byte", ("int8", "fp8", "fp8-row", "fp8-ieee")),
     ("tf32", ("tf32",)),
 )
-"""Families of `mixed` and their kinds of products, in turn."""
+"""Families of `mixed` and their kinds of GEMMs, one after the other."""
 
 
 def mixed(count: int, seed: int) -> list[Entry]:
-    """Different products of many kinds, all four layouts and batches: the families of `MIX`.
+    """GEMMs of many kinds, all four layouts and batches: the families of `MIX`. Deterministic.
 
-    Half of the products have sizes that are multiples of 16 and 64, a quarter odd multiples of 8, a quarter odd sizes;
-    operands of one byte always have multiples of 16 and the layout that torch takes. Batches have 2 to 256 products,
-    of sizes up to 2048. Deterministic.
+    Half of the GEMMs have multiples of 16 (m) and 64 (n, k), a quarter odd multiples of 8, a quarter odd sizes. 8-bit
+    operands always have multiples of 16 and the layout that torch supports. Batches have 2 to 256 GEMMs of sizes up to
+    2048.
     """
     chosen = random.Random(seed)
     found: list[Entry] = []
@@ -102,16 +103,16 @@ def mixed(count: int, seed: int) -> list[Entry]:
 
 
 def text(found: list[Entry]) -> str:
-    """The suite's file, an entry a line."""
+    """The suite's file, a line for each entry."""
     return "[" + ",\n".join(json.dumps(asdict(entry)) for entry in found) + "]\n"
 
 
 @click.command()
-@click.option("--count", default=COUNT, show_default=True, help="Products.")
+@click.option("--count", default=COUNT, show_default=True, help="Number of GEMMs.")
 @click.option("--seed", default=SEED, show_default=True)
-@click.option("--mixed", "is_mixed", is_flag=True, help="Of many dtypes, all layouts, and batches.")
+@click.option("--mixed", "is_mixed", is_flag=True, help="Use many dtypes, all layouts, and batches.")
 def main(count: int, seed: int, is_mixed: bool) -> None:
-    """Print a suite of random products."""
+    """Print a suite of random GEMMs."""
     click.echo(text((mixed if is_mixed else entries)(count, seed)), nl=False)
 
 

@@ -1,1 +1,1 @@
-"""The tuner: a search over configs on the workers of a Dask cluster, into a store."""
+"""The tuner: sweeps and searches over configs, the latter on the workers of a Dask cluster, into a store."""

@@ -1,10 +1,10 @@
-"""A process that answers requests, one after the other, and may be killed while it does.
+"""A child process that answers requests one by one, and may be killed at any time.
 
-A kernel that hangs cannot be interrupted, and a compiler that aborts takes its process with it. So whatever may do that
-runs in a child with nothing to lose: the process that waits for it keeps its connections and only starts another one.
+A kernel that hangs cannot be interrupted, and a compiler that aborts ends its process. So both run in a child process.
+If it hangs or dies, its parent keeps all connections and only starts another child.
 
-Requests and answers are JSON on a socket of their own, so what the child prints does not disturb them; its last lines
-become part of the reason when it dies. The child dies with its parent, however that ends.
+Requests and answers are JSON on a separate socket, so the child's output does not disturb them. If the child dies, its
+last line of output becomes part of the reason. The child ends with its parent, however the parent ends.
 """
 
 import contextlib
@@ -21,36 +21,39 @@ import tempfile
 from multiprocessing.connection import Connection
 
 START_SECONDS = 300.0
-"""What importing torch and making a CUDA context may take, on a machine that is busy."""
+"""Time limit for importing torch and creating a CUDA context, in seconds, on a busy machine."""
 
 
 class HungError(Exception):
-    """The child took longer than it was given, and was killed."""
+    """The child exceeded its time limit and was killed."""
 
 
 class CrashedError(Exception):
     """The child died before it answered."""
 
 
-class Disposable:
-    """A child process that does what `target` says; it is started when it is first asked.
+class ChildProcess:
+    """A child process that runs `target`. It is started by the first request.
 
-    target: "module:function", called in the child with `arguments`, which JSON must have. What it returns is called
-    with each request, a dict, and returns the answer, a dict too; an exception it raises is the answer {"error": ...}.
-    After an answer with "retire" the child is replaced.
+    target: "module:function". The child calls it with `arguments`, which must be JSON values. Its result is called with
+        each request, a dict, and returns the answer, a dict. An exception becomes the answer {"error": ...}. After an
+        answer with "retire" the child is replaced.
     """
 
     def __init__(self, target: str, arguments: dict):
-        # By its path, and without its folder among those that modules come from: the child imports what it needs.
+        # Started by path, with -P so that this folder is not on sys.path: the child imports only what it needs.
         self._command = [sys.executable, "-P", __file__, target, json.dumps(arguments)]
         self._process: subprocess.Popen | None = None
 
     def ask(self, request: dict, seconds: float) -> dict:
-        """The answer. Raises HungError after `seconds`, and CrashedError; the next question starts a new child."""
+        """The answer to one request.
+
+        Raises HungError after `seconds`, and CrashedError if the child dies. The next request starts a new child.
+        """
         if self._process is None:
             self._start()
             self._wait(START_SECONDS, "starting")
-        with contextlib.suppress(OSError):  # it died since its last answer, which waiting finds out
+        with contextlib.suppress(OSError):  # the child died after its last answer; `_wait` reports it
             self._talk.send_bytes(json.dumps(request).encode())
         answer = self._wait(seconds, "answering")
         if answer.get("retire"):
@@ -61,7 +64,7 @@ class Disposable:
         """Kills the child, if there is one."""
         if self._process is not None:
             self._process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may keep it for a while
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the driver may delay its end
                 self._process.wait(30)
             self._talk.close()
             self._life.close()
@@ -80,7 +83,7 @@ class Disposable:
                 stdin=subprocess.DEVNULL,
                 stdout=self._printed,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is the parent's to handle
+                start_new_session=True,  # only the parent handles Ctrl-C
             )
         self._talk = Connection(talk.detach())
 
@@ -97,8 +100,8 @@ class Disposable:
         raise HungError(f"killed after {seconds:g} s of {doing}")
 
     def _death(self) -> str:
-        """How the child ended and what it said last."""
-        assert self._process is not None, "it has been started: somebody waits for its answer"
+        """How the child ended, and its last line of output."""
+        assert self._process is not None, "the child was started before its answer is awaited"
         code = self._process.wait()
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - 4096))
@@ -108,7 +111,7 @@ class Disposable:
 
 
 def main(target: str, arguments: str, talk: str, life: str) -> None:
-    """The child: answers until its parent is gone."""
+    """Runs in the child: answers requests until the parent is gone."""
     _die_with(int(life))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     connection = Connection(int(talk))
@@ -128,9 +131,9 @@ def main(target: str, arguments: str, talk: str, life: str) -> None:
 
 
 def _die_with(life: int) -> None:
-    """The kernel ends this process when the other end of the socket is closed, whatever this one is doing.
+    """Has the kernel end this process when the other end of the socket is closed, whatever this process is doing.
 
-    A thread that waits for it would need the interpreter's lock, which a hanging call may hold.
+    A thread that waits for it would need the GIL, which a hanging call may hold.
     """
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())

@@ -1,11 +1,11 @@
-"""The Dask cluster that measures and compiles: one of this machine, or one that the user runs.
+"""The Dask cluster that measures and compiles: one on this machine, or one that the user runs.
 
-Measuring workers have the resource "gpu": one thread, and one GPU that no other worker sees. Compiling workers have the
-resource "compile", as many as threads.
+Measuring workers have the resource "gpu", one thread, and one GPU that no other worker sees. Compiling workers have as
+many of the resource "compile" as threads.
 
-Dask unpickles what it is sent, so whoever can connect to a scheduler or a worker can run code as its user, and every
-user of a machine can connect to its loopback. The cluster of this machine therefore uses TLS, with a certificate that
-is made for it. Only its own processes have the key.
+Dask unpickles what it receives, so whoever can connect to a scheduler or worker can run code as its user, and every
+user of a machine can connect to its loopback interface. Therefore the local cluster uses TLS with a new certificate,
+and only its own processes have the key.
 """
 
 import contextlib
@@ -18,11 +18,11 @@ from distributed.security import Security
 from distributed.utils import silence_logging_cmgr
 
 ANSWER_SECONDS = 10
-"""How long the user's scheduler is waited for, at first and when the connection to it is lost."""
+"""Time limit for the user's scheduler to answer, at first and after a lost connection."""
 
 _QUIET = {
     "logging": {"distributed": "critical", "distributed.nanny": "critical", "tornado": "critical"},
-    # What a worker's death means for a trial is decided here, so Dask is to report the first.
+    # The engine decides what a worker's death means for a trial, so Dask must report the first.
     "distributed.scheduler.allowed-failures": 0,
     "distributed.scheduler.work-stealing": False,
 }
@@ -30,9 +30,10 @@ _QUIET = {
 
 @contextlib.contextmanager
 def local(gpus: Sequence[str], compilers: int) -> Iterator[Client]:
-    """A cluster of this machine, on its loopback: a measuring worker for each of `gpus`, and so many compilers.
+    """A cluster on this machine's loopback interface. Raises OSError if it cannot be started.
 
-    Raises OSError where they cannot be started.
+    gpus: for each measuring worker, its CUDA_VISIBLE_DEVICES.
+    compilers: threads that compile.
     """
     security = Security.temporary()
     scheduler = {"cls": Scheduler, "options": {"port": 0, **_listening(security)}}
@@ -50,9 +51,9 @@ def local(gpus: Sequence[str], compilers: int) -> Iterator[Client]:
 
 @contextlib.contextmanager
 def remote(address: str) -> Iterator[Client]:
-    """The user's cluster, with the certificates that Dask's configuration names if the address is tls://.
+    """The user's cluster. For a tls:// address, Dask's configuration names the certificates.
 
-    Raises OSError where no scheduler answers.
+    Raises OSError if no scheduler answers.
     """
     with dask.config.set(_QUIET), silence_logging_cmgr("CRITICAL"), _connected(address) as client:
         try:
@@ -60,20 +61,20 @@ def remote(address: str) -> Iterator[Client]:
         finally:
             from tritonmm.autotune.tuner import worker
 
-            with contextlib.suppress(Exception):  # workers that are gone have nothing to dismiss
+            with contextlib.suppress(Exception):  # some workers may be gone
                 client.run(worker.dismiss)
 
 
 def _connected(address: str) -> Client:
     try:
         return Client(address, timeout=ANSWER_SECONDS)
-    except TypeError:  # of Dask, for want of certificates
+    except TypeError:  # Dask raises it if certificates are missing
         named = "ca-file, client.cert and client.key under distributed.comm.tls"
         raise OSError(f"{address}: TLS needs certificates, which Dask's configuration names: {named}") from None
 
 
 def _listening(security: Security) -> dict:
-    """What a server of the local cluster is told of where it listens."""
+    """Options of a server of the local cluster: where and how it listens."""
     nowhere = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
     return {"host": "127.0.0.1", "protocol": "tls://", "security": security, **nowhere}
 
@@ -89,7 +90,7 @@ def _worker(name: str, threads: int, resources: dict[str, int], gpu: str, securi
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Processes that are started meanwhile never see Ctrl-C, which is the coordinator's to handle."""
+    """Processes that are started inside ignore Ctrl-C; only the coordinator handles it."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

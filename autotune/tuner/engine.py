@@ -1,9 +1,8 @@
-"""The coordinator of a tuner: it gives the trials that hunts ask for to workers, and what comes of them to the store.
+"""The coordinator of a tuner: it sends the trials of searches to workers and puts their outcomes into the store.
 
-Each measuring worker is a lane, and works on one problem at a time, whose operands it keeps. The trials of that
-problem, and of the next one, are compiled ahead on other cores. Hanging and dying trials cost a child of a worker, see
-`child_process`; that, and not Dask restarting workers, is how they are killed: Dask's connections and scheduler never
-notice, and a new child is there in the time of an import.
+Each measuring worker is a lane. A lane works on one problem at a time and keeps its operands. The trials of that
+problem and of the next one are compiled ahead on other cores. A trial that hangs or dies costs a worker's child
+process, see `child_process`. Dask does not notice, and a new child starts in the time of an import.
 """
 
 import datetime
@@ -22,39 +21,39 @@ from tritonmm.autotune.measuring.environment import Environment
 from tritonmm.autotune.measuring.trial import Trial, problem_json
 from tritonmm.autotune.tuner import worker
 from tritonmm.autotune.tuner.child_process import START_SECONDS
-from tritonmm.autotune.tuner.leases import LEASE, Claims
-from tritonmm.autotune.tuner.search import Hunt
+from tritonmm.autotune.tuner.leases import LEASE, Leases
+from tritonmm.autotune.tuner.search import Search
 from tritonmm.autotune.tuner.store import Store, StoreError
 from tritonmm.autotune.tuner.worker import Setup
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 
 AHEAD = 64
-"""Trials of a problem that are claimed and not yet measured."""
+"""Trials of a problem that are leased and not yet measured."""
 
 DEPTH = 2
-"""Tasks that a lane has at a time: one that runs and one that waits for it."""
+"""Tasks of a lane: one that runs and one that waits."""
 
 TASK_SECONDS = 0.5
-"""What the trials of one task take together: a task costs ten milliseconds."""
+"""Seconds that the trials of one task take together. A task costs ten milliseconds."""
 
 KILLS = 2
-"""Children or workers that a config may kill before it is not tried again."""
+"""Children or workers that a config may kill; then it is not tried again."""
 
 LOST_SECONDS = 10.0
-"""After the end of a task, how long its last answers may be on their way."""
+"""How long the last answers of a finished task may take to arrive."""
 
 GONE_SECONDS = 60.0
-"""How long a lane waits for its worker to come back before others take its problems."""
+"""How long a lane waits for a lost worker before other lanes take its problems."""
 
 
 class EngineError(Exception):
-    """There is nothing to measure with, for a reason that the message says."""
+    """Nothing can measure; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds after which a compilation, and the check and measurement of a trial, are killed."""
+    """Time limits in seconds, after which a compilation, or the check and measurement of a trial, is killed."""
 
     compile: float = 120.0
     run: float = 60.0
@@ -62,25 +61,27 @@ class Limits:
 
 @dataclass(eq=False)
 class _Item:
-    """A trial on its way. losses: workers that died meanwhile."""
+    """A trial in progress. losses: workers that died while they ran it."""
 
     job: "_Job"
     config: Config
     regime: str
-    claim: str
+    lease: str
     losses: int = 0
     compiling: bool = False
 
 
 @dataclass(eq=False)
 class _Job:
-    """A hunt and where its current rung stands.
+    """A search and the state of its current rung.
 
-    asked: configs that nobody has looked for in the store; compilable, measurable: items that wait for that; elsewhere:
-    those that another tuner has claimed; open: all items, until they are trials.
+    asked: configs that were not yet looked up in the store.
+    compilable, measurable: items that wait to be compiled or measured.
+    elsewhere: items that another tuner has leased.
+    open: all items that are not yet trials.
     """
 
-    hunt: Hunt
+    search: Search
     asked: deque[Config] = field(default_factory=deque)
     compilable: deque[_Item] = field(default_factory=deque)
     measurable: deque[_Item] = field(default_factory=deque)
@@ -90,11 +91,11 @@ class _Job:
     regime: str = ""
 
     def __post_init__(self):
-        self.questions = self.hunt.trials()
+        self.questions = self.search.trials()
         self._ask(None)
 
     def go_on(self) -> None:
-        """To the next rung."""
+        """Goes to the next rung."""
         self._ask(self.trials)
 
     def _ask(self, answer: list[Trial] | None) -> None:
@@ -103,12 +104,16 @@ class _Job:
             self.asked.extend(configs)
             self.trials = []
         except StopIteration:
-            pass  # the hunt is over
+            pass  # the search is finished
 
 
 @dataclass(eq=False)
 class _Lane:
-    """A measuring worker. address: None while it is gone, since the time `gone`. seconds: what a trial takes there."""
+    """A measuring worker.
+
+    address: None while the worker is lost, since the time `gone`.
+    seconds: average time of a trial there.
+    """
 
     name: str
     host: str
@@ -120,7 +125,7 @@ class _Lane:
 
 @dataclass(eq=False)
 class _Task:
-    """What a worker was sent. left: items without an answer, by their place among the requests. ended: when it did."""
+    """Requests that a worker was sent. left: items without an answer, by position. ended: when the task finished."""
 
     lane: _Lane
     compiles: bool
@@ -130,25 +135,27 @@ class _Task:
 
 
 class Engine:
-    """Runs hunts on a cluster's workers, into a store.
+    """Runs searches on a cluster's workers, into a store.
 
-    claims: on the trials of `store`. Raises EngineError where the workers do not measure, or not the same GPU with the
-    same versions; `gpu` and `environment` are theirs.
+    leases: leases on the trials of `store`.
+
+    Raises EngineError if the workers cannot measure, or differ in GPU or versions. `gpu` and `environment` are the
+    workers'.
     """
 
-    def __init__(self, client: Client, store: Store, claims: Claims, setup: Setup, limits: Limits | None = None):
-        self._client, self._store, self._claims, self._setup = client, store, claims, setup
+    def __init__(self, client: Client, store: Store, leases: Leases, setup: Setup, limits: Limits | None = None):
+        self._client, self._store, self._leases, self._setup = client, store, leases, setup
         self._address = client.scheduler.address
         self._limits = limits or Limits()
-        # Answers come as events, (key of the task, place of the request, answer), and not as the tasks' results: those
-        # stay on the worker until they are fetched, and Dask runs a task again whose result was lost with its worker.
-        # The end of a task is (key, None, None).
+        # Answers arrive as events (key of the task, position of the request, answer) instead of task results: a result
+        # stays on the worker until it is fetched, and Dask repeats a task if its result was lost with the worker.
+        # The end of a task is the event (key, None, None).
         self._inbox: queue.SimpleQueue[tuple[str, int | None, dict | None]] = queue.SimpleQueue()
         self._topic = f"tritonmm-{uuid.uuid4().hex}"
         client.subscribe_topic(self._topic, lambda event: self._inbox.put(tuple(event[1])))
         self._tasks: dict[str, _Task] = {}
         self._released: list[str] = []
-        self._refreshed = self._tended = time.monotonic()
+        self._refreshed = self._maintained = time.monotonic()
         workers = client.scheduler_info(n_workers=-1)["workers"]
         self.lanes = [
             _Lane(str(found["name"]), found["host"], address)
@@ -166,38 +173,39 @@ class Engine:
         self.environment = Environment(**about["environment"])
         self._kills = Counter(store.kills(self.environment))
 
-    def run(self, hunts: Iterable[Hunt], deadline: float = math.inf) -> Iterator[tuple[Trial, bool]]:
-        """Every trial that the hunts ask for, as it comes, with whether it was run now.
+    def run(self, searches: Iterable[Search], deadline: float = math.inf) -> Iterator[tuple[Trial, bool]]:
+        """Yields every trial that the searches ask for as soon as it is known, and whether it was run now.
 
-        A trial is in the store before it is yielded. Past `deadline`, of `time.monotonic`, none is begun, and hunts
-        that are not over stay so. Raises StoreError, and EngineError where all workers or their scheduler are gone.
+        A trial is in the store before it is yielded. No trial is begun after `deadline`, in `time.monotonic` seconds;
+        unfinished searches then stay unfinished. Raises StoreError, and EngineError if all workers or their scheduler
+        are gone.
         """
         try:
-            yield from self._run(deque(hunts), deadline)
+            yield from self._run(deque(searches), deadline)
         except (EngineError, StoreError):
             raise
         except Exception as error:
             if self._client.status == "running":
                 raise
-            raise EngineError(self._gone()) from error  # whatever Dask raises without its scheduler
+            raise EngineError(self._gone()) from error  # Dask raises various errors without its scheduler
 
-    def _run(self, waiting: deque[Hunt], deadline: float) -> Iterator[tuple[Trial, bool]]:
+    def _run(self, waiting: deque[Search], deadline: float) -> Iterator[tuple[Trial, bool]]:
         while True:
             late = time.monotonic() >= deadline
             if not late:
-                yield from self._look(waiting)
+                yield from self._assign(waiting)
                 self._submit()
             busy = any(not task.compiles for task in self._tasks.values())
             if not busy and (late or not (waiting or any(lane.jobs for lane in self.lanes))):
                 break
             yield from self._collect()
-            yield from self._tend()
+            yield from self._maintain()
         for job in (job for lane in self.lanes for job in lane.jobs):
             if not (job.asked or job.open):
-                job.go_on()  # the trial that came after the deadline may have been its last
+                job.go_on()  # a trial that ended after the deadline may have been its last
 
     def _about(self) -> dict:
-        """What the sources of all lanes say, which must be the same."""
+        """The description that all lanes' sources give, which must be equal."""
         futures = [
             self._client.submit(
                 worker.about, self._setup, START_SECONDS, workers=[lane.address], resources={"gpu": 1}, pure=False
@@ -206,7 +214,7 @@ class Engine:
         ]
         try:
             found = [future.result(timeout=START_SECONDS + 60) for future in futures]
-        except Exception as error:  # of Dask, or of a worker without this tritonmm
+        except Exception as error:  # raised by Dask, or by a worker without this tritonmm
             raise EngineError(f"a worker does not answer: {type(error).__name__}: {error}") from error
         for lane, about in zip(self.lanes, found, strict=True):
             if "source" not in about:
@@ -214,23 +222,23 @@ class Engine:
             here, there = (Environment(**each["environment"]) for each in (found[0], about))
             if here.fingerprint() != there.fingerprint():
                 names = f"{self.lanes[0].name} and {lane.name}"
-                raise EngineError(f"workers {names} differ, and are to be tuned apart: {here} and {there}")
+                raise EngineError(f"workers {names} differ and must be tuned separately: {here} and {there}")
         return found[0]
 
-    def _look(self, waiting: deque[Hunt]) -> Iterator[tuple[Trial, bool]]:
-        """Gives each lane a problem and the next one, and has enough of their trials claimed."""
+    def _assign(self, waiting: deque[Search]) -> Iterator[tuple[Trial, bool]]:
+        """Gives each lane a problem and the next one, and leases enough of their trials."""
         for lane in self.lanes:
             while lane.address and len(lane.jobs) < 2 and waiting:
                 lane.jobs.append(_Job(waiting.popleft()))
             for job in list(lane.jobs):
-                yield from self._claim(job)
-                while not (job.asked or job.open or job.hunt.over):
+                yield from self._take(job)
+                while not (job.asked or job.open or job.search.over):
                     job.go_on()
-                    yield from self._claim(job)
-                if job.hunt.over:
+                    yield from self._take(job)
+                if job.search.over:
                     lane.jobs.remove(job)
 
-    def _claim(self, job: _Job) -> Iterator[tuple[Trial, bool]]:
+    def _take(self, job: _Job) -> Iterator[tuple[Trial, bool]]:
         wanted = []
         while job.asked and len(job.compilable) + len(job.measurable) + len(wanted) < AHEAD:
             item = self._item(job, job.asked.popleft())
@@ -245,13 +253,13 @@ class Engine:
         yield from self._begin(wanted)
 
     def _begin(self, wanted: Sequence[_Item]) -> Iterator[tuple[Trial, bool]]:
-        """Claims items; those that others have, they may have finished meanwhile."""
+        """Leases items. Items that others have leased may be finished meanwhile."""
         if not wanted:
             return
-        taken = self._claims.take([item.claim for item in wanted])
+        taken = self._leases.take([item.lease for item in wanted])
         for item in wanted:
             job = item.job
-            if item.claim not in taken:
+            if item.lease not in taken:
                 job.open.add(item)
                 job.elsewhere.append(item)
             elif (trial := self._find(item)) is not None:
@@ -263,12 +271,18 @@ class Engine:
                 (job.compilable if self._setup.compiler else job.measurable).append(item)
 
     def _item(self, job: _Job, config: Config) -> _Item:
-        regime = job.regime if self._regime != "none" else "none"  # the model's times are of no regime
-        named = (problem_json(job.hunt.problem), config.to_json(), self.environment.fingerprint(), self.source, regime)
+        regime = job.regime if self._regime != "none" else "none"  # modelled times have no regime
+        named = (
+            problem_json(job.search.problem),
+            config.to_json(),
+            self.environment.fingerprint(),
+            self.source,
+            regime,
+        )
         return _Item(job, config, regime, hashlib.sha256("\n".join(named).encode()).hexdigest())
 
     def _find(self, item: _Item) -> Trial | None:
-        return self._store.find(item.job.hunt.problem, item.config, self.environment, self.source, item.regime)
+        return self._store.find(item.job.search.problem, item.config, self.environment, self.source, item.regime)
 
     def _submit(self) -> None:
         for lane in self.lanes:
@@ -278,10 +292,10 @@ class Engine:
 
     def _compile(self, lane: _Lane, job: _Job) -> None:
         slots = self._compilers[lane.host]
-        while job.compilable and not slots:  # the lane compiles what it measures
+        while job.compilable and not slots:  # no compilers: the lane compiles its own trials
             job.measurable.append(job.compilable.popleft())
-        share = -(-2 * slots // sum(each.host == lane.host for each in self.lanes))
-        while job.compilable and len(self._tasks_of(lane, compiles=True)) < share:
+        quota = -(-2 * slots // sum(each.host == lane.host for each in self.lanes))
+        while job.compilable and len(self._tasks_of(lane, compiles=True)) < quota:
             item = job.compilable.popleft()
             item.compiling = True
             request = self._request(item) | {"gpu": asdict(self.gpu)}
@@ -289,10 +303,10 @@ class Engine:
 
     def _measure(self, lane: _Lane) -> None:
         while lane.address and len(tasks := self._tasks_of(lane, compiles=False)) < DEPTH:
-            # After a suspect, one whose worker died, nothing is sent that a second death could be blamed on.
+            # A trial whose worker died runs alone, so that a second death has one possible cause.
             if any(item.losses for task in tasks for item in task.left.values()):
                 return
-            # Another problem's trials only where this one's wait for nothing but other tuners: operands are dear.
+            # Making operands is slow: the next problem's trials start only if this problem waits for nothing here.
             job = next((job for job in lane.jobs if job.compilable or job.measurable or _compiles(job)), None)
             if job is None or not job.measurable or (job.measurable[0].losses and tasks):
                 return
@@ -318,17 +332,17 @@ class Engine:
         future.add_done_callback(lambda future: self._inbox.put((future.key, None, None)))
 
     def _request(self, item: _Item) -> dict:
-        return {"problem": problem_json(item.job.hunt.problem), "config": item.config.to_json()}
+        return {"problem": problem_json(item.job.search.problem), "config": item.config.to_json()}
 
     def _collect(self) -> Iterator[tuple[Trial, bool]]:
-        """What has come, after a moment where that is nothing."""
+        """Handles one event, or returns after a short wait if there is none."""
         try:
             key, place, answer = self._inbox.get(timeout=0.2)
         except queue.Empty:
             return
         task = self._tasks.get(key)
         if task is None:
-            return  # it was given up
+            return  # the task was given up
         if place is not None:
             if (item := task.left.pop(place, None)) is not None:
                 yield from self._answered(task, item, answer)
@@ -354,7 +368,7 @@ class Engine:
             yield self._end(item, answer.get("status", "failed"), answer.get("message") or answer["error"])
 
     def _give_up(self, key: str) -> Iterator[tuple[Trial, bool]]:
-        """The task's worker died, or its answers are lost."""
+        """Gives up a task: its worker died, or its answers are lost."""
         task = self._tasks.pop(key)
         task.future.cancel()
         if not task.compiles:
@@ -363,7 +377,8 @@ class Engine:
             yield from self._lose(item, item.job.compilable if task.compiles else item.job.measurable)
 
     def _lose(self, item: _Item, again: deque[_Item]) -> Iterator[tuple[Trial, bool]]:
-        """The item's worker died, whoever killed it: once more, at once and alone, unless that was the second time."""
+        """The item's worker died, for whatever reason. The item runs again, first and alone, unless this was the second
+        time."""
         item.compiling = False
         item.losses += 1
         if item.losses >= KILLS:
@@ -373,7 +388,7 @@ class Engine:
 
     def _end(self, item: _Item, status: str, message: str) -> tuple[Trial, bool]:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        problem = item.job.hunt.problem
+        problem = item.job.search.problem
         return self._keep(item, Trial(problem, item.config, self.source, item.regime, status, now, message=message))
 
     def _keep(self, item: _Item, trial: Trial) -> tuple[Trial, bool]:
@@ -385,23 +400,24 @@ class Engine:
         return trial, True
 
     def _forget(self, item: _Item) -> None:
-        self._released.append(item.claim)
+        self._released.append(item.lease)
         if len(self._released) >= AHEAD:
             self._release()
 
     def _release(self) -> None:
-        self._claims.release(self._released)
+        self._leases.release(self._released)
         self._released = []
 
-    def _tend(self) -> Iterator[tuple[Trial, bool]]:
-        """Once a second: claims that would run out, those of other tuners, and workers that come and go."""
+    def _maintain(self) -> Iterator[tuple[Trial, bool]]:
+        """Once a second: refreshes leases, looks at other tuners' trials again, and follows workers that come and
+        go."""
         now = time.monotonic()
-        if now - self._tended < 1:
+        if now - self._maintained < 1:
             return
-        self._tended = now
+        self._maintained = now
         self._release()
         if now - self._refreshed > LEASE / 6:
-            self._claims.refresh()
+            self._leases.refresh()
             self._refreshed = now
         for job in (job for lane in self.lanes for job in lane.jobs if job.elsewhere):
             others, job.elsewhere = job.elsewhere, []
@@ -409,17 +425,17 @@ class Engine:
             job.asked.extendleft(item.config for item in reversed(others))
         for key in [key for key, task in self._tasks.items() if now - task.ended > LOST_SECONDS]:
             yield from self._give_up(key)
-        yield from self._meet_workers(now)
+        yield from self._update_lanes(now)
 
     def _gone(self) -> str:
         return f"the scheduler at {self._address} is gone; the same command continues with one"
 
-    def _meet_workers(self, now: float) -> Iterator[tuple[Trial, bool]]:
+    def _update_lanes(self, now: float) -> Iterator[tuple[Trial, bool]]:
         workers = self._client.scheduler_info(n_workers=-1).get("workers")
         if self._client.status in ("closing", "closed"):
             raise EngineError(self._gone())
         if workers is None:
-            return  # the client is about to find its scheduler again, or to close
+            return  # the client is reconnecting or closing
         known = {lane.address for lane in self.lanes}
         new = [a for a, found in workers.items() if found["resources"].get("gpu") and a not in known]
         for lane in self.lanes:

@@ -1,8 +1,8 @@
-"""Who is running which trial of a store, so that two tuners on one file do not measure the same twice at once.
+"""Leases on trials, so that two tuners on one store do not measure the same trial at once.
 
-A claim is a row beside the trials. It ends when its owner releases it, when it is not refreshed for `LEASE` seconds,
-or, on the owner's own host, when there is no process of that number. Losing a claim too early costs a second
-measurement, of which the store keeps the first: never more than time.
+A lease is a row in the table "claims" of the store. It ends when its owner releases it, when it was not refreshed for
+`LEASE` seconds, or, on the owner's host, when the owner's process is gone. A lease that is lost too early costs only
+time: a trial is measured twice, and the store keeps the first result.
 """
 
 import os
@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from tritonmm.autotune.tuner.store import Store, StoreError
 
 LEASE = 60.0
-"""Seconds after which a claim that is not refreshed is void."""
+"""Seconds after which a lease ends if it is not refreshed."""
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS claims (
@@ -25,11 +25,10 @@ CREATE TABLE IF NOT EXISTS claims (
 """
 
 
-class Claims:
-    """The claims of one tuner on the trials of `store`. Use it in a `with`: it releases them all.
+class Leases:
+    """The leases of one tuner on the trials of `store`. Use it in a `with`, which releases them at the end.
 
-    A trial is named by any text that every tuner makes the same of it. Raises StoreError where the file cannot be
-    written.
+    A trial is named by a text that must be the same in every tuner. Raises StoreError if the file cannot be written.
     """
 
     def __init__(self, store: Store):
@@ -42,16 +41,16 @@ class Claims:
         except sqlite3.Error as error:
             raise StoreError(f"{self._path}: cannot be written: {error}") from error
 
-    def __enter__(self) -> "Claims":
+    def __enter__(self) -> "Leases":
         return self
 
     def __exit__(self, *_) -> None:
-        with suppress(sqlite3.Error):  # they run out by themselves
+        with suppress(sqlite3.Error):  # leases expire anyway
             self._db.execute("DELETE FROM claims WHERE owner = ?", self._owner[:1])
         self._db.close()
 
     def take(self, trials: Sequence[str]) -> set[str]:
-        """Claims those of `trials` that nobody else has, and returns them."""
+        """Leases the free trials among `trials`, and returns them."""
         now = time.time()
         taken = set()
         with self._writing():
@@ -65,12 +64,12 @@ class Claims:
         return taken
 
     def refresh(self) -> None:
-        """Keeps all that were taken for another `LEASE`; call it several times in one."""
+        """Extends all leases by `LEASE`. Call it several times in that period."""
         with self._writing():
             self._db.execute("UPDATE claims SET expires = ? WHERE owner = ?", (time.time() + LEASE, self._owner[0]))
 
     def release(self, trials: Sequence[str]) -> None:
-        """Gives back what was taken."""
+        """Releases leases."""
         with self._writing():
             self._db.executemany(
                 "DELETE FROM claims WHERE trial = ? AND owner = ?", [(trial, self._owner[0]) for trial in trials]
@@ -81,7 +80,7 @@ class Claims:
             return True
         owner, host, pid, expires = row
         if not isinstance(pid, int) or not isinstance(expires, float):
-            return True  # of a file that something else has written to
+            return True  # the file was damaged
         return owner == self._owner[0] or expires < now or (host == self._owner[1] and not _runs(pid))
 
     @contextmanager
@@ -91,7 +90,7 @@ class Claims:
             yield
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
-            with suppress(sqlite3.Error):  # SQLite may have rolled back by itself
+            with suppress(sqlite3.Error):  # SQLite may have rolled back already
                 self._db.execute("ROLLBACK")
             raise StoreError(f"{self._path}: cannot be written: {error}") from error
 
@@ -102,5 +101,5 @@ def _runs(pid: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:
-        pass  # another user's
+        pass  # another user's process
     return True

@@ -1,4 +1,4 @@
-"""What a person sees of a sweep or a tuner: a bar while it runs, a table at the end."""
+"""Terminal output of a sweep and of the tuner: a progress bar, and a table at the end."""
 
 import time
 from collections.abc import Sequence
@@ -11,30 +11,30 @@ from rich.table import Table
 
 from tritonmm.autotune.measuring.sources import Source
 from tritonmm.autotune.measuring.trial import STATUSES, Trial
-from tritonmm.autotune.tuner.search import Hunt, relative
+from tritonmm.autotune.tuner.search import Search, relative
 from tritonmm.autotune.tuner.sweep import best_of, with_factor_one
 from tritonmm.problem import Problem
 
 
 def announce(source: Source) -> None:
-    """Say on stderr where times come from."""
+    """Prints on stderr where the times come from."""
     console = Console(stderr=True)
     if source.source == "model":
         console.print(
             f"Times are [bold]predicted by the model[/] for {source.gpu.name}{_unverified(source)}, not measured. Every"
-            " config is checked in Triton's interpreter at a reduced size.",
+            " config is checked in Triton's interpreter on a smaller problem.",
             highlight=False,
         )
     else:
-        console.print(f"Measuring on {source.environment.gpu}, {source.regime}, beside torch.", highlight=False)
+        console.print(f"Measuring on {source.environment.gpu}, {source.regime}, compared with torch.", highlight=False)
 
 
 def _unverified(source: Source) -> str:
-    return "" if source.gpu.verified else " (unverified: it was compared with no counters of this GPU)"
+    return "" if source.gpu.verified else " (unverified: never compared with counters of this GPU)"
 
 
 class Progress(progress.Progress):
-    """A bar on stderr: trials done, trials a second, time left, the best rate so far."""
+    """A progress bar on stderr: trials done, trials per second, time left, best TFLOP/s so far."""
 
     def __init__(self, total: int):
         super().__init__(
@@ -51,7 +51,7 @@ class Progress(progress.Progress):
         self._best = 0.0
 
     def count(self, trial: Trial, new: bool) -> None:
-        """Count a trial. Only new ones make the rate: those from the store take no time."""
+        """Counts a trial. The rate counts new trials only, because trials from the store take no time."""
         self._new += new
         task = self.tasks[self._task]
         rate = f"{self._new / task.elapsed:.1f}/s" if self._new and task.elapsed else ""
@@ -62,7 +62,7 @@ class Progress(progress.Progress):
 
 
 def outcome(trials: Sequence[Trial], source: Source, store: Path, csv: Path | None) -> dict:
-    """The sweep in values that JSON has: how many trials of each status, and the best of each problem."""
+    """The sweep in JSON values: trials by status, and the best trial of each problem."""
     best = []
     for problem, trial in best_of(trials).items():
         row_major = with_factor_one(trial, trials)
@@ -93,7 +93,7 @@ def outcome(trials: Sequence[Trial], source: Source, store: Path, csv: Path | No
 
 
 def show(outcome: dict) -> None:
-    """The outcome as a table on stdout, and where its files are."""
+    """Prints the outcome as a table on stdout, and the paths of its files."""
     timed = f"times measured, {outcome['regime']}"
     if outcome["source"] == "model":
         timed = "times predicted by the model" + ("" if outcome["verified"] else ", unverified on this GPU")
@@ -117,7 +117,7 @@ def show(outcome: dict) -> None:
 
 
 class Tuning:
-    """What a person sees of a tuner on stderr: a bar on a terminal, elsewhere a line every `every` seconds."""
+    """The tuner's progress on stderr: a bar on a terminal, else a line every `every` seconds."""
 
     def __init__(self, total: int, every: float = 10.0):
         self._total, self._every = total, every
@@ -143,7 +143,7 @@ class Tuning:
             self._bar.stop()
 
     def count(self, trial: Trial, new: bool) -> None:
-        """Count a trial. Those from the store take no time, and make no rate."""
+        """Counts a trial. The rate counts new trials only."""
         self._done += 1
         self._new += new
         if trial.time_us is not None:
@@ -168,12 +168,12 @@ class Tuning:
         return ", ".join(said)
 
 
-def tuned(hunts: Sequence[Hunt], trials: Sequence[Trial]) -> dict:
-    """What a tuner found, in values that JSON has: how many trials of each status, and the winner of each problem."""
+def tuned(searches: Sequence[Search], trials: Sequence[Trial]) -> dict:
+    """The tuner's outcome in JSON values: trials by status, and the winner of each problem."""
     winners = []
-    for hunt in hunts:
-        best = hunt.best
-        found = {"problem": str(hunt.problem), "over": hunt.over, "config": None}
+    for search in searches:
+        best = search.best
+        found = {"problem": str(search.problem), "over": search.over, "config": None}
         if best is not None:
             found |= {"config": str(best.config), "time_us": best.time_us, "torch_us": best.torch_us}
             found["over_torch"] = best.torch_us / best.time_us if best.torch_us else None
@@ -183,7 +183,7 @@ def tuned(hunts: Sequence[Hunt], trials: Sequence[Trial]) -> dict:
 
 
 def show_tuned(outcome: dict) -> None:
-    """The outcome of `tuned`, and of the files it names, as a table on stdout."""
+    """Prints the outcome of `tuned`, with the paths of its files, as a table on stdout."""
     table = Table(title=f"{outcome['gpu']}, {outcome['search']} search", title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("problem", no_wrap=True)
     table.add_column("best config", overflow="fold")
@@ -203,9 +203,9 @@ def show_tuned(outcome: dict) -> None:
 
 
 def _print(table: Table, lines: Sequence[str]) -> None:
-    """On stdout, the table if it has a row."""
+    """Prints on stdout the table, unless it is empty, and the lines."""
     console = Console()
-    if not console.is_terminal:  # a file has no width, and 80 columns would fold every config
+    if not console.is_terminal:  # rich's default of 80 columns would fold every config
         console.width = 140
     if table.row_count:
         console.print(table)

@@ -1,7 +1,7 @@
-"""Which trials find the best config of a problem: many with little effort, then fewer with more.
+"""Which trials find the best config of a problem: many with little effort, then fewer with more effort.
 
-A search is a list of rungs. On each the configs that are left are measured in one regime, and the fastest go on to the
-next. What `space.candidates` ranks first is measured first, so a search that tries few relies on the model.
+A search is a list of rungs. In each rung the remaining configs are measured in one regime, and the fastest go on to the
+next rung. Configs are measured in the order of `space.candidates`, so a search with few trials relies on the model.
 """
 
 from collections.abc import Generator, Sequence
@@ -13,19 +13,23 @@ from tritonmm.config import Config
 from tritonmm.problem import Problem
 
 TRIAL_SECONDS = 0.15
-"""What a trial takes beside its rounds: loading the kernel, checking its result, capturing a graph."""
+"""Time of a trial without its rounds: loading the kernel, checking its result, capturing a graph."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """regime: a name of `measure.REGIMES`; most: configs that are measured in it, None for all."""
+    """One step of a search.
+
+    regime: a name in `measure.REGIMES`.
+    most: the most configs that are measured in it; None for all.
+    """
 
     regime: str
     most: int | None
 
     @property
     def seconds(self) -> float:
-        """What a trial takes, roughly."""
+        """Approximate duration of a trial."""
         regime = REGIMES[self.regime]
         rounds = (regime.fewest + regime.most) / 2
         return TRIAL_SECONDS + regime.warm + rounds * 2 * (regime.rest + regime.replay)
@@ -36,16 +40,17 @@ SEARCHES = {
     "model": (Rung("burst", 8),),
     "halving": (Rung("quick", 96), Rung("short", 16), Rung("burst", 4)),
 }
-"""exhaustive: all candidates; model: those with the shortest estimates; halving: successive halving (Jamieson and
-Talwalkar, 2016) of those. The last rung is `burst`, beside torch round by round, and decides."""
+"""exhaustive: all candidates. model: the candidates with the shortest estimates. halving: successive halving (Jamieson
+and Talwalkar, 2016) from the shortest estimates on. The last rung, "burst", is timed in pairs with torch and decides.
+"""
 
 
 @dataclass
-class Hunt:
+class Search:
     """The search for one problem's best config.
 
-    ranked: what to choose from, the most promising first. best: the trial that won, once it is over; None where no
-    config was right.
+    ranked: configs to choose from, the most promising first.
+    best: the winning trial, once the search is `over`; None if no config was right.
     """
 
     problem: Problem
@@ -55,13 +60,13 @@ class Hunt:
     over: bool = field(default=False, init=False)
 
     def counts(self) -> list[int]:
-        """Trials of each rung, at most."""
+        """The most trials of each rung."""
         return counts(self.rungs, len(self.ranked))
 
     def trials(self) -> Generator[tuple[str, Sequence[Config]], Sequence[Trial], None]:
-        """Yields a regime and the configs to measure in it, and is sent their trials, in any order.
+        """Yields a regime and the configs to measure in it, and receives their trials, in any order.
 
-        Deterministic: equal trials lead to equal questions.
+        Deterministic: equal trials lead to equal requests.
         """
         left = list(self.ranked)
         for rung in self.rungs:
@@ -77,12 +82,13 @@ class Hunt:
 
 
 def relative(trial: Trial) -> float:
-    """The time as a share of torch's in the same rounds, which cancels what disturbs both; without torch, in us."""
+    """The time relative to torch's in the same rounds, which cancels disturbances of both; in microseconds without
+    torch."""
     return trial.time_us / trial.torch_us if trial.torch_us else trial.time_us
 
 
 def counts(rungs: Sequence[Rung], configs: int) -> list[int]:
-    """Trials of each rung that begins with so many configs, at most."""
+    """The most trials of each rung, for a search that begins with `configs` configs."""
     found = []
     for rung in rungs:
         configs = configs if rung.most is None else min(configs, rung.most)
@@ -91,15 +97,17 @@ def counts(rungs: Sequence[Rung], configs: int) -> list[int]:
 
 
 def seconds(rungs: Sequence[Rung], configs: Sequence[int]) -> float:
-    """What problems with so many configs each take on one GPU, roughly."""
+    """Approximate seconds on one GPU for problems with that many configs each."""
     return sum(rung.seconds * count for each in configs for rung, count in zip(rungs, counts(rungs, each), strict=True))
 
 
 def within(rungs: Sequence[Rung], configs: Sequence[int], budget: float) -> tuple[Rung, ...]:
-    """The rungs, of fewer configs where that lets all problems fit into `budget` seconds of one GPU.
+    """The rungs, reduced so that all problems fit into `budget` seconds of one GPU if possible.
 
-    configs: how many each problem has. A rung gives up configs as long as it has more than twice as many as the next,
-    the first one first, and the last only when no other can.
+    configs: the number of configs of each problem.
+
+    A rung is reduced as long as it has more than twice as many configs as the next; the first rung comes first. The
+    last rung is reduced only if no other can be.
     """
     most = [rung.most or max(configs, default=1) for rung in rungs]
     fitted = tuple(rungs)

@@ -1,4 +1,4 @@
-"""Trials in a SQLite file, one row each, and out of it as CSV or Parquet."""
+"""Trials in a SQLite file, one row each, and their export as CSV or Parquet."""
 
 import csv
 import dataclasses
@@ -16,13 +16,11 @@ from tritonmm.problem import Problem
 from tritonmm.tuned.files import written
 
 SCHEMA = 2
-"""The version of the tables, in the file's user_version. A change of `Trial` is a change of the tables.
-
-2 added the table of counters.
-"""
+"""Version of the tables, stored as the file's user_version. A change of `Trial` changes the tables. Version 2 added the
+table of counters."""
 
 APPLICATION = 0x746D6D31
-"""What marks a SQLite file as ours, in its application_id: "tmm1"."""
+"""Marks a SQLite file as a store, in its application_id: "tmm1"."""
 
 _NO_RESULTS = ("problem", "config", "source", "regime", "counted")
 
@@ -30,7 +28,7 @@ _RESULTS = tuple(f.name for f in dataclasses.fields(Trial) if f.name not in _NO_
 
 _TYPES = {f"{of}{f.name}": f.type if f.type is str else f.type | int | float
           for cls, of in ((Trial, ""), (Counted, "counted_")) for f in dataclasses.fields(cls)}  # fmt: skip
-"""What a column may hold. SQLite itself holds anything anywhere."""
+"""Legal types of a column. SQLite itself accepts any type in any column."""
 
 _TABLES = f"""
 BEGIN IMMEDIATE;
@@ -58,21 +56,21 @@ COMMIT;
 
 
 _UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
-"""What a damaged file raises; its damage may be in the text of SQLite's own complaint."""
+"""Exceptions for a damaged file. The damage may even be in the text of SQLite's message."""
 
 
 class StoreError(Exception):
-    """A file cannot serve as a store; nothing in it has been changed."""
+    """A file cannot be used as a store. Nothing in it was changed."""
 
 
 class Store:
-    """The trials in the file at `path`, which is made if it is missing. Use it in a `with`, or close it.
+    """The trials in the file at `path`, which is created if it is missing. Use it in a `with`, or close it.
 
-    Each added trial is committed on its own, so a process may end at any moment; several processes
-    may share a file. What the hardware counted is kept beside the trials, by problem, config and
-    environment: it does not depend on the regime in which a trial was timed.
-    A file of an older tritonmm gets the tables it lacks, in one step. Raises StoreError for a file that
-    is not a store, is damaged, or was written by a newer tritonmm.
+    Each added trial is committed on its own, so the process may end at any moment. Several processes may use one file.
+    Counters are kept by problem, config and environment, because they do not depend on the regime. A file of an older
+    tritonmm gets the missing tables, in one step.
+
+    Raises StoreError for a file that is not a store, is damaged, or was written by a newer tritonmm.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -83,7 +81,7 @@ class Store:
             self._db = sqlite3.connect(self.path, timeout=30, isolation_level=None)
             if not is_current:
                 try:
-                    # Refused at once, without the timeout, while another process makes the same file: it does this too.
+                    # Fails at once if another process is creating the same file; that process sets the mode too.
                     with suppress(sqlite3.OperationalError):
                         self._db.execute("PRAGMA journal_mode = WAL")
                     self._db.executescript(_TABLES)
@@ -91,8 +89,8 @@ class Store:
                     self._db.close()
                     raise
             if self._db.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
-                # No wait for the disk at each commit, which takes longer than some trials: an end of the process loses
-                # nothing by it, and one of the machine the last trials.
+                # Do not wait for the disk at each commit, which takes longer than some trials. If the process ends,
+                # nothing is lost; if the machine fails, the last trials are.
                 self._db.execute("PRAGMA synchronous = NORMAL")
         except (OSError, *_UNREADABLE) as error:
             raise StoreError(f"{self.path}: cannot be used as a store of trials: {error}") from error
@@ -104,20 +102,21 @@ class Store:
         self.close()
 
     def close(self) -> None:
+        """Closes the file."""
         self._db.close()
 
     def __len__(self) -> int:
         return self._rows("SELECT count(*) FROM trials")[0][0]
 
     def add(self, trial: Trial, environment: Environment) -> None:
-        """Keep a trial. One that is already there, of the same key, stays as it is."""
+        """Adds a trial. A trial with the same key stays as it is."""
         key = *_key(trial.problem, trial.config), environment.fingerprint(), trial.source, trial.regime
         self._insert("trials", (*key, *(getattr(trial, name) for name in _RESULTS)), environment)
         if trial.counted is not None:
             self.add_counted(trial.problem, trial.config, environment, trial.counted)
 
     def add_counted(self, problem: Problem, config: Config, environment: Environment, counted: Counted) -> None:
-        """Join what was counted to the trials of that problem and config. What is already there stays as it is."""
+        """Joins counters to the trials of that problem and config. Existing counters stay as they are."""
         key = *_key(problem, config), environment.fingerprint()
         self._insert("counters", (*key, *dataclasses.astuple(counted)), environment)
 
@@ -136,7 +135,7 @@ class Store:
     def find(
         self, problem: Problem, config: Config, environment: Environment, source: str, regime: str
     ) -> Trial | None:
-        """The trial of that key, or None. Raises StoreError for a row that is no trial."""
+        """The trial with that key, or None. Raises StoreError for a row that is not a trial."""
         rows = self._rows(
             f"SELECT {', '.join(_RESULTS + COUNTED)}"
             " FROM trials LEFT JOIN counters USING (problem, config, environment)"
@@ -156,7 +155,7 @@ class Store:
         return Trial(problem=problem, config=config, source=source, regime=regime, counted=counted, **results)
 
     def kills(self, environment: Environment) -> dict[Config, int]:
-        """How many trials of each config hung or crashed, of those that did."""
+        """Numbers of trials that hung or crashed, by config."""
         rows = self._rows(
             "SELECT config, count(*) FROM trials WHERE environment = ? AND status IN ('hung', 'crashed') GROUP BY 1",
             (environment.fingerprint(),),
@@ -176,11 +175,12 @@ class Store:
 def write_csv(
     path: str | os.PathLike, trials: Sequence[Trial], environment: Environment, columns: Sequence[str] = COLUMNS
 ) -> None:
-    """The trials, of one environment and source, as CSV; `path` is written in one step.
+    """Writes trials of one environment and source as CSV. `path` is replaced in one step.
 
-    The environment, the source and the regime come first, as lines `# key: value`; then the header of `columns`, names
-    of `trial.COLUMNS` or "regime": without that column the trials have one. The date is the day of the trials, or
-    "first to last".
+    columns: names in `trial.COLUMNS`, or "regime"; without that column all trials must have one regime.
+
+    First come the environment, the source and the regime, as lines `# key: value`, then the header. The date is the day
+    of the trials, or "first to last".
     """
     comments = _about(trials, environment, columns)
     with written(path) as file:
@@ -188,14 +188,14 @@ def write_csv(
         writer = csv.DictWriter(file, columns, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()
         for trial in trials:
-            # Readers that skip comments would cut the line at a "#".
+            # Readers that skip comments cut a line at "#".
             writer.writerow(trial.row() | {"regime": trial.regime, "message": trial.message.replace("#", "no. ")})
 
 
 def write_parquet(path: str | os.PathLike, trials: Sequence[Trial], environment: Environment) -> None:
-    """The trials, of one environment and source, as Parquet, regime included; `path` is written in one step.
+    """Writes trials of one environment and source as Parquet, with their regime. `path` is replaced in one step.
 
-    What a CSV file has as comments is the metadata of the schema. Raises ModuleNotFoundError without pyarrow.
+    The comments of a CSV file are the schema's metadata here. Raises ModuleNotFoundError without pyarrow.
     """
     import pyarrow
     import pyarrow.parquet
@@ -225,9 +225,9 @@ def _key(problem: Problem, config: Config) -> tuple[str, str]:
 
 
 def _is_current(path: Path) -> bool:
-    """True for a store with all tables, False where they can be made, StoreError for anything else. Only reads."""
+    """True for a store with all tables, False if they can be created, StoreError for any other file. Only reads."""
     if path.is_dir():
-        raise StoreError(f"{path}: a folder; a store of trials is a file")
+        raise StoreError(f"{path} is a folder; a store of trials is a file")
     if not path.exists() or not path.stat().st_size:
         return False
     try:
@@ -235,7 +235,7 @@ def _is_current(path: Path) -> bool:
             application, schema = (db.execute(f"PRAGMA {x}").fetchone()[0] for x in ("application_id", "user_version"))
             tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
             if application == 0 and schema == 0 and not tables:
-                return False  # a database in which nothing has been written yet
+                return False  # an empty database
             if application != APPLICATION:
                 raise StoreError(f"{path}: a SQLite file of another program; name another file for the trials")
             if schema > SCHEMA:

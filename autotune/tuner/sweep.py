@@ -1,4 +1,4 @@
-"""One trial after the other: legal? correct? how fast? Every answer is a row."""
+"""Runs trials one by one: legal, correct, how fast? Every outcome is recorded."""
 
 import datetime
 from collections.abc import Iterable, Iterator
@@ -14,18 +14,19 @@ from tritonmm.problem import Problem
 
 
 class DeviceLostError(RuntimeError):
-    """A kernel has faulted and CUDA refuses further work in this process."""
+    """A kernel has faulted, and CUDA refuses further work in this process."""
 
 
 def sweep(
     problems: Iterable[Problem], configs: Iterable[Config], store: Store, source: Source
 ) -> Iterator[tuple[Trial, bool]]:
-    """Run each trial that the store lacks, and yield every one, with whether it was run now.
+    """Runs each trial that the store lacks. Yields every trial, and whether it was run now.
 
-    Trials are in the store before they are yielded, so an interruption loses at most the one that is
-    running, and sweeping again continues after it. What goes wrong inside a trial is its row.
-    Raises ValueError for a `Table` order, which has no spelling to be stored under, and
-    DeviceLostError after a trial that the GPU did not survive; that trial is in the store.
+    A trial is in the store before it is yielded, so an interruption loses at most the running trial, and the next sweep
+    continues after it. An error inside a trial becomes its outcome.
+
+    Raises ValueError for a `Table` order, which has no spelling for the store, and DeviceLostError after a trial that
+    broke the CUDA context; that trial is in the store.
     """
     configs = list(configs)
     for problem in problems:
@@ -42,7 +43,7 @@ def sweep(
 
 
 def run(problem: Problem, config: Config, source: Source) -> Trial:
-    """The trial of `config` on `problem`: it is timed only when it is legal and its result is right."""
+    """The trial of `config` on `problem`. It is timed only if it is legal and its result is right."""
     trial = Trial(
         problem=problem,
         config=config,
@@ -74,7 +75,7 @@ def run(problem: Problem, config: Config, source: Source) -> Trial:
 
 
 def best_of(trials: Iterable[Trial]) -> dict[Problem, Trial]:
-    """The fastest trial of each problem that has one, in the order in which problems first occur."""
+    """The fastest trial of each problem, in the order in which the problems first occur."""
     best: dict[Problem, Trial] = {}
     for trial in trials:
         if trial.time_us is not None and (trial.problem not in best or trial.time_us < best[trial.problem].time_us):
@@ -83,9 +84,9 @@ def best_of(trials: Iterable[Trial]) -> dict[Problem, Trial]:
 
 
 def with_factor_one(trial: Trial, trials: Iterable[Trial]) -> Trial | None:
-    """The timed trial that differs from `trial` in nothing but its order, which is row-major.
+    """The timed trial that differs from `trial` only in its order, which is row-major; None if there is none.
 
-    SwizzleMerge(1) is the same map as RowMajor, and either will do.
+    SwizzleMerge(1) is the same map as RowMajor and counts too.
     """
     row_major = (RowMajor(), SwizzleMerge(1))
     wanted = [replace(trial.config, order=order) for order in row_major]

@@ -1,7 +1,7 @@
-"""What a worker of the tuner does, and the child that does it for it.
+"""What a worker of the tuner does, and what its child process does for it.
 
-A worker is a Dask process that owns one child for each of its threads, see `child_process`: what hangs or dies is the
-child, and the worker answers with the reason. Everything that a child is told or tells is JSON.
+A worker is a Dask process with one child process for each of its threads, see `child_process`. Only the child can hang
+or die; the worker then answers with the reason. All requests and answers are JSON.
 """
 
 import contextlib
@@ -17,14 +17,15 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from tritonmm.autotune.tuner.child_process import CrashedError, Disposable, HungError
+from tritonmm.autotune.tuner.child_process import ChildProcess, CrashedError, HungError
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Where trials come from: names of "module:function", which children import.
+    """Functions that children import, as "module:function".
 
-    source: makes a `sources.Source`. compiler: compiles what (problem, config, gpu) launches; "" where nothing is.
+    source: makes a `sources.Source`.
+    compiler: compiles the kernels of (problem, config, gpu) ahead; "" for no compilation ahead.
     """
 
     source: str = "tritonmm.autotune.measuring.sources:GpuSource"
@@ -32,21 +33,22 @@ class Setup:
 
 
 LIFETIME = 2000
-"""Requests after which a child is replaced: Triton keeps each kernel that it has compiled or loaded, a MB of text."""
+"""Requests after which a child is replaced, because Triton keeps about a MB of text for each kernel that it compiles or
+loads."""
 
-_CHILDREN: dict[tuple[int, str, str], Disposable] = {}
+_CHILDREN: dict[tuple[int, str, str], ChildProcess] = {}
 
 
 def about(setup: Setup, seconds: float) -> dict:
-    """What the source of this worker's child says about itself, or the status and message of its failure."""
+    """The description that the source of this worker's child gives, or the status and message of its failure."""
     return _ask("Measuring", setup.source, {}, seconds)
 
 
 def measure(setup: Setup, requests: Sequence[dict], seconds: float, topic: str, key: str) -> None:
-    """Runs trials in this thread's child, each for at most `seconds`, and tells each answer, see `_tell`.
+    """Runs trials in this thread's child, each for at most `seconds`, and sends each answer, see `_tell`.
 
-    request: problem and config as JSON, and a regime. An answer has the `seconds` it took, and the `trial`, as JSON, or
-    the `status` and `message` of one that the child did not survive.
+    requests: problem and config as JSON, and a regime. An answer has the `seconds` it took and the `trial` as JSON, or
+        the `status` and `message` of a trial that the child did not survive.
     """
     for place, request in enumerate(requests):
         begun = time.monotonic()
@@ -56,9 +58,9 @@ def measure(setup: Setup, requests: Sequence[dict], seconds: float, topic: str, 
 
 
 def compile(setup: Setup, requests: Sequence[dict], seconds: float, topic: str, key: str) -> None:
-    """Compiles in this thread's child. An answer has a `status` and a `message` where that failed.
+    """Compiles in this thread's child. An answer is empty, or has the `status` and `message` of a failure.
 
-    request: problem and config as JSON, and the fields of a `Gpu`.
+    requests: problem and config as JSON, and the fields of a `Gpu`.
     """
     for place, request in enumerate(requests):
         answer = _ask("Compiling", setup.compiler, request, seconds)
@@ -68,8 +70,8 @@ def compile(setup: Setup, requests: Sequence[dict], seconds: float, topic: str, 
 
 
 def _tell(topic: str, key: str, place: int, answer: dict) -> None:
-    """Sends the coordinator the answer to one request of the task `key`, at once."""
-    from distributed import get_worker  # children need none of it
+    """Sends the coordinator the answer to one request of the task `key` at once."""
+    from distributed import get_worker  # imported here, because children do not need it
 
     get_worker().log_event(topic, (key, place, answer))
 
@@ -78,7 +80,7 @@ def _ask(target: str, named: str, request: dict, seconds: float) -> dict:
     key = threading.get_ident(), target, named
     child = _CHILDREN.get(key)
     if child is None:
-        child = _CHILDREN[key] = Disposable(f"{__name__}:{target}", {"named": named})
+        child = _CHILDREN[key] = ChildProcess(f"{__name__}:{target}", {"named": named})
     try:
         return child.ask(request, seconds)
     except HungError as error:
@@ -88,16 +90,16 @@ def _ask(target: str, named: str, request: dict, seconds: float) -> dict:
 
 
 def dismiss() -> None:
-    """Ends the children of this worker, and with them their hold on a GPU."""
+    """Ends the children of this worker, which frees their GPU."""
     while _CHILDREN:
         _CHILDREN.popitem()[1].close()
 
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Meanwhile no other tuner of this user measures on the GPU that this worker sees."""
+    """Inside, no other tuner of this user measures on this worker's GPU."""
     with contextlib.ExitStack() as held:
-        with contextlib.suppress(OSError):  # there is no place for locks
+        with contextlib.suppress(OSError):  # without a folder for locks, measure without one
             lock = _lock()
             held.callback(os.close, lock)
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -105,9 +107,9 @@ def _alone() -> Iterator[None]:
 
 
 def _lock() -> int:
-    """The descriptor of the lock of this worker's GPU. Raises OSError.
+    """The descriptor of the lock file of this worker's GPU. Raises OSError.
 
-    Who can open a lock can hold it, and stall every tuner: it is in a folder that only this user can enter.
+    Whoever can open the lock can hold it and stall every tuner, so its folder must be accessible to this user only.
     """
     import platformdirs
 
@@ -115,14 +117,14 @@ def _lock() -> int:
     os.makedirs(folder, mode=0o700, exist_ok=True)
     found = os.stat(folder, follow_symlinks=False)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(errno.EPERM, "not a folder of this user alone", folder)
-    # Homes may be shared between machines.
+        raise PermissionError(errno.EPERM, "not a folder that only this user can access", folder)
+    # Home folders may be shared between machines, so the name has the host.
     named = re.sub(r"[^\w.-]", "-", f"{socket.gethostname()}-gpu-{os.environ.get('CUDA_VISIBLE_DEVICES', 'all')}")
     return os.open(os.path.join(folder, f"{named}.lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 class Measuring:
-    """In the child: trials from one source, and what it says about itself."""
+    """Runs in the child: trials from one source, and the source's description."""
 
     def __init__(self, named: str):
         self.source = _load(named)()
@@ -134,11 +136,11 @@ class Measuring:
         if not request:
             return self._about()
         problem, config = _asked(request)
-        if self.source.regime != "none":  # as the model's is
+        if self.source.regime != "none":  # modelled times have no regime
             self.source.regime = request["regime"]
         trial = run(problem, config, self.source)
         self.asked += 1
-        # What is left of the memory after running out of it is not worth knowing.
+        # After running out of memory the child is replaced, which frees everything that it held.
         retire = self.asked >= LIFETIME or (trial.status == "failed" and trial.message.startswith("OutOfMemoryError"))
         if trial.status == "failed" and not self.source.alive():
             trial, retire = replace(trial, status="crashed"), True
@@ -151,7 +153,7 @@ class Measuring:
 
 
 class Compiling:
-    """In the child: kernels into Triton's cache. The answer is empty."""
+    """Runs in the child: compiles kernels into Triton's cache."""
 
     def __init__(self, named: str):
         self.compile = _load(named)
@@ -173,6 +175,6 @@ def _asked(request: dict):
 
 
 def _load(named: str):
-    importlib.import_module("tritonmm.public")  # torch with it: not on the first request's time
+    importlib.import_module("tritonmm.public")  # imports torch now, so that the first request does not pay for it
     module, _, name = named.partition(":")
     return getattr(importlib.import_module(module), name)

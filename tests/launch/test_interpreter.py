@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not interpreter.INTERPRETED, reason="kernels are
 CONFIGS = {
     "tile": Config(block_m=16, block_n=16, block_k=16, num_warps=4),
     "skinny": Config("skinny", 16, 32, 32, 2, 4, split_k=2),
-    "copied": Config("persistent", 64, 64, 32, 2, 4, persistent=True, relayout="ab"),
+    "copied": Config("persistent", 64, 64, 32, 2, 4, persistent=True, repack="ab"),
 }
 
 

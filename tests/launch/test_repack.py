@@ -14,7 +14,7 @@ from tritonmm.autotune.measuring import space
 from tritonmm.autotune.measuring.verify import TWO_SMS, Check
 from tritonmm.config import Config
 from tritonmm.launch.repack import Copy, fill
-from tritonmm.model.cost import predict, relayout_seconds
+from tritonmm.model.cost import predict, repack_seconds
 from tritonmm.plan import INTERPRETED, bind, plan_for
 from tritonmm.problem import Problem
 from tritonmm.selection import choose
@@ -41,9 +41,9 @@ needs_hopper = pytest.mark.skipif(
 def poisoned(x, letter):
     """The copy of x, its room filled with NaN and cut out of a larger one, of which it must not leave its part."""
     copy = Copy.of(x, letter)
-    board = torch.full((GUARD + copy.room.numel() + GUARD,), float("nan"), dtype=x.dtype, device=x.device)
-    room = board[GUARD : GUARD + copy.room.numel()]
-    return replace(copy, room=room, operand=room.as_strided(x.shape, copy.operand.stride(), GUARD)), board
+    board = torch.full((GUARD + copy.memory.numel() + GUARD,), float("nan"), dtype=x.dtype, device=x.device)
+    room = board[GUARD : GUARD + copy.memory.numel()]
+    return replace(copy, memory=room, operand=room.as_strided(x.shape, copy.operand.stride(), GUARD)), board
 
 
 def assert_copies(operands, letters, wave=5):
@@ -54,7 +54,7 @@ def assert_copies(operands, letters, wave=5):
         assert torch.equal(copy.operand, x), what
         assert board[:GUARD].isnan().all(), what
         assert board[-GUARD:].isnan().all(), what
-        lines = copy.room.view(-1, copy.pitch)
+        lines = copy.memory.view(-1, copy.pitch)
         vector = 1 if copy.strided else 8 // x.element_size()
         assert lines[:, -(-copy.length // vector) * vector :].isnan().all(), what
         pitch, length = copy.pitch * x.element_size(), copy.length * x.element_size()
@@ -131,7 +131,7 @@ def test_neighbours_in_a_word_are_no_part_of_the_copy(device):
 def test_a_broadcast_batch_is_copied_once(device):
     x = torch.randn(1, 40, 33, device=device).bfloat16().expand(5, 40, 33)
     copy = Copy.of(x, "n")
-    assert copy.room.numel() == 40 * copy.pitch
+    assert copy.memory.numel() == 40 * copy.pitch
     assert copy.operand.shape == x.shape
     assert copy.operand.stride(0) == 0
     assert_copies([x], "n")
@@ -149,15 +149,15 @@ def test_effective_problem_is_what_the_copies_are():
     odd = torch.randn(70, 33).bfloat16()
     for a, b in ((odd, odd.mT), (odd.mT, odd), (odd[:, ::2], odd.mT[::2]), (odd[::2, ::2], odd[:17].mT[:17])):
         problem = Problem.of(a, b, torch.empty(a.shape[0], b.shape[1]).bfloat16())
-        for relayout in ("a", "b", "ab"):
+        for repack in ("a", "b", "ab"):
             copied = {"a": Copy.of(a, problem.layout[0]).operand, "b": Copy.of(b, problem.layout[1]).operand}
-            left, right = (copied[name] if name in relayout else x for name, x in (("a", a), ("b", b)))
-            assert Problem.of(left, right, torch.empty(a.shape[0], b.shape[1]).bfloat16()) == problem.relaid(relayout)
-        assert not problem.relaid(problem.unaligned).unaligned
+            left, right = (copied[name] if name in repack else x for name, x in (("a", a), ("b", b)))
+            assert Problem.of(left, right, torch.empty(a.shape[0], b.shape[1]).bfloat16()) == problem.repacked(repack)
+        assert not problem.repacked(problem.unaligned).unaligned
 
 
 def test_unaligned_names_the_operands_that_tma_refuses():
-    for relayout, fields in (
+    for repack, fields in (
         ("", {}),
         ("a", {"a_alignment": 8}),
         ("b", {"b_alignment": 2}),
@@ -165,21 +165,21 @@ def test_unaligned_names_the_operands_that_tma_refuses():
         ("a", {"layout": "sn"}),
         ("", {"out_alignment": 2}),
     ):
-        assert Problem(4095, 4095, 4096, **fields).unaligned == relayout
+        assert Problem(4095, 4095, 4096, **fields).unaligned == repack
 
 
 @pytest.mark.parametrize("config", [PERSISTENT, HOPPER], ids=["persistent", "hopper"])
 def test_legal_once_the_copies_are(config):
     problem = Problem(4095, 4095, 4095, layout="ns", a_alignment=2, b_alignment=2)
     assert "layout is ns" in config.fits(problem, H200).reason
-    assert "layout is ns" in replace(config, relayout="a").fits(problem, H200).reason
-    assert "a is aligned to 2 bytes" in replace(config, relayout="b").fits(problem, H200).reason
-    assert replace(config, relayout="ab").fits(problem, H200)
+    assert "layout is ns" in replace(config, repack="a").fits(problem, H200).reason
+    assert "a is aligned to 2 bytes" in replace(config, repack="b").fits(problem, H200).reason
+    assert replace(config, repack="ab").fits(problem, H200)
 
 
-def test_rows_from_before_there_was_relayout_still_parse():
-    text = Config().to_json().replace(', "relayout": ""', "")
-    assert "relayout" not in text
+def test_rows_from_before_there_was_repack_still_parse():
+    text = Config().to_json().replace(', "repack": ""', "")
+    assert "repack" not in text
     assert Config.from_json(text) == Config()
 
 
@@ -188,30 +188,30 @@ def test_select_copies_what_tma_refuses_of_large_products(m, n, k, layout):
     problem = Problem.dense(m, n, k, layout=layout)
     config = choose(problem, H200)
     assert config.kernel == "hopper"
-    assert config.relayout == problem.unaligned
+    assert config.repack == problem.unaligned
 
 
 def test_select_copies_nothing_of_tiny_products_and_nothing_aligned():
     for size in (1, 17, 63):
-        assert choose(Problem.dense(size, size, size), H200).relayout == ""
+        assert choose(Problem.dense(size, size, size), H200).repack == ""
     for size in (64, 1024, 8192):
-        assert choose(Problem.dense(size, size, size), H200).relayout == ""
+        assert choose(Problem.dense(size, size, size), H200).repack == ""
 
 
 def test_select_copies_nothing_where_there_is_no_tma():
     """The tile kernel loads as narrowly as K is divisible: copies made it 20% faster at best, and often slower."""
     config = choose(Problem.dense(4095, 4095, 4095), gpus.spec("a100"))
-    assert (config.kernel, config.relayout) == ("tile", "")
+    assert (config.kernel, config.repack) == ("tile", "")
 
 
 def test_the_model_counts_the_copies():
     problem = Problem.dense(4095, 4095, 4095)
     config = choose(problem, H200)
-    copies = relayout_seconds(problem, config, H200)
+    copies = repack_seconds(problem, config, H200)
     assert 2 * 2 * problem.operand_bytes("a") / H200.bandwidth < copies < 50e-6
-    bare = predict(problem, replace(config, relayout=""), H200).seconds
+    bare = predict(problem, replace(config, repack=""), H200).seconds
     assert predict(problem, config, H200).seconds == pytest.approx(bare + copies)
-    assert relayout_seconds(problem, replace(config, relayout=""), H200) == 0
+    assert repack_seconds(problem, replace(config, repack=""), H200) == 0
 
 
 def assert_exact(m, n, k, layout, config, device, gpu=None):
@@ -220,7 +220,7 @@ def assert_exact(m, n, k, layout, config, device, gpu=None):
     a.random_(-4, 5)
     b.random_(-4, 5)
     out.fill_(float("nan"))
-    config = replace(config, relayout=problem.unaligned)
+    config = replace(config, repack=problem.unaligned)
     plan = bind(problem, config, gpu, device) if gpu else plan_for(problem, config, device)
     plan(a, b, out)
     assert torch.equal(out, (a.double() @ b.double()).to(out.dtype)), f"{problem} {config}"
@@ -251,11 +251,11 @@ def test_batches_views_and_epilogue(config, device):
         (x.mT[:, :40], x[1:2, :50, 7:40].expand(3, 50, 33)),
     ):
         c = torch.randint(-9, 10, (40, 33), device=device).bfloat16()
-        assert_adds_before_it_rounds(a, b, c, bias, replace(config, relayout="ab"), torch.bfloat16)
+        assert_adds_before_it_rounds(a, b, c, bias, replace(config, repack="ab"), torch.bfloat16)
 
 
 def test_empty_products_copy_nothing(device):
-    config = replace(TILE, relayout="ab")
+    config = replace(TILE, repack="ab")
     for m, n, k in ((0, 5, 7), (5, 0, 7), (5, 7, 0)):
         a, b = torch.randn(m, k, device=device), torch.randn(k, n, device=device)
         assert torch.equal(matmul(a, b, config=config), a @ b)
@@ -264,7 +264,7 @@ def test_empty_products_copy_nothing(device):
 def test_operands_keep_their_bits(device):
     a, b = torch.randn(40, 33, device=device), torch.randn(33, 35, device=device)
     before = a.clone(), b.clone()
-    found = matmul(a, b, config=replace(TILE, relayout="ab"))
+    found = matmul(a, b, config=replace(TILE, repack="ab"))
     assert torch.equal(found, matmul(a, b, config=TILE))
     assert torch.equal(a, before[0])
     assert torch.equal(b, before[1])
@@ -276,7 +276,7 @@ def test_what_select_chooses_for_the_suite_is_right(m, n, k, layout, device):
     problem = space.problem(m, n, k, layout=layout)
     config = choose(problem, gpus.default())
     assert Check(problem, device).error_ratio(plan_for(problem, config, device)) <= 1
-    assert_exact(m, n, k, layout, replace(config, relayout=""), device)
+    assert_exact(m, n, k, layout, replace(config, repack=""), device)
 
 
 @pytest.mark.gpu
@@ -301,7 +301,7 @@ def test_copies_on_several_streams_and_in_graphs(device):
         for _ in range(4)
     ]
     config = choose(Problem.of(*operands[0], torch.empty(511, 767).bfloat16()), gpus.default())
-    assert config.relayout == "ab"
+    assert config.repack == "ab"
     expected = [matmul(a, b, config=config) for a, b in operands]
     outs = [torch.empty_like(expected[0]) for _ in range(8)]
     graphs = []
@@ -349,9 +349,9 @@ def test_lines_along_the_other_dimension(letters, dtype, device):
             x = torch.randint(-9, 9, (count + offset,), device=device).to(dtype)[offset:].view(batch, rows, cols)
             x = x if letters[0] == "n" else x.mT
             copy = Copy.of(x, *letters)
-            board = torch.full((2 * GUARD + copy.room.numel(),), 11, device=device).to(dtype)
+            board = torch.full((2 * GUARD + copy.memory.numel(),), 11, device=device).to(dtype)
             room = board[GUARD:-GUARD]
-            copy = replace(copy, room=room, operand=room.as_strided(x.shape, copy.operand.stride(), GUARD))
+            copy = replace(copy, memory=room, operand=room.as_strided(x.shape, copy.operand.stride(), GUARD))
             fill([copy], 3)
             what = f"{list(x.shape)}, {offset} elements behind an aligned address, divisor {copy.divisor}"
             assert torch.equal(copy.operand.float(), x.float()), what
@@ -362,14 +362,12 @@ def test_lines_along_the_other_dimension(letters, dtype, device):
 
 def test_tensor_cores_that_take_k_contiguous_alone():
     for fields in ({"dtype": "int8"}, {"dtype": "fp8e4m3"}, {"dtype": "fp32", "precision": "tf32"}):
-        for layout, relayout in (("nt", ""), ("nn", "b"), ("tt", "a"), ("tn", "ab"), ("sn", "ab")):
+        for layout, repack in (("nt", ""), ("nn", "b"), ("tt", "a"), ("tn", "ab"), ("sn", "ab")):
             problem = Problem(4096, 4096, 4096, layout=layout, **fields)
-            assert problem.unaligned == relayout
-            assert problem.relaid(relayout).layout == "nt"
+            assert problem.unaligned == repack
+            assert problem.repacked(repack).layout == "nt"
             config = choose(problem, H200)
-            assert (config.kernel, config.relayout) == ("hopper", relayout)
-            if relayout:
-                assert (
-                    "relayout makes it so" in replace(config, relayout="").fits(problem, H200).reason or "s" in layout
-                )
+            assert (config.kernel, config.repack) == ("hopper", repack)
+            if repack:
+                assert "repack makes it so" in replace(config, repack="").fits(problem, H200).reason or "s" in layout
     assert not Problem(4096, 4096, 4096, dtype="fp32", layout="tn").unaligned

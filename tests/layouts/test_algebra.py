@@ -106,8 +106,8 @@ def test_compact_strides():
 @pytest.mark.parametrize(
     ("shape", "stride", "says"),
     [
-        ((2, 3), (1,), "not nested alike"),
-        ((2, 3), ((1, 2), 3), "not nested alike"),
+        ((2, 3), (1,), "have different nestings"),
+        ((2, 3), ((1, 2), 3), "have different nestings"),
         ((2, 0), (1, 2), "shape has 0"),
         ((2, 3), (1, -1), "stride has -1"),
         ((), (), "shape has ()"),

@@ -35,7 +35,7 @@ def test_layout_prints_the_banks_and_conflicts_of_a_swizzle():
     assert numbers(head) == list(range(0, 64, 8))
     for row in range(8):
         assert numbers(table[row]) == [row, *(4 * (chunk ^ row) for chunk in range(8))]
-    assert "period: 512 elements, 8 rows; rows as they were: 0" in table
+    assert "period: 512 elements, 8 rows; unchanged rows: 0" in table
     column = next(line for line in table if line.startswith("a column read"))
     assert column.endswith("16 bytes a thread: plain 1 phase, 8-way; swizzled 1 phase, free of conflicts")
 
@@ -74,7 +74,7 @@ def test_layout_prints_who_holds_what_of_an_atom():
         (["swizzle<3,3,2>"], "|s| is 2; it must be >= b"),
         (["swizzle<3,3>"], "as in swizzle<3,3,3>"),
         (["swizzle<3,3,3>", "--tile", "8"], "'8' is not a grid"),
-        (["swizzle<3,3,3>", "--tile", "8x9"], "a row of 9 elements is not made of the 8"),
+        (["swizzle<3,3,3>", "--tile", "8x9"], "a row of 9 elements is no multiple of 8"),
         (["swizzle<3,3,3>", "--dtype", "f7"], "f7"),
         ([ATOM, "--tile", "4x4"], "it goes with a swizzle"),
     ],

@@ -37,7 +37,7 @@ def test_nothing_takes_no_time():
 def test_few_unaligned_rows_are_loaded_by_element_instead_of_copied(shape, layout):
     """They took 116 to 122, 10.2 and 4.3 us so on an H200, and 189, 10.5 and 5.9 after copies of their operands."""
     problem = replace(Problem.dense(*shape, layout=layout), a_alignment=2, b_alignment=2)
-    assert not estimated(problem, H200).config.relayout
+    assert not estimated(problem, H200).config.repack
 
 
 @pytest.mark.parametrize(

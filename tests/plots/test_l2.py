@@ -41,7 +41,7 @@ def test_validation_compares_todays_model_with_the_counters(tmp_path):
     uncounted = pd.DataFrame([trial(m, "morton", 128) for m in (1000, 2048)])
     both = pd.concat([frame, uncounted], ignore_index=True)
     sheet = validation.figure(both, ABOUT)
-    assert "10 products of 2 shapes" in texts(sheet)
+    assert "10 configs of 2 shapes" in texts(sheet)
     for axes, name, scale, error in zip(sheet.axes, validation.PANELS, (0.8, 1.25), ("25.0%", "20.0%"), strict=True):
         drawn = lines(axes)
         assert set(drawn) == {f"{families.family(order)}, tile 128x128" for order in ORDERS}
@@ -140,11 +140,11 @@ def test_the_gpu_of_a_file_is_found_by_its_name(named, spec):
 
 
 def test_a_row_is_its_config_again():
-    row = trial(1000, "swizzle-merge:4,2@n", 64) | {"cluster": "m", "relayout": "ab", "split_tail": 2.0}
+    row = trial(1000, "swizzle-merge:4,2@n", 64) | {"cluster": "m", "repack": "ab", "split_tail": 2.0}
     (found,) = rows.ok(pd.DataFrame([row])).itertuples()
     config = model.config_of(found)
     assert (str(config.order), config.block_m, config.split_tail) == ("swizzle-merge:4,2@n", 64, 2)
-    assert (config.cluster, config.relayout, config.persistent) == ("m", "ab", False)
+    assert (config.cluster, config.repack, config.persistent) == ("m", "ab", False)
     problem = model.problem_of(found)
     assert (problem.m, problem.n, problem.k, problem.layout, problem.dtype) == (1000, 2048, 1024, "nn", "bf16")
 

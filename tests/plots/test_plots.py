@@ -263,7 +263,7 @@ def test_without_a_common_config_each_factor_has_its_fastest(results):
 
 
 def compared(frame) -> pd.DataFrame:
-    return comparison.best(model.beside(rows.ok(frame, "time_us"), ABOUT))
+    return comparison.best(model.with_predictions(rows.ok(frame, "time_us"), ABOUT))
 
 
 def test_the_comparison_is_relative_to_the_best_single_factor(results):

@@ -170,7 +170,7 @@ def never(*_, **__):
 
 @pytest.mark.parametrize("command", ["sweep", "bench", "tune", "tune --parquet"])
 def test_an_unwritable_file_is_refused_before_anything_is_measured(unwritable, monkeypatch, command):
-    for name in ("source", "rivals", "module"):
+    for name in ("source", "gpu_source", "module"):
         monkeypatch.setattr(needs, name, never)
     name, _, option = command.partition(" ")
     result = CliRunner().invoke(main, [name, option or "--csv", str(unwritable)])
@@ -183,7 +183,7 @@ def test_a_lock_neither_follows_a_link_nor_truncates(tmp_path):
     table, lock, other = (tmp_path / name for name in ("t.json", "t.json.lock", "precious"))
     other.write_text("precious")
     lock.symlink_to(other)
-    with pytest.raises(OSError, match=r"t\.json\.lock: a link"), files.locked(table):
+    with pytest.raises(OSError, match=r"t\.json\.lock is a link"), files.locked(table):
         pass
     lock.unlink()
     os.mkfifo(lock)

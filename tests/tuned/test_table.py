@@ -232,7 +232,7 @@ WRONG = {
     "persistent": [1, "true", None, []],
     "order": ["zigzag:8", "swizzle-merge", "swizzle-merge:0", 8, None, [], "swizzle-merge:" + "1," * 5000 + "1"],
     "cluster": ["k", [], None],
-    "relayout": ["c", {}, 1],
+    "repack": ["c", {}, 1],
     "us": [0, -1, "200", None, True, [], 10**400],
     "tritonmm": ["", 1, None, "a b", "x" * 1000],
     "triton": ["3", "3.6.0", 3.6, None, "\u0663.6"],
@@ -354,7 +354,7 @@ def test_a_full_table_makes_room_and_can_be_read(user, monkeypatch):
 
 def test_the_most_rows_of_the_longest_kind_can_be_read():
     longest = Problem(2**31 - 1, 2**31 - 1, 2**31 - 1, 2**31 - 1, epilogue=Epilogue())
-    config = Config("persistent", 2**20, 2**20, 2**20, 2**20, 2**20, 2**20, 2**20, relayout="ab")
+    config = Config("persistent", 2**20, 2**20, 2**20, 2**20, 2**20, 2**20, 2**20, repack="ab")
     text = replace(row(longest, config), us=1 / 3, tritonmm="0" * 20).to_json()
     assert table.MAX_ROWS * (len(text) + 2) < table.MAX_BYTES
 
@@ -453,7 +453,7 @@ def both_times(name: str) -> Iterator[tuple[str, str, float, float]]:
             config = x.get("config") or results_file.product(x)[1]
             config = Config.from_json(config) if str(config).startswith("{") else config
             spelled = str(config).replace(" persistent", "")  # older files say it of every hopper config
-            yield sizes[id(x)], spelled, float(us), float(torch_us)
+            yield sizes[id(x)], spelled.replace("relayout:", "repack:"), float(us), float(torch_us)
 
 
 def test_both_times_of_what_ships_stand_together_in_a_results_file():

@@ -68,26 +68,26 @@ def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path
     except ValueError as error:
         raise click.UsageError(str(error)) from None
 
-    rivals = needs.rivals()
+    source = needs.gpu_source()
     from tritonmm.autotune.measuring.precompile import precompile_all
     from tritonmm.selection import choose
 
     choosing = (lambda *_: config) if config else choose
 
-    in_use = rivals.card.in_use()
+    in_use = source.nvml.in_use()
     if in_use:
         click.echo(f"tritonmm: the GPU is not idle, and times will not hold: {in_use}", err=True)
-    comments = [*rivals.environment.comments(), "# source: gpu", f"# suite: {'none' if shape else suite}"]
+    comments = [*source.environment.comments(), "# source: gpu", f"# suite: {'none' if shape else suite}"]
     comments.append(f"# gpu in use: {in_use or 'no'}")
     regimes = ("burst", "sustained") if regime == "both" else (regime,)
     rows = []
     code = 0
-    precompile_all(_chosen(entries, rivals.gpu, choosing), rivals.gpu)
+    precompile_all(_chosen(entries, source.gpu, choosing), source.gpu)
     try:
         with ResultsFile(csv_path, comments, benching.COLUMNS) if csv_path else contextlib.nullcontext() as results:
             if not as_json:
                 click.echo(benching.HEADER)
-            for row in benching.bench(entries, regimes, rivals, choosing):
+            for row in benching.bench(entries, regimes, source, choosing):
                 rows.append(row)
                 if results:
                     results.add(row.row())
@@ -102,7 +102,7 @@ def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path
         click.echo(f"tritonmm: interrupted after {len(rows)} of {len(entries) * len(regimes)} rows", err=True)
         code = 130
     if as_json:
-        click.echo(benching.outcome(rows, rivals.environment, in_use))
+        click.echo(benching.outcome(rows, source.environment, in_use))
     else:
         click.echo("")
         for mean in benching.means(rows):

@@ -57,7 +57,7 @@ def refuse(*names: str, why: str) -> None:
             raise click.UsageError(f"{option.opts[0]}: {why}")
 
 
-def rivals():
+def gpu_source():
     """The GPU, to measure on."""
     import torch
 

@@ -65,7 +65,7 @@ def tune(
     from tritonmm.autotune.measuring.trial import COLUMNS
     from tritonmm.autotune.tuner import report
     from tritonmm.autotune.tuner.engine import Engine, EngineError
-    from tritonmm.autotune.tuner.leases import Claims
+    from tritonmm.autotune.tuner.leases import Leases
     from tritonmm.autotune.tuner.store import Store, StoreError, write_csv, write_parquet
 
     store_path = store_path or needs.default_store()
@@ -74,14 +74,14 @@ def tune(
     workers, setup = _workers(gpus, scheduler)
     try:
         # The store is opened first: that it cannot be written is known before anything is started.
-        with Store(store_path) as store, Claims(store) as claims, workers as client:
-            engine = Engine(client, store, claims, setup)
+        with Store(store_path) as store, Leases(store) as leases, workers as client:
+            engine = Engine(client, store, leases, setup)
             begun = time.monotonic()
             deadline = begun + budget * 60 if budget else float("inf")
-            hunts = _hunts(problems, engine.gpu, search, budget, len(engine.lanes))
+            searches = _searches(problems, engine.gpu, search, budget, len(engine.lanes))
             click.echo(f"tuning on {len(engine.lanes)} x {engine.environment.gpu}, into {store_path}", err=True)
-            with report.Tuning(sum(sum(hunt.counts()) for hunt in hunts)) as progress:
-                for trial, new in engine.run(hunts, deadline):
+            with report.Tuning(sum(sum(each.counts()) for each in searches)) as progress:
+                for trial, new in engine.run(searches, deadline):
                     trials.append(trial)
                     measured += new
                     progress.count(trial, new)
@@ -90,7 +90,7 @@ def tune(
             write_csv(csv_path, trials, engine.environment, (*COLUMNS, "regime"))
         if parquet_path:
             write_parquet(parquet_path, trials, engine.environment)
-        table = _publish(hunts, engine)
+        table = _publish(searches, engine)
     except (StoreError, EngineError, OSError) as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
@@ -100,14 +100,14 @@ def tune(
         sys.exit(130)
 
     files = {"store": store_path, "csv": csv_path, "parquet": parquet_path, "table": table}
-    outcome = {"gpu": engine.environment.gpu, "search": search} | report.tuned(hunts, trials)
+    outcome = {"gpu": engine.environment.gpu, "search": search} | report.tuned(searches, trials)
     outcome |= {"minutes": minutes, "measured": measured, "measured_a_minute": measured / minutes}
     outcome |= {name: str(path) if path else None for name, path in files.items()}
     if as_json:
         click.echo(json.dumps(outcome, indent=2))
     else:
         report.show_tuned(outcome)
-    sys.exit(int(any(hunt.over and hunt.best is None for hunt in hunts)))
+    sys.exit(int(any(each.over and each.best is None for each in searches)))
 
 
 def _problems(suite, ms, n, k, dtype, layout) -> list:
@@ -128,15 +128,15 @@ def _problems(suite, ms, n, k, dtype, layout) -> list:
         raise click.UsageError(str(error)) from None
 
 
-def _hunts(problems, gpu, search: str, budget: float | None, lanes: int) -> list:
+def _searches(problems, gpu, search: str, budget: float | None, lanes: int) -> list:
     from tritonmm.autotune.measuring import space
-    from tritonmm.autotune.tuner.search import SEARCHES, Hunt, within
+    from tritonmm.autotune.tuner.search import SEARCHES, Search, within
 
     ranked = [space.candidates(problem, gpu) for problem in problems]
     rungs = SEARCHES[search]
     if budget and search == "halving":
         rungs = within(rungs, [len(configs) for configs in ranked], budget * 60 * lanes)
-    return [Hunt(problem, configs, rungs) for problem, configs in zip(problems, ranked, strict=True)]
+    return [Search(problem, configs, rungs) for problem, configs in zip(problems, ranked, strict=True)]
 
 
 def _workers(gpus: int | None, scheduler: str | None) -> tuple:
@@ -174,9 +174,9 @@ def _compilers(gpus: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) - gpus - 1)
 
 
-def _publish(hunts, engine) -> Path | None:
+def _publish(searches, engine) -> Path | None:
     """Winners into the user's table, if they were measured."""
-    best = [hunt.best for hunt in hunts if hunt.over and hunt.best]
+    best = [each.best for each in searches if each.over and each.best]
     winners = [(trial.problem, trial.config, trial.time_us, trial.torch_us) for trial in best]
     if not winners or engine.source != "gpu":
         return None
@@ -194,24 +194,24 @@ def _dry_run(problems, search: str, budget: float | None, gpus: int | None, as_j
 
     gpu = specs.default()
     lanes = gpus or len(_visible()) or 1
-    hunts = _hunts(problems, gpu, search, budget, lanes)
-    rungs = hunts[0].rungs
-    minutes = seconds(rungs, [len(hunt.ranked) for hunt in hunts]) / 60 / lanes
-    trials = sum(sum(hunt.counts()) for hunt in hunts)
+    searches = _searches(problems, gpu, search, budget, lanes)
+    rungs = searches[0].rungs
+    minutes = seconds(rungs, [len(each.ranked) for each in searches]) / 60 / lanes
+    trials = sum(sum(each.counts()) for each in searches)
     if as_json:
         listed = [
-            {"problem": str(hunt.problem), "candidates": len(hunt.ranked), "first": next(map(str, hunt.ranked), None)}
-            | dict(zip((rung.regime for rung in rungs), hunt.counts(), strict=True))
-            for hunt in hunts
+            {"problem": str(each.problem), "candidates": len(each.ranked), "first": next(map(str, each.ranked), None)}
+            | dict(zip((rung.regime for rung in rungs), each.counts(), strict=True))
+            for each in searches
         ]
         said = {"gpu": gpu.name, "gpus": lanes, "search": search, "trials": trials, "minutes": round(minutes, 1)}
         click.echo(json.dumps(said | {"problems": listed}, indent=2))
         return
-    for hunt in hunts:
-        counts = ", then ".join(f"{count} {rung.regime}" for count, rung in zip(hunt.counts(), rungs, strict=True))
-        tried = f"{counts} of {len(hunt.ranked)} configs, from {hunt.ranked[0]}" if hunt.ranked else "nothing is legal"
-        click.echo(f"{hunt.problem!s:<28} {tried}")
+    for each in searches:
+        counts = ", then ".join(f"{count} {rung.regime}" for count, rung in zip(each.counts(), rungs, strict=True))
+        tried = f"{counts} of {len(each.ranked)} configs, from {each.ranked[0]}" if each.ranked else "nothing is legal"
+        click.echo(f"{each.problem!s:<28} {tried}")
     click.echo(
-        f"{search}: at most {trials} trials of {len(hunts)} products, about {minutes:.0f} min on {lanes} x {gpu.name};"
-        " those that the store has are not measured again"
+        f"{search}: at most {trials} trials of {len(searches)} problems, about {minutes:.0f} min on {lanes} x"
+        f" {gpu.name}; trials in the store are not measured again"
     )

@@ -83,7 +83,7 @@ def copy_tiles(
 
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
-def relayout_kernel(
+def repack_kernel(
     split, turns,
     x, x_copy, x_lines, x_length, x_pitch, x_stride_batch, x_stride_line, x_stride_element,
     y, y_copy, y_lines, y_length, y_pitch, y_stride_batch, y_stride_line, y_stride_element,

@@ -42,8 +42,8 @@ class TiledModel:
         copies = problem.unaligned if self.repacks else ""
         for tile in self.tiles(problem, gpu):
             order = tile_order.group_order(problem, gpu, *tile.blocks[:2])
-            for relayout in ("", copies) if copies else ("",):
-                config = _config_of(self.kernel, tile, self.persistent, order, relayout)
+            for repack in ("", copies) if copies else ("",):
+                config = _config_of(self.kernel, tile, self.persistent, order, repack)
                 if not self.legal(config, problem):
                     continue
                 yield config
@@ -117,9 +117,9 @@ def _launch(model: TiledModel, config: Config, problem: Problem, gpu: Gpu) -> La
 
 
 @functools.lru_cache(maxsize=4096)
-def _config_of(kernel: str, tile: Tile, persistent: bool, order: SwizzleMerge, relayout: str) -> Config:
+def _config_of(kernel: str, tile: Tile, persistent: bool, order: SwizzleMerge, repack: str) -> Config:
     return Config(
-        kernel, *tile.blocks, tile.num_stages, tile.num_warps, persistent=persistent, order=order, relayout=relayout
+        kernel, *tile.blocks, tile.num_stages, tile.num_warps, persistent=persistent, order=order, repack=repack
     )
 
 

@@ -1,4 +1,7 @@
-"""How plans are launched, a module a kernel family; this one holds what they share."""
+"""Launching: what the plans of all kernel families share.
+
+A family's `launch.py` derives its plan from `Plan` here and says with which arguments its kernel is called.
+"""
 
 import contextlib
 import warnings
@@ -16,13 +19,15 @@ from tritonmm.problem import DTYPES, Problem
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A Config bound to a Problem on a device. Made by a family's `plan`; safe in several threads and streams.
+    """A Config bound to a Problem on a device. A family's `plan` makes it. Safe to call from several threads and
+    streams.
 
-    launched: the indices of the tile order for one product of the batch, overflow included;
-    programs: those of the whole batch; grid: what the kernel is launched with;
-    order: name, factors and axis of the order as the kernel takes it; table: the order as a table,
-    for an order that has no closed form, from `order_table.of`;
-    launches: those made before, by what their kernel and arguments depend on.
+    launched: launch indices of the tile order for one GEMM of the batch, idle ones included.
+    programs: launch indices for the whole batch.
+    grid: programs that the kernel is launched with; 0 if there is nothing to compute.
+    order: name, factors and axis of the order, as the kernel takes them.
+    table: the order as a table on the device, from `order_table.of`, if the order has no closed form.
+    launches: launches made before, by everything that their kernel and arguments depend on.
     """
 
     kernel: ClassVar[Any]
@@ -39,7 +44,7 @@ class Plan:
 
     @classmethod
     def of(cls, problem: Problem, config: Config, device: torch.device, grid: int, **own: Any) -> Self:
-        """The plan of a legal config that launches `grid` programs. own: the fields of the family's plan."""
+        """The plan of a legal config that launches `grid` programs. own: the fields that the family's plan adds."""
         tiles = config.tiles(problem)
         if config.order.closed_form:
             order, table = (config.order.name, config.order.factors, config.order.along), None
@@ -49,7 +54,8 @@ class Plan:
         return cls(problem, config, device, launched, config.programs(problem), grid, order, table, **own)
 
     def workspace(self) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """Sums and flags of one launch on the current stream, for a plan whose tiles are all in split_k parts."""
+        """Workspace and flags of one launch on the current stream, for a plan that splits all its tiles into `split_k`
+        parts."""
         config = self.config
         return (
             workspace.sums(self.programs * config.split_k * config.block_m * config.block_n, self.device),
@@ -70,15 +76,18 @@ class Plan:
     ) -> torch.Tensor:
         """out = alpha * (a @ b) + bias + beta * c, on the current stream of the plan's device.
 
-        a: (batch, m, k) or (m, k); b: (batch, k, n) or (k, n); out: (batch, m, n) or (m, n);
-        c: what expands to out's shape; bias: (n,), contiguous; scales: those of a and of b, fp32, in as many rows and
-        columns as `Problem.scales` says, None for an a of 2 bytes; the hopper kernel takes b's contiguous along the
-        columns where each group of K has its own. Shapes, dtypes, layouts, alignments and the operands of the epilogue
-        must be the problem's, and all memory on the plan's device.
+        a: (batch, m, k) or (m, k).
+        b: (batch, k, n) or (k, n).
+        out: (batch, m, n) or (m, n); returned.
+        c: a tensor that expands to out's shape.
+        bias: (n,), contiguous.
+        scales: fp32 scales of a and b, with the shapes of `Problem.scale_shapes`; None for a 2-byte a. The hopper
+            kernel takes b's scales contiguous along the columns if each scale group has its own.
 
-        That is checked, with ValueError, only the first time that tensors have these strides and alignments: later
-        calls look at strides and addresses alone, and cost 2 us more than Triton's C launcher (an EPYC, Triton 3.6.0
-        and 3.9.0, 2026-11-21).
+        Shapes, dtypes, layouts, alignments and the epilogue's operands must be the problem's, and all memory must be on
+        the plan's device. That is checked, with ValueError, only in the first call with tensors of these strides and
+        alignments. Later calls look at strides and addresses alone. They cost 2 us more than Triton's C launcher
+        (docs/speed.md).
         """
         if not self.grid:
             return out
@@ -86,7 +95,7 @@ class Plan:
             with self._current_device():
                 order_table.retain(self.table)
         if scales is not None:
-            scales = _near(scales[0]), _near(scales[1])
+            scales = _within_32_bits(scales[0]), _within_32_bits(scales[1])
         a_at, b_at, out_at = a.data_ptr(), b.data_ptr(), out.data_ptr()
         key = _key(a, b, out, a_at, b_at, out_at, c, bias, scales)
         launch = self.launches.get(key)
@@ -104,29 +113,30 @@ class Plan:
         c: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
     ) -> direct.Launch | None:
-        """The launch that a call of these tensors, which has been made, was kept as; None where each call needs more.
+        """The kept launch of a call that has been made with these tensors. It serves all tensors of equal strides,
+        dtypes and alignments.
 
-        It serves all tensors of the same strides, dtypes and alignments.
+        None if each call needs more than the launch: a table of the order, or scales.
         """
         if self.table is not None or self.problem.scales:
             return None
         return self.launches.get(_key(a, b, out, a.data_ptr(), b.data_ptr(), out.data_ptr(), c, bias, None))
 
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None) -> tuple[tuple, dict]:
-        """What the kernel is called with: its arguments, and its constants and options."""
+        """The kernel's arguments, and its constants and options by name."""
         raise NotImplementedError
 
     def kernels(self, a, b, out, **epilogue) -> Iterator[tuple[Any, tuple, dict]]:
-        """The kernels that a call launches, each with its arguments, and its constants and options."""
+        """The kernels that a call launches: each with its arguments, and its constants and options by name."""
         yield self.kernel, *self.arguments(a, b, out, **epilogue)
 
     @property
     def operands(self) -> dict[str, str]:
-        """Which of the kernel's arguments are "a" and "b", where they have other names."""
+        """ "a" or "b" by the name of the kernel's argument, for arguments with other names."""
         return {}
 
     def _launch_by_jit(self, key: tuple, a, b, out, alpha, beta, c, bias, scales) -> None:
-        """Launches by Triton's JIT, which compiles where it must, and keeps the launch where it can be repeated."""
+        """Launches through Triton's JIT, which compiles if needed, and keeps the launch if it can be repeated."""
         self._check(a, b, out, c, bias, scales)
         with self._current_device(), capture.relaxed():
             if self.device.type == "cuda":
@@ -140,7 +150,8 @@ class Plan:
                         self.kernel, kernel, self.grid, self.device.index, arguments, options, self.operands
                     )
                 except Exception as error:
-                    # The kernel is launched: an error here would have `override` compute the product twice, on C too.
+                    # The kernel is already launched. If this raised, `override` would compute the GEMM again with
+                    # torch, and would add C twice.
                     warnings.warn(f"tritonmm: a launch was not kept, which makes calls slower: {error!r}", stacklevel=2)
                     launch = None
                 if launch is not None:
@@ -181,22 +192,23 @@ class Plan:
 
 
 def _key(a, b, out, a_at: int, b_at: int, out_at: int, c, bias, scales) -> tuple:
-    """All that Triton looks at when it chooses or compiles a kernel, apart from what the plan fixes."""
+    """Everything that Triton looks at to choose or compile a kernel, apart from what the plan fixes."""
     return (
         a.stride(), b.stride(), out.stride(),
         (a_at | b_at | out_at) & 15 and (a_at & 15, b_at & 15, out_at & 15),
-        None if c is None and bias is None else (_looks(c), _looks(bias)),
-        scales and (_looks(scales[0]), _looks(scales[1])),
+        None if c is None and bias is None else (_seen_by_triton(c), _seen_by_triton(bias)),
+        scales and (_seen_by_triton(scales[0]), _seen_by_triton(scales[1])),
     )  # fmt: skip
 
 
-def _looks(x: torch.Tensor | None) -> tuple | None:
-    """What Triton may look at in a tensor, apart from its memory."""
+def _seen_by_triton(x: torch.Tensor | None) -> tuple | None:
+    """Everything that Triton may look at in a tensor, apart from its memory."""
     return None if x is None else (x.dtype, x.shape, x.stride(), x.data_ptr() % 16)
 
 
-def _near(x: torch.Tensor | None) -> torch.Tensor | None:
-    """Scales whose last element is within 2**31 of the first, copied if need be: kernels have 32 bits for offsets."""
+def _within_32_bits(x: torch.Tensor | None) -> torch.Tensor | None:
+    """x, or a contiguous copy if its last element is 2**31 elements or more behind its first: kernels use 32-bit
+    offsets."""
     if x is None or x.is_contiguous():
         return x
     last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
@@ -204,9 +216,9 @@ def _near(x: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def early_start(device: torch.device) -> dict[str, bool]:
-    """The option by which a grid starts before the previous one has ended, where the current device can do so.
+    """The launch option for programmatic dependent launch (PDL), where the current device supports it; else no option.
 
-    Tensors without memory are compiled with, for the GPU that the active driver names.
+    device: may be "meta": tensors without memory are compiled for the GPU of the active driver.
     """
     if device.type not in ("cuda", "meta"):
         return {}
@@ -220,19 +232,19 @@ def strides(x: torch.Tensor) -> tuple[int, int, int]:
 
 
 def needs_int64(rows: int, cols: int, depth: int, a: tuple, b: tuple, *outputs: tuple) -> bool:
-    """True if an offset within a tile of rows x cols x depth does not fit 32 bits, for any operand.
+    """True if an operand's offsets within one tile of rows x cols x depth do not fit in 32 bits.
 
-    a: its strides along rows and K; b: along columns and K; outputs: along rows and columns. An offset is a sum over
-    both axes: each term may fit while the sum does not.
+    a: strides of A along rows and K. b: strides of B along columns and K. outputs: strides along rows and columns. An
+        offset is a sum over both axes; it may overflow where neither term does.
     """
     operands = (rows, depth, *a), (cols, depth, *b), *((rows, cols, *x) for x in outputs)
     return any((first - 1) * step + (second - 1) * other >= 2**31 for first, second, step, other in operands)
 
 
 def described(x: torch.Tensor) -> tuple[torch.Tensor, list[int], list[int]]:
-    """x [batch, rows, columns], whose last dimension is contiguous, its shape and its strides, as TMA takes them.
+    """x with the shape and strides that TMA takes. x: (batch, rows, columns), with a contiguous last dimension.
 
-    The stride of a dimension of size 1 has no meaning, and is set to what TMA accepts.
+    The stride of a dimension of size 1 has no meaning; it is set to a multiple of 16 bytes, which TMA requires.
     """
     vector = 16 // x.element_size()
     row = -(-max(1, x.shape[2]) // vector) * vector
@@ -241,13 +253,17 @@ def described(x: torch.Tensor) -> tuple[torch.Tensor, list[int], list[int]]:
 
 
 def line_divisor(elements: int, line: int) -> int:
-    """The largest power of two, at most `elements`, those that an alignment holds, which divides a line of them."""
+    """The largest power of two, at most `elements`, that divides `line`.
+
+    elements: the elements that an alignment holds; 0 counts as 1. line: elements of a contiguous line.
+    """
     bits = max(1, elements) | line
     return bits & -bits
 
 
 def scale_arguments(problem: Problem, scales: tuple[torch.Tensor | None, torch.Tensor] | None) -> tuple:
-    """Scales as kernels take them: A's and their strides along rows and groups, B's along columns and groups."""
+    """Scales as kernels take them: A's, with strides along rows and scale groups; B's, with strides along columns and
+    scale groups."""
     if scales is None:
         return None, 0, 0, None, 0, 0
     a, b = scales
@@ -255,5 +271,5 @@ def scale_arguments(problem: Problem, scales: tuple[torch.Tensor | None, torch.T
 
 
 def addend_strides(c: torch.Tensor | None, out: torch.Tensor) -> tuple[int, int, int]:
-    """The strides of c expanded to out's shape, 0 along what it is expanded."""
+    """Strides of c expanded to out's shape; 0 along expanded dimensions and without c."""
     return (0, 0, 0) if c is None else strides(c.expand(out.shape))

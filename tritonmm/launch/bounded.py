@@ -1,4 +1,4 @@
-"""A bound on the entries of many dicts together: what is kept for speed must not grow with a long run."""
+"""One limit for the entries of many dicts, so that caches do not grow during a long run."""
 
 from collections import deque
 from collections.abc import Hashable
@@ -8,10 +8,10 @@ from tritonmm import forks
 
 
 class Bounded:
-    """Keeps at most `limit` entries in the dicts it is given; the one that was put first leaves first.
+    """Keeps at most `limit` entries in all dicts that are filled through `put`, and removes the oldest first.
 
-    Dicts are read without a lock and without notice, so an entry in use leaves in its turn like any other and is
-    made again: once in `limit` new ones.
+    Dicts are read without a lock, and reads are not recorded. So an entry in use is removed like any other and has to
+    be made again, at most once in `limit` new entries.
     """
 
     def __init__(self, limit: int):
@@ -20,10 +20,11 @@ class Bounded:
         self.entries: deque[tuple[dict, Hashable]] = deque()
 
     def put(self, table: dict, key: Hashable, value: Any) -> None:
+        """Sets table[key] and removes the oldest entry of all dicts if there are too many."""
         with self.lock:
             if key not in table:
                 self.entries.append((table, key))
             table[key] = value
             if len(self.entries) > self.limit:
                 oldest, key = self.entries.popleft()
-                oldest.pop(key, None)  # in a child that was forked amid a put, it may be missing
+                oldest.pop(key, None)  # it may be missing in a child process that was forked during a put

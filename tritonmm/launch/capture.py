@@ -1,8 +1,8 @@
-"""Calls that CUDA forbids while a graph is captured anywhere in the process, made without harm to the capture.
+"""Makes calls that CUDA forbids during graph capture, without breaking the capture.
 
-Loading a module or asking for an event is "potentially unsafe": in CUDA's default capture mode it fails, and
-invalidates the capture, of another thread too. A thread in relaxed mode may make such calls; torch allocates like that,
-but only in a thread that captures itself.
+Loading a module and querying an event are "potentially unsafe" calls: in CUDA's default capture mode they fail while
+any thread captures, and invalidate its capture. A thread in relaxed mode may make them. torch allocates in relaxed
+mode, but only in the thread that captures.
 """
 
 import contextlib
@@ -20,25 +20,29 @@ RELAXED = 2
 
 @contextlib.contextmanager
 def relaxed() -> Iterator[None]:
-    """This thread's calls neither fail because of a capture nor break it, as long as they do not touch it."""
+    """Inside, this thread's CUDA calls neither fail because of a capture nor break it, unless they touch the captured
+    stream."""
     exchange = _exchange()
     mode = ctypes.c_int(RELAXED)
-    if exchange is None or exchange(ctypes.byref(mode)):  # no CUDA here, or not initialised: there is no capture
+    if exchange is None or exchange(ctypes.byref(mode)):  # CUDA is missing or not initialised
         yield
         return
     try:
         yield
     finally:
-        exchange(ctypes.byref(mode))  # the former mode
+        exchange(ctypes.byref(mode))  # restores the mode that the first exchange returned
 
 
 def underway(device: torch.device) -> bool:
-    """Whether a graph captures the current stream of `device`, which is the current device."""
+    """True if the current stream of `device` is captured. `device` must be the current device."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def of_stream(stream: int) -> tuple[int, int] | None:
-    """What tells the capture of that stream, which is capturing, from all others; None where the driver cannot say."""
+    """An identity of the capture on `stream`, different for every capture. None if the driver cannot tell.
+
+    stream: handle of a stream that is being captured.
+    """
     ask = getattr(context.driver(), "cuStreamGetCaptureInfo", None)
     status, identity = ctypes.c_int(), ctypes.c_uint64()
     if ask is None or ask(ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(identity)) or not status.value:
@@ -48,5 +52,5 @@ def of_stream(stream: int) -> tuple[int, int] | None:
 
 @functools.cache
 def _exchange():
-    """The driver's function that swaps the calling thread's capture mode, or None without a driver."""
+    """The driver function that swaps the calling thread's capture mode; None without a driver."""
     return getattr(context.driver(), "cuThreadExchangeStreamCaptureMode", None)

@@ -1,12 +1,12 @@
-"""A launch that Triton's JIT has made once, made again with nothing but a call of Triton's C launcher.
+"""Repeats a launch that Triton's JIT has made once, with one call of Triton's C launcher.
 
-The JIT binds, specialises and looks up all arguments on each call, which costs more than the launch. What it decides
-depends on the tensors' strides, on which addresses are multiples of 16, and on what a plan fixes: so for tensors of
-the same strides and alignment the kernel is the same, and of its arguments only addresses, tensor maps, alpha and
-beta change. A tensor map is fixed by an address and by what does not change, and is encoded once for each address.
+The JIT binds, specialises and looks up all arguments in each call, which costs more than the launch. Its decisions
+depend on the tensors' strides, on which addresses are multiples of 16, and on what a plan fixes. So tensors of equal
+strides and alignment use the same kernel, and only addresses, tensor maps, alpha and beta change. A tensor map depends
+on an address and on what does not change, and is encoded once for each address.
 
-How the launcher is called is Triton's own affair, and changed with 3.7: releases that are not known here launch
-through the JIT, as does everything that is not an NVIDIA GPU.
+The launcher's signature is internal to Triton and changed in 3.7. Unknown releases of Triton, and GPUs that are not
+NVIDIA's, launch through the JIT.
 """
 
 import contextlib
@@ -24,53 +24,53 @@ from tritonmm.launch import context
 from tritonmm.launch.bounded import Bounded
 
 FLAT = triton.__version__.startswith("3.6.")
-"""Whether the launcher takes the kernel's arguments one by one behind its own 13, which only Triton 3.6's does."""
+"""True for Triton 3.6, whose launcher takes the kernel's arguments one by one after 13 arguments of its own."""
 
 KNOWN = FLAT or triton.__version__.startswith(("3.7.", "3.8.", "3.9."))
-"""Whether this release's launcher is one that is called here."""
+"""True if this Triton release's launcher is supported here."""
 
 OWN = 13 if FLAT else 0
-"""The launcher's own arguments in front of the kernel's."""
+"""Arguments of the launcher before the kernel's."""
 
 STREAM = 3
-"""Where the stream is among the launcher's own arguments."""
+"""Position of the stream among the launcher's own arguments."""
 
 RUNTIME = triton.knobs.runtime
-"""Where Triton keeps its launch hooks."""
+"""The knobs that hold Triton's launch hooks."""
 
 LAUNCHES = Bounded(2048)
-"""The launches of all plans: 1.3 KiB each, with TMA 5 KiB, 10 MiB in all."""
+"""The launches of all plans: 1.3 KiB each, 5 KiB with TMA; 10 MiB in all."""
 
 MAPS = Bounded(4096)
 """The tensor maps of all launches: 0.4 KiB each, 1.6 MiB in all."""
 
 
 def hooked() -> bool:
-    """Whether something, a profiler say, wants to know of every launch: then launches go through the JIT."""
+    """True if a launch hook is installed, by a profiler for example. Launches then go through the JIT."""
     start, end = RUNTIME.launch_enter_hook, RUNTIME.launch_exit_hook
     return bool(getattr(start, "calls", start) or getattr(end, "calls", end))
 
 
 DESCRIPTORS = {"a_desc", "a_desc_1", "b_desc", "b_desc_1", "out_desc"}
-"""The descriptors among kernels' arguments that a launch knows to replace."""
+"""Names of the descriptor arguments that a repeated launch can replace."""
 
 
 class TensorMaps(dict):
-    """The tensor maps of one operand by its address; everything else that a map holds is fixed."""
+    """The tensor maps of one operand by address. Everything else in a map is fixed."""
 
     __slots__ = ("geometry", "kind", "make", "meta")
 
     def __init__(self, descriptor, kind: str, meta: dict):
         super().__init__()
         self.make = type(descriptor)
-        # Not its base, the tensor of the first call, which would be kept alive.
+        # Without `base`, which would keep the first call's tensor alive.
         names = [field.name for field in dataclasses.fields(descriptor) if field.name != "base"]
         self.geometry = {name: getattr(descriptor, name) for name in names}
         self.kind = kind
         self.meta = meta
 
     def encode(self, x: torch.Tensor, index: int) -> Any:
-        """The map at the address of x, which is on device `index`, made and kept."""
+        """Makes and keeps the map for x's address. index: the device of x."""
         context.bind(index)
         descriptor = self.make(base=x, **self.geometry)
         found = _expanded([self.kind], [self.meta], [descriptor])[0]
@@ -79,11 +79,11 @@ class TensorMaps(dict):
 
 
 class Launch:
-    """A compiled kernel, and its arguments for tensors of certain strides and alignments.
+    """A compiled kernel and its arguments for tensors of certain strides and alignments.
 
-    A launch copies `values` and replaces what it changes: in the places `a`, `a_1`, `b`, `b_1` and `out_map` tensor
-    maps, or addresses where the kernel takes those; in `out`, `c`, `bias`, `scale_a`, `scale_b`, `sums` and
-    `flags` addresses; in `alpha` and `beta` numbers. A place is None where the kernel has no such argument.
+    A launch copies `values` and replaces elements at these positions: tensor maps (or addresses, if the kernel takes
+    those) at `a`, `a_1`, `b`, `b_1` and `out_map`; addresses at `out`, `c`, `bias`, `scale_a`, `scale_b`, `sums` and
+    `flags`; numbers at `alpha` and `beta`. A position is None if the kernel has no such argument.
     """
 
     __slots__ = (
@@ -94,7 +94,7 @@ class Launch:
 
     def __init__(self, kernel, grid: int, index: int, values: list, places: dict[str, int], maps: dict):
         launcher = kernel.run
-        self.kernel = kernel  # from Triton 3.9, one that nobody holds unloads its code
+        self.kernel = kernel  # from Triton 3.9 on, a kernel without references unloads its code
         self.grid = grid
         self.index = index
         self.function = kernel.function
@@ -120,7 +120,7 @@ class Launch:
         self.scale_a, self.scale_b = places.get("scale_a"), places.get("scale_b")
         self.sums, self.flags = places.get("workspace"), places.get("flags")
         self.stream_of = driver.active.get_current_stream
-        # torch.cuda.current_device, without looking whether CUDA is initialised.
+        # torch.cuda.current_device without the check that CUDA is initialised.
         self.current_device = getattr(torch._C, "_cuda_getDevice", driver.active.get_current_device)
 
     hooked = staticmethod(hooked)
@@ -155,7 +155,7 @@ class Launch:
         if self.scale_b is not None:
             values[self.scale_b] = scales[1].data_ptr()
         if self.flags is not None:
-            sums, flags = plan.workspace()  # held until the launch is in the stream
+            sums, flags = plan.workspace()  # must stay alive until the launch is enqueued
             if sums is not None:
                 values[self.sums] = sums.data_ptr()
             values[self.flags] = flags.data_ptr()
@@ -172,10 +172,12 @@ class Launch:
 def repeatable(
     jit, kernel, grid: int, index: int, arguments: tuple, options: dict, operands: dict[str, str]
 ) -> Launch | None:
-    """The launch that `jit` made with these arguments and compiled `kernel` for; None where it cannot be made again.
+    """The launch that `jit` has made with these arguments, to be repeated; None if it cannot be.
 
-    operands: which of the kernel's arguments are "a" and "b", where they have other names. A launch cannot be made
-    again where it needs memory of Triton's, as that of an instrumented kernel does.
+    kernel: the kernel that `jit` compiled for it.
+    operands: "a" or "b" by the name of the kernel's argument, for arguments with other names.
+
+    A launch cannot be repeated if the kernel needs memory from Triton, as an instrumented kernel does.
     """
     if not KNOWN or not isinstance(kernel, CompiledKernel):
         return None
@@ -215,7 +217,8 @@ def _is_described(kind) -> bool:
 
 
 def _expanded(kinds: list, metas: list, arguments: Iterable) -> list:
-    """The arguments with each descriptor replaced by its tensor map, shape and strides, by Triton itself."""
+    """The arguments with each descriptor replaced by its tensor map, shape and strides. Triton's own function does
+    it."""
     from triton.backends.nvidia.driver import wrap_handle_tensordesc
 
     signature = dict(enumerate(kinds))
@@ -227,7 +230,7 @@ def _expanded(kinds: list, metas: list, arguments: Iterable) -> list:
 def _c_launcher(launcher):
     if not FLAT:
         return driver.active.utils.launch
-    # Where there are descriptors it is wrapped in a function that encodes them.
+    # For kernels with descriptors, the launcher is wrapped in a function that encodes them.
     with contextlib.suppress(TypeError, KeyError):
         return inspect.getclosurevars(launcher.launch).nonlocals["launcher"]
     return launcher.launch

@@ -1,4 +1,4 @@
-"""Triton's interpreter, which runs kernels on the CPU where there is no GPU."""
+"""Triton's interpreter, which runs kernels on the CPU of machines without a GPU."""
 
 import contextlib
 
@@ -9,21 +9,21 @@ from tritonmm.device.pdl import follow_previous_grid
 from tritonmm.problem import Problem
 
 INTERPRETED = not isinstance(follow_previous_grid, triton.JITFunction)
-"""Whether kernels run in Triton's interpreter: TRITON_INTERPRET was set before the first import."""
+"""True if kernels run in Triton's interpreter: TRITON_INTERPRET was set before the first import."""
 
 _LOCK = forks.awaited_rlock()
 
 
 def exclusive() -> contextlib.AbstractContextManager:
-    """Held while a kernel is launched: where kernels are interpreted, one thread launches at a time.
+    """Hold this while launching a kernel. Under the interpreter, one thread launches at a time.
 
-    The interpreter keeps the program's number and the functions that it replaces in globals: kernels that run at the
-    same time compute wrong values. Compiled kernels are launched at the same time by as many threads as like. A fork
-    waits for the launches of other threads: in the child nobody would end them.
+    The interpreter keeps the program index and patched functions in globals, so kernels that run at the same time would
+    compute wrong values. Compiled kernels need no lock. A fork waits for launches of other threads, because in the
+    child nobody would finish them.
     """
     return _LOCK if INTERPRETED else contextlib.nullcontext()
 
 
 def dot_precision(problem: Problem) -> str:
-    """How tl.dot multiplies; the interpreter only knows one way."""
+    """`input_precision` of tl.dot for this problem. The interpreter supports "ieee" only."""
     return "ieee" if INTERPRETED or problem.precision == "fast" else problem.precision

@@ -1,10 +1,10 @@
-"""Tables of tile orders in device memory, for orders without a closed form: `device.order.tile_at` reads them.
+"""Device tables of the tile orders that have no closed form. `device.order.tile_at` reads them.
 
-Plans of the same order and grid of tiles on a device share one table of int32, and it is freed with the last of them:
-the allocator then waits for the launches of all streams that have read it. A CUDA graph keeps only the table's
-address, so a launch that is captured keeps the table until the process ends. That costs 4 bytes a tile (32 KiB for
-16384 x 16384 in tiles of 128 x 256) for each order and grid that any graph of the process has captured, however many
-graphs have. Code that captures and drops many graphs lends a reserve for them, see `workspace.borrowed`.
+Plans with the same order, grid of tiles and device share one int32 table. It is freed with the last plan; torch's
+allocator then waits for the launches of all streams that read it. A CUDA graph keeps only the table's address. So a
+captured launch keeps its table until the process ends: 4 bytes a tile (32 KiB for 16384 x 16384 in tiles of 128 x 256)
+for each order and grid, however many graphs use it. Code that captures and drops many graphs can lend a reserve
+instead, see `workspace.borrowed`.
 """
 
 import contextlib
@@ -18,14 +18,14 @@ from tritonmm.launch import capture, context, workspace
 from tritonmm.orders import Order
 
 NON_BLOCKING = 1
-"""CU_STREAM_NON_BLOCKING: the stream does not wait for the legacy default stream."""
+"""CU_STREAM_NON_BLOCKING: the stream does not synchronise with the legacy default stream."""
 
 
 def of(order: Order, tiles: tuple[int, int], device: torch.device) -> torch.Tensor:
-    """The table of `order` for a grid of (tiles_m, tiles_n) tiles, on `device`: complete, for launches on any stream.
+    """The table of `order` for a grid of (tiles_m, tiles_n) tiles on `device`, ready for launches on any stream.
 
-    A new table is copied on a stream of its own, in relaxed capture mode. The host waits for that copy and for nothing
-    else, so a table may be made while a graph is captured, by this thread or another, and is no part of that graph.
+    A new table is copied on a separate stream in relaxed capture mode, and the host waits for that copy alone. So a
+    table can be made while this or another thread captures a graph, and it does not become part of the graph.
     """
     key = order, tiles, device
     with _LOCK:
@@ -38,7 +38,7 @@ def of(order: Order, tiles: tuple[int, int], device: torch.device) -> torch.Tens
 
 
 def retain(table: torch.Tensor) -> None:
-    """Keeps the memory of `table` for a launch on the current stream, that of the table's device."""
+    """Keeps the memory of `table` alive for a launch on the current stream of the table's device."""
     if capture.underway(table.device):
         workspace.keep(table)
     elif table.device.type == "cuda":
@@ -47,7 +47,7 @@ def retain(table: torch.Tensor) -> None:
 
 @contextlib.contextmanager
 def _uploading(device: torch.device):
-    """Makes the stream that tables are copied on the current one."""
+    """Makes the upload stream of `device` the current stream."""
     if device.type != "cuda":
         yield
         return
@@ -59,7 +59,8 @@ def _uploading(device: torch.device):
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
-    """A stream of the current device that nothing else uses: one of torch's pool may be the one that is captured."""
+    """A new stream of the current device. torch's pool is not used, because it may return the stream that is being
+    captured."""
     context.bind(device.index)
     handle = ctypes.c_void_p()
     create = getattr(context.driver(), "cuStreamCreate", None)

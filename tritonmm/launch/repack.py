@@ -1,8 +1,7 @@
-"""Launches a product whose operands are first copied to where TMA can address them.
+"""Launches a GEMM after copying operands into rows that TMA can address.
 
-The copies are torch's to keep: allocated on the current stream at each call, and inside a capture in
-the graph's own pool. So launches on several streams never share one, and the next call of a stream
-finds the memory free again.
+The copies are torch tensors, allocated on the current stream at each call, and during capture in the graph's own pool.
+So launches on different streams never share a copy, and the next call on a stream reuses the memory.
 """
 
 import contextlib
@@ -13,36 +12,39 @@ from typing import Any, ClassVar
 import torch
 
 from tritonmm.config import Config
-from tritonmm.device.repack import relayout_kernel
+from tritonmm.device.repack import repack_kernel
 from tritonmm.launch import Plan, early_start, interpreter, strides
 from tritonmm.problem import Problem
 
 CACHE_LINE = 128
-"""Bytes, and the width of a box that TMA swizzles."""
+"""Bytes of an L2 cache line, and of the widest TMA box row that TMA can swizzle."""
 
 TILE = 256
-"""Words in a tile of the copy, or elements where they are gathered: eight a thread."""
+"""8-byte words in one tile of a copy, or elements if the copy is strided. Each of the 32 threads copies eight."""
 
 NUM_WARPS = 1
-"""What is computed once a line, each warp computes; so a warp has lines of its own."""
+"""One warp, because the address arithmetic of a line is repeated in each warp."""
 
 TRANSPOSED_SIDE = 64
-"""Rows and columns of a tile that is transposed, in shared memory."""
+"""Rows and columns of a tile that is transposed through shared memory."""
 
 TRANSPOSING_WARPS = 4
+"""Warps of a program that transposes."""
 
 RESIDENT = 32
-"""Programs that an SM holds: as many blocks as it takes. They have 64 KB on their way to it."""
+"""Copy programs per SM: the most CTAs that an SM holds. Together they have 64 KB of loads in flight."""
 
 
 @dataclass(frozen=True, slots=True)
-class RelayoutPlan:
-    """A plan that copies the operands `config.relayout` names and does `inner`, the plan of the product of the copies.
+class RepackPlan:
+    """A plan that copies the operands in `config.repack`, then calls `inner`, the plan for the copies.
 
-    Called as `Plan` is. `kernel` and `arguments` are those of the copy; wave: programs that the GPU holds at once.
+    It is called as `Plan` is. `kernel` and `arguments` describe the copy kernel.
+    wave: copy programs that the GPU holds at once.
+    inner: the plan of the same GEMM with aligned operands.
     """
 
-    kernel: ClassVar[Any] = relayout_kernel
+    kernel: ClassVar[Any] = repack_kernel
 
     problem: Problem
     config: Config
@@ -59,38 +61,42 @@ class RelayoutPlan:
         return self.inner(a, b, out, **epilogue)
 
     def repeated(self, *tensors) -> None:
-        """As `Plan.repeated`: each call makes copies."""
+        """None: each call has to make new copies. See `Plan.repeated`."""
         return None
 
     def arguments(self, a, b, out, **epilogue) -> tuple[tuple, dict]:
-        """What the kernel of the first copy is called with: its arguments, and its constants and options."""
+        """Arguments of the first copy kernel, and its constants and options by name."""
         return launch(_launched_together(list(self._copies(a, b).values()))[0], self.wave)[1:]
 
     def kernels(self, a, b, out, **epilogue) -> Iterator[tuple[Any, tuple, dict]]:
-        """The kernels that a call launches, each with its arguments, and its constants and options."""
+        """The kernels that a call launches: each with its arguments, and its constants and options by name."""
         copies = self._copies(a, b)
-        for alike in _launched_together(list(copies.values())):
-            yield self.kernel, *launch(alike, self.wave)[1:]
+        for together in _launched_together(list(copies.values())):
+            yield self.kernel, *launch(together, self.wave)[1:]
         a, b = (copies[name].operand if name in copies else x for name, x in (("a", a), ("b", b)))
         yield from self.inner.kernels(a, b, out, **epilogue)
 
     def _copies(self, a: torch.Tensor, b: torch.Tensor) -> dict[str, "Copy"]:
         operands = zip("ab", (a, b), self.problem.layout, self.inner.problem.layout, strict=True)
-        return {name: Copy.of(x, letter, to) for name, x, letter, to in operands if name in self.config.relayout}
+        return {name: Copy.of(x, letter, to) for name, x, letter, to in operands if name in self.config.repack}
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Room for the aligned copy of one operand, not yet filled.
+    """An allocated, unfilled aligned copy of one operand.
 
-    operand: the room, seen as the product takes it; room: all of it; source: the operand to copy;
-    batch, lines, length: its lines, as they are stored; pitch: elements between the starts of two in the room;
-    strides: those of the source along batch, lines and elements; strided: whether it is gathered.
-    divisor: 0, or where its lines lie across the source's, what divides their length and the strides between them.
+    operand: the copy with the operand's shape, as the GEMM takes it.
+    memory: the whole allocation.
+    source: the operand to copy.
+    batch, lines, length: the copy's contiguous lines: how many, and elements of each.
+    pitch: elements from the start of one line to the next in the copy.
+    strides: the source's strides along batch, lines and elements.
+    strided: True if the source has no contiguous dimension and is copied element by element.
+    divisor: 0, or for a transposing copy a power of two that divides the line length and the source's strides.
     """
 
     operand: torch.Tensor
-    room: torch.Tensor
+    memory: torch.Tensor
     source: torch.Tensor
     batch: int
     lines: int
@@ -102,9 +108,10 @@ class Copy:
 
     @classmethod
     def of(cls, x: torch.Tensor, letter: str, to: str = "") -> "Copy":
-        """x: (batch, rows, columns) or (rows, columns), stored as the letter of its layout says.
+        """Allocates the copy of x.
 
-        to: the letter of the copy; as its own where not given, "n" of "s".
+        x: (batch, rows, columns) or (rows, columns), stored as `letter` of `Problem.layout` says.
+        to: the copy's letter; by default `letter`, but "n" instead of "s".
         """
         to = to or letter.replace("s", "n")
         stride_batch, *steps = strides(x)
@@ -112,20 +119,20 @@ class Copy:
         if to == "t":
             lines, length = length, lines
             steps.reverse()
-        batch = x.shape[0] if stride_batch else 1  # what is broadcast is copied once, and broadcast again
+        batch = x.shape[0] if stride_batch else 1  # a broadcast batch is copied once; the copy is broadcast too
         pitch = _pitch_bytes(length * x.element_size()) // x.element_size()
-        room = torch.empty(batch * lines * pitch, dtype=x.dtype, device=x.device)
-        places = lines * pitch if batch > 1 else 0, *((1, pitch) if to == "t" else (pitch, 1))
-        operand = room.as_strided(x.shape, places[-x.dim() :])
+        memory = torch.empty(batch * lines * pitch, dtype=x.dtype, device=x.device)
+        copy_strides = lines * pitch if batch > 1 else 0, *((1, pitch) if to == "t" else (pitch, 1))
+        operand = memory.as_strided(x.shape, copy_strides[-x.dim() :])
         divisor = 0
         if letter not in (to, "s"):
             bits = 16 | lines | steps[1] | stride_batch | x.data_ptr() // x.element_size()
             divisor = bits & -bits
-        return cls(operand, room, x, batch, lines, length, pitch, (stride_batch, *steps), letter == "s", divisor)
+        return cls(operand, memory, x, batch, lines, length, pitch, (stride_batch, *steps), letter == "s", divisor)
 
     @property
     def words(self) -> int:
-        """Words of a line, or elements where they are gathered or transposed."""
+        """8-byte words of a line, or elements if the copy is strided or transposing."""
         by_element = self.strided or self.divisor
         return self.length if by_element else -(-self.length * self.source.element_size() // 8)
 
@@ -141,44 +148,49 @@ class Copy:
             return TRANSPOSED_SIDE
         return TILE if self.words > TILE // 2 else 32
 
-    def programs(self, turns: int) -> int:
-        """Programs of `turns` tiles each, one below the other."""
-        down = -(-self.lines // (self.tile // self.tile_words * turns))
+    def programs(self, tiles_each: int) -> int:
+        """Programs that fill this copy if each copies `tiles_each` tiles, one below the other."""
+        down = -(-self.lines // (self.tile // self.tile_words * tiles_each))
         return self.batch * down * -(-self.words // self.tile_words)
 
     @property
     def arguments(self) -> tuple:
-        return self.source, self.room, self.lines, self.length, self.pitch, *self.strides
+        """This copy's arguments of the kernel."""
+        return self.source, self.memory, self.lines, self.length, self.pitch, *self.strides
 
 
 def _pitch_bytes(length: int) -> int:
-    """Bytes from one line to the next: a multiple of 16, so that none lies in more cache lines than it must."""
+    """Bytes from one line to the next, for lines of `length` bytes.
+
+    A multiple of 16 bytes, chosen so that no line touches more cache lines than it must.
+    """
     unit = min(max(16, 1 << (length - 1).bit_length()), CACHE_LINE)
     return -(-length // unit) * unit
 
 
 def fill(copies: list[Copy], wave: int) -> None:
-    """Copies what the rooms are for, on the current stream: in one launch where the tiles are alike.
+    """Fills the copies on the current stream, in one launch if their tiles have the same shape.
 
     wave: programs that the GPU holds at once.
     """
-    for alike in _launched_together(copies):
-        grid, arguments, options = launch(alike, wave)
+    for together in _launched_together(copies):
+        grid, arguments, options = launch(together, wave)
         with interpreter.exclusive():
-            relayout_kernel[(grid,)](*arguments, **options)
+            repack_kernel[(grid,)](*arguments, **options)
 
 
 def _launched_together(copies: list[Copy]) -> list[list[Copy]]:
+    """The copies in lists that share a launch."""
     alike = len({(copy.source.dtype, copy.tile_words, copy.strided, copy.divisor) for copy in copies}) == 1
     return [copies] if alike else [[copy] for copy in copies]
 
 
 def launch(copies: list[Copy], wave: int) -> tuple[int, tuple, dict]:
-    """Grid, arguments and options of the kernel that fills one copy, or two whose tiles are alike."""
+    """Grid, arguments and options of the kernel that fills one copy, or two copies with tiles of the same shape."""
     x, y = copies[0], copies[-1]
-    turns = -(-sum(copy.programs(1) for copy in copies) // wave)  # in one wave each program starts once
-    arguments = x.programs(turns), turns, *x.arguments, *y.arguments
+    tiles_each = -(-sum(copy.programs(1) for copy in copies) // wave)  # so that one wave copies everything
+    arguments = x.programs(tiles_each), tiles_each, *x.arguments, *y.arguments
     options = {"TILE": x.tile, "WORDS": x.tile_words, "STRIDED": x.strided, "DIVISOR": x.divisor}
     options["num_warps"] = TRANSPOSING_WARPS if x.divisor else NUM_WARPS
-    options |= early_start(x.room.device)
-    return sum(copy.programs(turns) for copy in copies), arguments, options
+    options |= early_start(x.memory.device)
+    return sum(copy.programs(tiles_each) for copy in copies), arguments, options

@@ -4,11 +4,11 @@
     algebra.py     composition, complement, inverses, division
     swizzle.py     Swizzle<b,m,s> on offsets, and a layout followed by one
     banks.py       the bank conflicts of one warp instruction
-    tv.py          thread-value layouts: who holds which element of a tile, and what his accesses conflict with
+    tv.py          thread-value layouts: which thread holds which element of a tile, and its bank conflicts
     mma_atoms.py   the TV layouts of tensor-core instructions
-    bridge.py      to and from Gluon's shared layouts; Triton is imported when it is called
+    bridge.py      conversion to and from Gluon's shared layouts; Triton is imported when it is called
 
-All of it is exact integer arithmetic on the host and needs numpy only.
+Everything is exact integer arithmetic on the host and needs only numpy.
 """
 
 from tritonmm.layouts import mma_atoms

@@ -1,7 +1,8 @@
 """The algebra of layouts: composition, complement, inverses, division.
 
-The operations are CuTe's, each with the law that defines it and that `tests/layouts/test_algebra.py` checks at every
-coordinate. They raise ValueError where no layout obeys the law, also where CuTe would return one that does not.
+The operations are CuTe's. Each has the law that defines it, and `tests/layouts/test_algebra.py` checks that law at
+every coordinate. An operation raises ValueError if no layout obeys its law, even where CuTe returns a layout that does
+not.
 """
 
 import math
@@ -10,18 +11,26 @@ from tritonmm.layouts.layout import Layout, prefixes
 
 
 def coalesce(layout: Layout) -> Layout:
-    """The flat layout of fewest modes that maps every number of the domain alike."""
+    """The flat layout with the fewest modes that maps every number of the domain to the same offset.
+
+    >>> str(coalesce(Layout((2, (1, 6)), (1, (6, 2)))))
+    '12:1'
+    """
     return _from_leaves(_merged(layout))
 
 
 def composition(a, b):
-    """The layout c with c(i) = a(b(i)) for every i, whose shape refines b's.
+    """The layout c with c(i) = a(b(i)) for every i; its shape refines b's shape.
 
-    a: a layout, or a `Swizzled` one, which stays swizzled. b: a layout; or an integer n for n:1; or a tuple of these
-    for the modes of a, whose further modes stay as they are.
+    a: a layout, or a `Swizzled` layout, which stays swizzled.
+    b: a layout, an integer n for n:1, or a tuple of these, one for each of the first modes of a. The other modes of a
+        stay unchanged.
 
-    Raises ValueError where a(b(i)) is no layout: where a step of b ends between two coordinates of a mode of a, or
-    where two modes of b carry into a third of a.
+    Raises ValueError if a(b(i)) is no layout: a step of b ends between two coordinates of a mode of a, or two modes of
+    b carry into a third mode of a.
+
+    >>> str(composition(Layout((6, 2), (8, 2)), Layout((4, 3), (3, 1))))
+    '((2,2),3):((24,2),8)'
     """
     if not isinstance(a, Layout):
         return a.compose(b)
@@ -45,10 +54,10 @@ def composition(a, b):
 
 
 def _through(modes: list[tuple[int, int]], used: list[int], shape: int, stride: int) -> list[tuple[int, int]] | None:
-    """The leaves of shape:stride followed by a layout of these modes, or None.
+    """The leaves of shape:stride followed by a layout with these modes, or None if that is no layout.
 
-    used: for each mode, the largest coordinate that the leaves so far reach together. While it stays below the extent
-    nothing is carried, and offsets of several leaves add up.
+    used: for each mode, the largest coordinate reached by all leaves together so far. Below the mode's extent nothing
+        is carried, and the offsets of several leaves add up.
     """
     parts = []
     for i, (extent, step) in enumerate(modes):
@@ -70,15 +79,19 @@ def _through(modes: list[tuple[int, int]], used: list[int], shape: int, stride: 
         shape //= count
         if shape == 1:
             break
-        stride = 1  # the leaf filled this mode: its next step is the next mode's first
+        stride = 1  # this mode is full; the next step enters the next mode
     return parts
 
 
 def complement(layout: Layout, bound: int) -> Layout:
-    """The offsets below `bound` that the layout leaves out: with it, it covers 0 .. bound - 1, each once.
+    """The layout of the offsets below `bound` that `layout` does not reach. Together they cover 0 .. bound - 1, each
+    offset once.
 
-    The result ascends, starts at 0 and reaches past `bound` where the last repetition is not whole. Raises ValueError
-    for a layout two of whose leaves overlap.
+    The result ascends from 0. It reaches past `bound` if the last repetition is incomplete. Raises ValueError if two
+    leaves of the layout overlap.
+
+    >>> str(complement(Layout(4, 2), 16))
+    '(2,2):(1,8)'
     """
     gaps, reached = [], 1
     for stride, extent in sorted((step, extent) for extent, step in layout.leaves() if extent > 1 and step > 0):
@@ -90,7 +103,11 @@ def complement(layout: Layout, bound: int) -> Layout:
 
 
 def right_inverse(layout: Layout) -> Layout:
-    """The largest r with layout(r(i)) = i for every i below r's size."""
+    """The largest layout r with layout(r(i)) = i for every i below r's size.
+
+    >>> str(right_inverse(Layout.row_major(2, 4)))
+    '(4,2):(2,1)'
+    """
     taken, reached = [], 1
     places = prefixes(layout.shape)
     for (extent, stride), place in sorted(zip(layout.leaves(), places, strict=True), key=lambda leaf: leaf[0][1]):
@@ -103,16 +120,25 @@ def right_inverse(layout: Layout) -> Layout:
 
 
 def left_inverse(layout: Layout) -> Layout:
-    """An l with l(layout(i)) = i for every i of the domain. Raises ValueError where two coordinates share an offset."""
+    """A layout l with l(layout(i)) = i for every i of the domain. Raises ValueError if two coordinates have the same
+    offset.
+
+    >>> left_inverse(Layout(4, 2))(6)
+    3
+    """
     if any(extent > 1 and stride == 0 for extent, stride in layout.leaves()):
         raise ValueError(f"left_inverse: {layout} maps several coordinates to one offset")
     return right_inverse(Layout.of(layout, complement(layout, layout.cosize)))
 
 
 def logical_divide(layout: Layout, tiler) -> Layout:
-    """The layout in two modes: a tile's coordinates, and which tile. d(i, j) = layout(tiler(i) + complement(j)).
+    """The layout in two modes, the coordinate in a tile and the tile's number: d(i, j) = layout(tiler(i) +
+    complement(j)).
 
-    tiler: a layout, an integer n for n:1, or a tuple of these for the modes of the layout, each of which is divided.
+    tiler: a layout, an integer n for n:1, or a tuple of these that divides the modes of the layout one by one.
+
+    >>> str(logical_divide(Layout(16), 4))
+    '(4,4):(1,4)'
     """
     if isinstance(tiler, tuple):
         if len(tiler) > len(layout):
@@ -124,7 +150,7 @@ def logical_divide(layout: Layout, tiler) -> Layout:
 
 
 def zipped_divide(layout: Layout, tiler) -> Layout:
-    """`logical_divide` with all tile modes first: ((tile of mode 0, of 1, ..), (which of mode 0, of 1, ..))."""
+    """`logical_divide` with all tile modes first: ((tile of mode 0, of 1, ..), (tile number in mode 0, in 1, ..))."""
     divided = logical_divide(layout, tiler)
     if not isinstance(tiler, tuple):
         return divided
@@ -135,15 +161,16 @@ def zipped_divide(layout: Layout, tiler) -> Layout:
 
 
 def tiled_divide(layout: Layout, tiler) -> Layout:
-    """`zipped_divide` with its second mode opened: ((tile of mode 0, of 1, ..), which of mode 0, of 1, ..)."""
+    """`zipped_divide` with its second mode unpacked: ((tile of mode 0, of 1, ..), tile number in mode 0, in 1, ..)."""
     tile, rest = zipped_divide(layout, tiler)
     return Layout.of(tile, *rest)
 
 
 def _merged(layout: Layout, extend: bool = False) -> list[tuple[int, int]]:
-    """The leaves without those of extent 1, and with those joined that continue each other.
+    """The leaves, without those of extent 1, and with adjacent leaves joined where one continues the other.
 
-    extend: numbers past the size map alike too; a last leaf of extent 1 is then what they continue in.
+    extend: numbers past the size must map to the same offsets too. Then a last leaf of extent 1 is kept, because they
+        continue in it.
     """
     merged: list[tuple[int, int]] = []
     leaves = layout.leaves()

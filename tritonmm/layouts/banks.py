@@ -1,14 +1,14 @@
-"""Bank conflicts: how often shared memory has to be asked for what one warp instruction wants.
+"""Bank conflicts: how many passes shared memory needs for one instruction of a warp.
 
-Shared memory has 32 banks; byte address a lies in bank a // 4 % 32. It serves a phase at a time, the threads whose
-accesses make 128 bytes:
+Shared memory has 32 banks; byte address a lies in bank a // 4 % 32. An instruction is served in phases. A phase is a
+group of threads that access 128 bytes together:
 
     4 bytes a thread (or less)    1 phase  of 32 threads
     8                             2 phases of 16
     16                            4 phases of 8
 
-In a phase each bank serves one word of 4 bytes, to all threads that want it. A phase takes as many ways, that is turns,
-as its most wanted bank has different words to serve. Threads of different phases never conflict.
+In one pass, each bank serves one 4-byte word, to all threads of the phase that want it. A phase needs as many passes
+("ways") as the most distinct words that it wants from one bank. Threads of different phases never conflict.
 """
 
 from collections.abc import Sequence
@@ -24,17 +24,18 @@ ACCESS_BYTES = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True, slots=True)
 class Conflicts:
-    """The ways of each phase of one instruction; 1 is free of conflicts."""
+    """The passes that each phase of one instruction needs. 1 is free of conflicts."""
 
     ways: tuple[int, ...]
 
     @property
     def worst(self) -> int:
+        """The most passes of any phase."""
         return max(self.ways)
 
     @property
     def extra(self) -> int:
-        """Turns beyond one a phase: what the counter l1tex__data_bank_conflicts_pipe_lsu_mem_shared counts."""
+        """Passes beyond one per phase, as the counter l1tex__data_bank_conflicts_pipe_lsu_mem_shared counts them."""
         return sum(self.ways) - len(self.ways)
 
     def __str__(self) -> str:
@@ -44,16 +45,20 @@ class Conflicts:
 
 
 def phase_threads(access_bytes: int) -> int:
-    """Threads of a phase: 32, 16 or 8."""
+    """Threads of a phase: 32, 16 or 8. Raises ValueError unless `access_bytes` is 1, 2, 4, 8 or 16."""
     if access_bytes not in ACCESS_BYTES:
         raise ValueError(f"bank_conflicts: access_bytes is {access_bytes!r}; it must be 1, 2, 4, 8 or 16")
     return min(WARP, BANKS * BANK_BYTES // access_bytes)
 
 
 def bank_conflicts(addresses: Sequence[int] | np.ndarray, access_bytes: int) -> Conflicts:
-    """The conflicts of one instruction in which thread i accesses `access_bytes` at byte address addresses[i].
+    """The conflicts of one instruction in which thread i accesses `access_bytes` bytes at byte address addresses[i].
 
-    At most 32 addresses, each a multiple of `access_bytes`; a read and a write are alike.
+    addresses: 1 to 32 integers, each a multiple of `access_bytes`. Reads and writes conflict in the same way. Raises
+        ValueError for other addresses.
+
+    >>> str(bank_conflicts([256 * i for i in range(32)], 4))
+    '1 phase, 32-way'
     """
     threads = phase_threads(access_bytes)
     addresses = np.asarray(addresses)

@@ -1,13 +1,14 @@
-"""To and from Gluon's shared layouts, for tiles of rows x columns. Triton is imported when it is called for.
+"""Conversion to and from Gluon's shared layouts, for tiles of rows x columns. Triton is imported when a function is
+called.
 
     Gluon                                                here
     SwizzledSharedLayout(vec, per_phase, max_phase)      Swizzle(b, m, s) o row-major, where vec = 2**m,
                                                          max_phase = 2**b, per_phase * columns = 2**(m + s)
-    NVMMASharedLayout(width)                             panels as wide as `width` bytes, one below the other, each row
+    NVMMASharedLayout(width)                             panels of `width` bytes a row, one below the other, each row
                                                          swizzled by Swizzle<log2(width / 16), 4, 3> on bytes
     PaddedSharedLayout(interval, padding)                a layout: strides grow by the padding, no swizzle
 
-`order` [0, 1] and `transposed` are the same with rows and columns exchanged.
+`order` [0, 1] and `transposed` exchange rows and columns.
 """
 
 from collections.abc import Sequence
@@ -19,14 +20,16 @@ from tritonmm.layouts.layout import Layout
 from tritonmm.layouts.swizzle import Swizzle, Swizzled, log2
 
 TMA_BOX = 256
-"""What TMA copies at most along a dimension, in elements."""
+"""The most elements that TMA copies along one dimension."""
 
 
 def to_triton(tile: Layout | Swizzled, elem_bits: int | None = None):
-    """The Gluon layout in which every element (row, column) lies at tile(row, column).
+    """The Gluon layout that stores element (row, column) at offset tile(row, column).
 
-    Without elem_bits a SwizzledSharedLayout, or for a tile with gaps a PaddedSharedLayout; with it, the
-    NVMMASharedLayout that TMA and wgmma take for such elements. Raises ValueError where there is none.
+    elem_bits: None for a SwizzledSharedLayout, or a PaddedSharedLayout if the tile has gaps. With the bits of an
+        element: the NVMMASharedLayout that TMA and wgmma take for such elements.
+
+    Raises ValueError if Gluon has no such layout.
     """
     from triton.experimental.gluon import language as gl
 
@@ -56,9 +59,9 @@ def to_triton(tile: Layout | Swizzled, elem_bits: int | None = None):
 
 
 def from_triton(layout, shape: Sequence[int]) -> Layout | Swizzled:
-    """The offset, in elements, of (row, column) in a tile of `shape` that has a Gluon shared layout.
+    """The offset of (row, column), in elements, in a tile of `shape` with this Gluon shared layout.
 
-    Raises ValueError for other layouts, for tiles of several CTAs and for what TMA cannot address.
+    Raises ValueError for other kinds of layouts, for tiles of several CTAs, and for tiles that TMA cannot address.
     """
     from triton.experimental.gluon import language as gl
 
@@ -68,7 +71,7 @@ def from_triton(layout, shape: Sequence[int]) -> Layout | Swizzled:
         fast = layout.order[0]
         tile = Layout.row_major(*shape) if fast == 1 else Layout(tuple(shape))
         m = log2(layout.vec)
-        b = log2(min(layout.max_phase, max(1, shape[fast] // layout.vec)))  # Triton drops what leaves the row
+        b = log2(min(layout.max_phase, max(1, shape[fast] // layout.vec)))  # Triton ignores phases beyond the row
         return Swizzled(Swizzle(b, m, log2(layout.per_phase * shape[fast]) - m), tile) if b else tile
     if isinstance(layout, gl.NVMMASharedLayout) and not layout.fp4_padded:
         return _nvmma(shape, layout.swizzle_byte_width, layout.element_bitwidth, layout.transposed)
@@ -91,7 +94,7 @@ def _nvmma(shape: Sequence[int], width: int, elem_bits: int, transposed: bool) -
 
 
 def _nvmma_of(tile, shape: Sequence[int], elem_bits: int) -> tuple[int, int, int, bool]:
-    """The arguments of the NVMMASharedLayout that is `tile`."""
+    """Arguments of the NVMMASharedLayout that equals `tile`."""
     for width in (128, 64, 32, 0):
         for transposed in (False, True):
             try:
@@ -104,7 +107,7 @@ def _nvmma_of(tile, shape: Sequence[int], elem_bits: int) -> tuple[int, int, int
 
 
 def _paddings(layout: Layout, fast: int) -> list[tuple[int, int]]:
-    """(interval, padding) pairs, none where the layout is compact with mode `fast` fastest."""
+    """(interval, padding) pairs; none if the layout is compact with mode `fast` fastest."""
     pads: list[tuple[int, int]] = []
     before = 1
     for extent, stride in (*coalesce(layout[fast]).leaves(), *coalesce(layout[1 - fast]).leaves()):

@@ -1,15 +1,14 @@
 """Layouts: functions from coordinates to offsets, as CuTe defines them (NVIDIA CUTLASS, `include/cute/layout.hpp`).
 
-A layout is a shape and a stride of one nesting, written shape:stride. It takes a coordinate in three forms,
-which agree:
+A layout is a shape and a stride with the same nesting, written shape:stride. A coordinate has three equivalent forms:
 
     Layout(((2, 2), 4), ((1, 8), 2))      ((2,2),4):((1,8),2)
-    layout((1, 0), 3) = 1*1 + 0*8 + 3*2   a coordinate of the shape's nesting
-    layout(1, 3)                          a number a mode; (1, 0) is the mode's coordinate 1
-    layout(13)                            one number; (1, 3) is the shape's coordinate 13
+    layout((1, 0), 3) = 1*1 + 0*8 + 3*2   a coordinate nested like the shape
+    layout(1, 3)                          a number for each mode; (1, 0) is coordinate 1 of the first mode
+    layout(13)                            one number; (1, 3) is coordinate 13 of the shape
 
-Numbers count with the leftmost mode fastest. Past a mode's last coordinate they continue in the last leaf, so that a
-layout is defined on all integers >= 0; its domain is 0 .. size - 1. Coordinates may be numpy arrays.
+Numbers count with the leftmost mode fastest. Past the last coordinate they continue in the last leaf, so a layout is
+defined on all integers >= 0. Its domain is 0 .. size - 1. Coordinates may be numpy arrays.
 """
 
 import math
@@ -28,7 +27,7 @@ def flatten(x: IntTuple) -> tuple[int, ...]:
 
 
 def congruent(a: IntTuple, b: IntTuple) -> bool:
-    """Whether two nested tuples have one nesting."""
+    """True if two nested tuples have the same nesting."""
     if isinstance(a, int) or isinstance(b, int):
         return isinstance(a, int) and isinstance(b, int)
     return len(a) == len(b) and all(map(congruent, a, b))
@@ -36,42 +35,48 @@ def congruent(a: IntTuple, b: IntTuple) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """shape:stride; without a stride the compact one, leftmost mode fastest.
+    """shape:stride. Frozen and hashable.
 
-    Extents are integers >= 1 and strides integers >= 0.
+    shape: an integer >= 1, or nested tuples of them.
+    stride: integers >= 0 with the nesting of `shape`; by default compact, with the leftmost mode fastest.
+
+    Raises ValueError for other values.
+
+    >>> Layout((4, 8), (8, 1))(2, 3)
+    19
     """
 
     shape: IntTuple
-    stride: IntTuple = None  # type: ignore[assignment]  # it is made before anybody sees the layout
+    stride: IntTuple = None  # type: ignore[assignment]  # set in __post_init__
 
     def __post_init__(self):
         shape = _integers(self.shape, "shape", 1)
         stride = _compact(shape, iter(prefixes(shape))) if self.stride is None else _integers(self.stride, "stride", 0)
         if not congruent(shape, stride):
-            raise ValueError(f"Layout: shape {_text(shape)} and stride {_text(stride)} are not nested alike")
+            raise ValueError(f"Layout: shape {_text(shape)} and stride {_text(stride)} have different nestings")
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "stride", stride)
 
     @classmethod
     def row_major(cls, *shape: int) -> "Layout":
-        """The compact layout whose rightmost mode is fastest: row_major(8, 64) is (8,64):(64,1)."""
+        """The compact layout with the rightmost mode fastest: row_major(8, 64) is (8,64):(64,1)."""
         return cls(shape, tuple(reversed(prefixes(shape[::-1]))))
 
     @classmethod
     def of(cls, *layouts: "Layout") -> "Layout":
-        """The layout that has these as its modes."""
+        """The layout with these layouts as its modes."""
         return cls(tuple(each.shape for each in layouts), tuple(each.stride for each in layouts))
 
     def __call__(self, *coord):
-        """The offset of a coordinate: an int, or an array where the coordinate has arrays."""
+        """The offset of a coordinate: an integer, or an array if the coordinate contains arrays."""
         return _offset(coord[0] if len(coord) == 1 else coord, self.shape, self.stride)
 
     def __len__(self) -> int:
-        """The number of modes."""
+        """Number of modes."""
         return 1 if isinstance(self.shape, int) else len(self.shape)
 
     def __getitem__(self, mode: int) -> "Layout":
-        """One mode as a layout."""
+        """One mode, as a layout."""
         if isinstance(self.shape, int) or isinstance(self.stride, int):
             return (self,)[mode]
         return Layout(self.shape[mode], self.stride[mode])
@@ -81,7 +86,7 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """The number of coordinates."""
+        """Number of coordinates."""
         return math.prod(flatten(self.shape))
 
     @property
@@ -94,7 +99,7 @@ class Layout:
         return list(zip(flatten(self.shape), flatten(self.stride), strict=True))
 
     def offsets(self) -> np.ndarray:
-        """Every offset: an int64 array with an axis a mode."""
+        """All offsets: int64, with one axis for each mode."""
         return offsets_of(self)
 
     def __str__(self) -> str:
@@ -102,7 +107,7 @@ class Layout:
 
 
 def offsets_of(layout) -> np.ndarray:
-    """What `layout` maps every coordinate of its shape to, an axis a mode."""
+    """All offsets of `layout`, a `Layout` or `Swizzled`: int64, with one axis for each mode of its shape."""
     extents = [each.size for each in Layout(layout.shape)]
     return layout(np.arange(math.prod(extents))).reshape(extents, order="F")
 
@@ -124,7 +129,7 @@ def _offset(coord, shape, stride):
 
 
 def prefixes(shape: IntTuple) -> list[int]:
-    """The product of the leaves before each leaf."""
+    """For each leaf, the product of the extents before it."""
     products = [1]
     for extent in flatten(shape)[:-1]:
         products.append(products[-1] * extent)

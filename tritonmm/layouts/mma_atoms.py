@@ -1,15 +1,15 @@
-"""What the threads of a tensor-core instruction hold of A, B and C, as thread-value layouts.
+"""Register fragments of tensor-core instructions, as thread-value layouts of A, B and C.
 
     mma.sync (sm_80)       A, B and C in the registers of one warp
     wgmma (sm_90)          C in the registers of a warpgroup, 4 warps of 16 rows each; A and B in shared memory
 
-Layouts number the elements of A as (m, k), of B as (n, k) and of C as (m, n), the first index fastest. Names are CuTe's
-(`include/cute/arch/mma_sm80.hpp`, `mma_sm90_gmma.hpp`): shape, then the types of D, A, B and C, or of D, A and B for
-wgmma. The fragments are those of the PTX manual, sections "Matrix fragments for mma.m16n8k16" and its siblings and
-"Register fragments and shared memory matrix layouts" of wgmma.
+Layouts number the elements of A as (m, k), of B as (n, k) and of C as (m, n), with the first index fastest. Names are
+CuTe's (`include/cute/arch/mma_sm80.hpp`, `mma_sm90_gmma.hpp`): the shape, then the types of D, A, B and C, or of D, A
+and B for wgmma. Source: the PTX manual, sections "Matrix fragments for mma.m16n8k16" and its siblings, and "Register
+fragments and shared memory matrix layouts" of wgmma.
 
     mma.m16n8k16, 16-bit A, lane 4*g + t:      values 0 1 | 2 3 | 4 5 | 6 7
-      rows     g, g+8, g, g+8                  columns 2t, 2t+1; the last four 8 further
+      rows     g, g+8, g, g+8                  columns 2t, 2t+1; the last four values are 8 columns further
 """
 
 import re
@@ -20,9 +20,9 @@ from tritonmm.layouts.layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """One tensor-core instruction: D = A B + C on an m x n x k product.
+    """One tensor-core instruction: D = A B + C for m x n x k.
 
-    a, b, c: (thread, value) -> element; None for an operand that is read from shared memory.
+    a, b, c: TV layouts, (thread, value) -> element; None for an operand that is read from shared memory.
     types: of D, A, B and C.
     """
 
@@ -37,6 +37,7 @@ class Atom:
 
     @property
     def threads(self) -> int:
+        """Threads that execute the instruction: 32 or 128."""
         return self.c[0].size
 
     def operands(self) -> dict[str, tuple[Layout, tuple[int, int]]]:
@@ -45,7 +46,7 @@ class Atom:
         return {letter: (tv, shape) for letter, (tv, shape) in shapes.items() if tv is not None}
 
 
-_C_16x8 = Layout(((4, 8), (2, 2)), ((32, 1), (16, 8)))  # C of 16 x 8: pairs of a row, and 8 rows below
+_C_16x8 = Layout(((4, 8), (2, 2)), ((32, 1), (16, 8)))  # C of 16 x 8: a pair in a row, and the pair 8 rows below
 _A_16x16 = Layout(((4, 8), (2, 2, 2)), ((32, 1), (16, 8, 128)))
 _B_8x16 = Layout(((4, 8), (2, 2)), ((16, 1), (8, 64)))
 _A_16x8 = Layout(((4, 8), (2, 2)), ((32, 1), (16, 8)))
@@ -67,15 +68,17 @@ ATOMS = {
         _sm80(8, "F32TF32TF32F32", _A_16x8_TF32, _B_8x8_TF32),
     )
 }
-"""The mma.sync atoms by name. `atom` also knows the wgmma ones, of which there is one for each n."""
+"""The mma.sync atoms by name. `atom` also knows the wgmma atoms, one for each n."""
 
+# Elements of K of one wgmma, 32 bytes, by operand type.
 _WGMMA_K = {"F16": 16, "BF16": 16, "TF32": 8, "E4M3": 32, "E5M2": 32, "S8": 32, "U8": 32}
 
 
 def wgmma_accumulator(n: int) -> Layout:
-    """The 64 x n accumulator of wgmma: ((4,8,4),(2,2,n/8)):((128,1,16),(64,8,512)).
+    """The TV layout of the 64 x n accumulator of wgmma: ((4,8,4),(2,2,n/8)):((128,1,16),(64,8,512)).
 
-    Warp w holds rows 16 w to 16 w + 15, and in each 8 columns what mma.sync would.
+    Warp w holds rows 16 w to 16 w + 15; each 8 columns are laid out as C of mma.sync. Raises ValueError unless n is a
+    multiple of 8 from 8 to 256.
     """
     if n % 8 or not 8 <= n <= 256:
         raise ValueError(f"wgmma: n is {n}; it must be a multiple of 8 from 8 to 256")
@@ -83,7 +86,13 @@ def wgmma_accumulator(n: int) -> Layout:
 
 
 def atom(name: str) -> Atom:
-    """The atom of a name, as in SM80_16x8x16_F32BF16BF16F32_TN or SM90_64x256x16_F32BF16BF16_SS."""
+    """The atom of that name, such as SM80_16x8x16_F32BF16BF16F32_TN or SM90_64x256x16_F32BF16BF16_SS.
+
+    Raises ValueError for an unknown name.
+
+    >>> atom("SM90_64x256x16_F32BF16BF16_SS").threads
+    128
+    """
     if name in ATOMS:
         return ATOMS[name]
     inputs = "|".join(sorted(_WGMMA_K, key=len, reverse=True))

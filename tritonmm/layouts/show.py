@@ -1,4 +1,4 @@
-"""What a terminal shows of a swizzle on a tile, and of a tensor-core instruction's fragments."""
+"""Terminal output: a swizzle applied to a tile, and the register fragments of a tensor-core instruction."""
 
 from dataclasses import dataclass
 
@@ -12,21 +12,21 @@ from tritonmm.layouts.swizzle import Swizzle
 from tritonmm.layouts.tv import owners
 
 ELEM_BITS = {"f8": 8, "f16": 16, "bf16": 16, "f32": 32, "f64": 64}
-"""Bits of an element by the name of its type, as the command line takes it."""
+"""Bits of an element by type name, as the command line takes it."""
 
 MOST_ROWS = MOST_COLUMNS = 32
 
 
 def parse(text: str) -> Swizzle | Atom:
-    """What a name on the command line means: a swizzle as `Swizzle.parse` takes it, or an atom's name."""
+    """The swizzle or the atom of a name on the command line: "swizzle<3,4,3>" or an atom's name. Raises ValueError."""
     return Swizzle.parse(text) if text.lower().lstrip().startswith("swizzle") else atom(text)
 
 
 @dataclass(frozen=True, slots=True)
 class SwizzledTile:
-    """A row-major tile, plain and swizzled, accessed a unit of 2**m elements at a time, at most 16 bytes.
+    """A row-major tile, plain and swizzled, accessed in units of 2**m elements, at most 16 bytes.
 
-    Raises ValueError for a row that is not whole units.
+    Raises ValueError if a row is not a multiple of the unit.
     """
 
     swizzle: Swizzle
@@ -36,7 +36,7 @@ class SwizzledTile:
 
     def __post_init__(self):
         if self.cols % self.unit:
-            raise ValueError(f"a row of {self.cols} elements is not made of the {self.unit} that {self.swizzle} keeps")
+            raise ValueError(f"a row of {self.cols} elements is no multiple of {self.unit}, the unit of {self.swizzle}")
 
     @property
     def unit(self) -> int:
@@ -45,20 +45,22 @@ class SwizzledTile:
 
     @property
     def access_bytes(self) -> int:
+        """Bytes of one access."""
         return self.unit * self.elem_bits // 8
 
     def addresses(self, swizzled: bool) -> np.ndarray:
-        """The first byte of each unit, an array of rows x units."""
+        """The first byte of each unit: rows x units."""
         tile = Layout.row_major(self.rows, self.cols)
         tile = composition(self.swizzle, tile) if swizzled else tile
         return tile.offsets()[:, :: self.unit] * self.elem_bits // 8
 
     def banks(self, swizzled: bool) -> np.ndarray:
-        """The first bank of each unit."""
+        """The first bank of each unit: rows x units."""
         return self.addresses(swizzled) // BANK_BYTES % BANKS
 
     def worst(self, swizzled: bool, along: str) -> Conflicts:
-        """The worst instruction of a warp that reads units down the tile's columns, or along its "row"s."""
+        """The conflicts of the worst warp instruction that reads units down a "column" of the tile, or along a
+        "row"."""
         addresses = self.addresses(swizzled)
         lines = addresses if along == "row" else addresses.T
         starts = range(0, lines.shape[1], WARP)
@@ -66,7 +68,7 @@ class SwizzledTile:
         return max(found, key=lambda each: each.worst)
 
     def lines(self) -> list[str]:
-        """The banks of the swizzled tile as a table, and what it is good for."""
+        """The banks of the swizzled tile as a table, with its period, its unmoved rows and its bank conflicts."""
         swizzle, reach = self.swizzle, composition(self.swizzle, Layout.row_major(self.rows, self.cols)).cosize
         banks = self.banks(swizzled=True)
         lines = [f"{swizzle} on {self.rows} x {self.cols} elements of {self.elem_bits} bits, row-major"]
@@ -76,7 +78,7 @@ class SwizzledTile:
         still = swizzle.unswizzled_rows(self.rows, self.cols)
         rows = swizzle.row_period(self.cols)
         period = f"{_count(swizzle.period, 'element')}, {_count(rows, 'row')}"
-        lines.append(f"period: {period}; rows as they were: {_some(still)}")
+        lines.append(f"period: {period}; unchanged rows: {_some(still)}")
         for along in ("column", "row"):
             plain, swizzled = (self.worst(each, along) for each in (False, True))
             lines.append(f"a {along} read, {self.access_bytes} bytes a thread: plain {plain}; swizzled {swizzled}")
@@ -86,12 +88,12 @@ class SwizzledTile:
 
 
 def lines(shown: SwizzledTile | Atom) -> list[str]:
-    """What the terminal shows of it."""
+    """Terminal output for a swizzled tile or an atom."""
     return shown.lines() if isinstance(shown, SwizzledTile) else _atom_lines(shown)
 
 
 def _atom_lines(atom: Atom) -> list[str]:
-    """Each operand in registers: its TV layout, and thread.value of every element."""
+    """TV layout of each operand in registers, and thread.value of every element."""
     result, *inputs = (kind.lower() for kind in atom.types)
     lines = [f"{atom.name}: {atom.m} x {atom.n} x {atom.k}, {result} = {inputs[0]} * {inputs[1]} + {inputs[2]},"
              f" {atom.threads} threads"]  # fmt: skip
@@ -105,7 +107,7 @@ def _atom_lines(atom: Atom) -> list[str]:
 
 
 def _table(cells: np.ndarray, rows: list[str], cols: list[str], corner: str) -> list[str]:
-    """The cells under their columns' heads; a table too large to read is cut, and says so."""
+    """The cells as a table with heads. A table that is too large to read is truncated, with a note."""
     high, wide = min(len(rows), MOST_ROWS), min(len(cols), MOST_COLUMNS)
     width = max(map(len, (*cols[:wide], *cells[:high, :wide].ravel())))
     left = max(map(len, (*rows[:high], corner)))

@@ -1,12 +1,12 @@
-"""Swizzles: XOR one field of an offset's bits into another, so that a column of a tile meets all banks.
+"""Swizzles: XOR one bit field of an offset into another, so that a column of a tile is spread over all banks.
 
     bits of the offset      x x x Y Y Y x x x x Z Z Z m m m m      Swizzle(b=3, m=4, s=7)
                                   ^-b-^         ^-b-^ ^--m--^
                                       ^------s------^
     bits of the result      x x x Y Y Y x x x x A A A m m m m      A = Z xor Y
 
-m: the lowest bits stay, so 2**m neighbours stay neighbours (a vector access). b: width of the fields. s: how far Y, the
-source, lies above Z, the target; below it where s is negative. The source is not changed, so a swizzle is its own
+m: the lowest m bits stay unchanged, so vectors of 2**m elements stay contiguous. b: width of both fields. s: how many
+bits the source Y lies above the target Z; below it if s is negative. The source is not changed, so a swizzle is its own
 inverse. It is CuTe's `Swizzle<B,M,S>`.
 """
 
@@ -22,12 +22,16 @@ from tritonmm.layouts.algebra import composition
 from tritonmm.layouts.layout import IntTuple, Layout, offsets_of
 
 PHASE_BITS = 1024
-"""What shared memory serves at once: 32 banks of 4 bytes."""
+"""Bits that shared memory serves at once: 32 banks of 4 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swizzle:
-    """Swizzle(b, m, s). Raises ValueError for b < 0, m < 0, or fields that overlap, |s| < b."""
+    """Swizzle(b, m, s). Raises ValueError for b < 0, m < 0, or overlapping fields, |s| < b.
+
+    >>> Swizzle(3, 0, 3)(0b101000)
+    45
+    """
 
     b: int
     m: int
@@ -49,7 +53,7 @@ class Swizzle:
 
     @classmethod
     def parse(cls, text: str) -> "Swizzle":
-        """The swizzle of "swizzle<3,4,3>", as `str` spells it, in any case."""
+        """The swizzle of a text such as "swizzle<3,4,3>", in any case. Raises ValueError."""
         found = re.fullmatch(r"\s*swizzle\s*<\s*(\d+)\s*,\s*(\d+)\s*,\s*(-?\d+)\s*>\s*", text, re.IGNORECASE)
         if not found:
             raise ValueError(f"{text!r} is not a swizzle; it is spelled swizzle<b,m,s>, as in swizzle<3,3,3>")
@@ -57,14 +61,21 @@ class Swizzle:
 
     @classmethod
     def for_tile(cls, row_elems: int, elem_bits: int, vector_elems: int = 1) -> "Swizzle":
-        """The swizzle with which every column of a row-major tile can be read without conflicts.
+        """The swizzle that makes every column of a row-major tile readable without bank conflicts. Offsets are in
+        elements.
 
-        The offsets are of elements. vector_elems: those of a row that one thread accesses at once. m covers a vector; b
-        every vector of a phase; s the row, or the phase where a row is shorter: of the rows that lie in one phase none
-        conflicts with another, and the next phase is what has to move.
+        row_elems: elements of a row, a power of two.
+        elem_bits: bits of an element, a power of two.
+        vector_elems: elements of a row that one thread accesses at once, a power of two; at most 16 bytes and one row.
 
-        All three are powers of two, a vector being at most 16 bytes and at most a row. A vector of less than 4 bytes
-        leaves a column as many ways as vectors make a word: a warp has no more than 32 threads to spread.
+        m covers a vector. b covers all vectors of a phase. s covers a row, or a phase if a row is shorter: rows within
+        one phase do not conflict, so only later phases have to move. Vectors of less than 4 bytes leave conflicts in a
+        column, one way for each vector in a 4-byte word, because a warp has only 32 threads.
+
+        Raises ValueError for other values.
+
+        >>> str(Swizzle.for_tile(64, 16, 8))
+        'Swizzle<3,3,3>'
         """
         for name, value in (("row_elems", row_elems), ("elem_bits", elem_bits), ("vector_elems", vector_elems)):
             log2(value, f"Swizzle.for_tile: {name}")
@@ -79,9 +90,10 @@ class Swizzle:
 
     @classmethod
     def for_chunks(cls, row_bytes: int, chunk_bytes: int, elem_bytes: int) -> "Swizzle":
-        """The swizzle x_chunk ^= y of rows that are `row_bytes` long, on offsets of elements.
+        """The swizzle x_chunk ^= y, on offsets in elements, for rows of `row_bytes` bytes in chunks of `chunk_bytes`.
 
-        All chunks of a row take part, more or fewer than a phase has; row numbers count modulo their number.
+        All chunks of a row take part, whether they are more or fewer than those of a phase. Row numbers count modulo
+        the chunks of a row.
         """
         names = {"row_bytes": row_bytes, "chunk_bytes": chunk_bytes, "elem_bytes": elem_bytes}
         row, chunk, elem = (log2(value, f"Swizzle.for_chunks: {name}") for name, value in names.items())
@@ -91,37 +103,38 @@ class Swizzle:
 
     @property
     def source(self) -> int:
-        """The mask of the bits Y."""
+        """Mask of the bits Y."""
         return (1 << self.b) - 1 << self.m + max(0, self.s)
 
     @property
     def target(self) -> int:
-        """The mask of the bits Z."""
+        """Mask of the bits Z."""
         return (1 << self.b) - 1 << self.m + max(0, -self.s)
 
     def __call__(self, offset):
-        """The swizzled offset, of an int or of an integer array."""
+        """The swizzled offset: of an integer or of an integer array."""
         y = offset & self.source
         return offset ^ (y >> self.s if self.s >= 0 else y << -self.s)
 
     @property
     def period(self) -> int:
-        """The least p with swizzle(i + p) = swizzle(i) + p for every i; swizzle permutes each 0 .. p - 1 + n * p."""
+        """The least p with swizzle(i + p) = swizzle(i) + p for every i. The swizzle permutes each range of p
+        offsets."""
         return 1 << self.b + self.m + abs(self.s) if self.b else 1
 
     def row_period(self, row_elems: int) -> int:
-        """After how many rows of a row-major tile the pattern repeats."""
+        """Rows of a row-major tile after which the pattern repeats."""
         return math.lcm(self.period, row_elems) // row_elems
 
     def unswizzled_rows(self, rows: int, row_elems: int, columns: Sequence[int] | None = None) -> list[int]:
-        """The rows of a row-major tile that stay as they are, in these columns or in all."""
+        """Rows of a row-major tile that the swizzle does not change, in the given columns or in all."""
         offsets = Layout.row_major(rows, row_elems).offsets()
         if columns is not None:
             offsets = offsets[:, list(columns)]
         return np.flatnonzero((self(offsets) == offsets).all(axis=1)).tolist()
 
     def compose(self, layout: Layout) -> "Swizzled":
-        """The layout followed by this swizzle; also `composition(swizzle, layout)`."""
+        """The layout followed by this swizzle; the same as `composition(swizzle, layout)`."""
         return Swizzled(self, layout)
 
     def __str__(self) -> str:
@@ -130,7 +143,7 @@ class Swizzle:
 
 @dataclass(frozen=True, slots=True)
 class Swizzled:
-    """swizzle(layout(coordinate)): offsets that no layout alone can give."""
+    """A layout followed by a swizzle: swizzle(layout(coordinate))."""
 
     swizzle: Swizzle
     layout: Layout
@@ -144,19 +157,21 @@ class Swizzled:
 
     @property
     def shape(self) -> IntTuple:
+        """The layout's shape."""
         return self.layout.shape
 
     @property
     def size(self) -> int:
+        """Number of coordinates."""
         return self.layout.size
 
     @property
     def cosize(self) -> int:
-        """One more than the largest offset, which may exceed the layout's."""
+        """One more than the largest offset. It may exceed the layout's."""
         return int(self.offsets().max()) + 1
 
     def offsets(self) -> np.ndarray:
-        """Every offset: an int64 array with an axis a mode."""
+        """All offsets: int64, with one axis for each mode."""
         return offsets_of(self)
 
     def __str__(self) -> str:
@@ -164,6 +179,7 @@ class Swizzled:
 
 
 def log2(value: int, name: str = "value") -> int:
+    """The exponent of a power of two. Raises ValueError, naming `name`, for any other value."""
     if not isinstance(value, int) or value < 1 or value & (value - 1):
         raise ValueError(f"{name} is {value!r}; it must be a power of two")
     return value.bit_length() - 1

@@ -1,8 +1,8 @@
 """Thread-value layouts: which elements of a tile each thread holds.
 
-A TV layout maps (thread, value) to the number of a coordinate of a tile; numbers count down the columns, so that in a
-tile of 16 rows 33 is row 1 of column 2. Followed by the tile's layout in memory, it gives the offset of each value of
-each thread.
+A TV layout maps (thread, value) to an element number of the tile. Elements are numbered down the columns: in a tile of
+16 rows, element 33 is row 1 of column 2. Composed with the tile's layout in memory, it gives the offset of each value
+of each thread.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,10 @@ from tritonmm.layouts.layout import Layout
 
 
 def inverse_tv(tv: Layout, shape: tuple[int, ...]) -> Layout:
-    """Coordinate of the tile -> thread + threads * value; `divmod` by threads takes it apart.
+    """The layout from a coordinate of the tile to thread + threads * value. `divmod` by the number of threads separates
+    the two.
 
-    Raises ValueError where several threads hold one element, or none does.
+    Raises ValueError if an element is held by no thread or by several.
     """
     inverse = left_inverse(tv)
     if tv.size != Layout(shape).size or inverse.size < tv.size:
@@ -26,15 +27,17 @@ def inverse_tv(tv: Layout, shape: tuple[int, ...]) -> Layout:
 
 
 def owners(tv: Layout, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """The thread, and which of its values, that hold each element of the tile; arrays of the tile's shape."""
+    """The thread that holds each element, and the element's value index in that thread: two arrays of the tile's
+    shape."""
     values, threads = np.divmod(inverse_tv(tv, shape).offsets(), tv[0].size)
     return threads, values
 
 
 def partition(tile, tv: Layout, atom: tuple[int, ...]):
-    """A tile in memory, dealt to threads: (thread, (value, (repetition of each mode))) -> offset.
+    """A tile in memory divided among threads: (thread, (value, (repetition of each mode))) -> offset.
 
-    tile: its layout, or `Swizzled` one; atom: the shape that `tv` deals out and that is repeated over the tile.
+    tile: a `Layout` or `Swizzled`.
+    atom: the shape that `tv` covers; it is repeated over the tile.
     """
     if not isinstance(tile, Layout):
         return type(tile)(tile.swizzle, partition(tile.layout, tv, atom))
@@ -50,10 +53,10 @@ def blocked(
     warps: Sequence[int],
     order: Sequence[int],
 ) -> Layout:
-    """The TV layout of Triton's BlockedLayout on a tile, threads numbered warp by warp.
+    """The TV layout of Triton's BlockedLayout on a tile. Threads are numbered warp by warp.
 
-    Each argument has a number for each of the tile's two modes; `order` names the modes, the fastest first. Raises
-    ValueError where the layout is larger than the tile.
+    Each argument has a number for each of the tile's two modes; `order` lists the modes, the fastest first. Raises
+    ValueError if the layout is larger than the tile.
     """
     lanes: list[Layout] = []
     wide: list[Layout] = []
@@ -71,20 +74,20 @@ def blocked(
     return Layout.of(Layout.of(*lanes, *wide), Layout.of(*values, *repeats))
 
 
-def vector_elems(dealt, elem_bytes: int) -> int:
-    """How many elements one access of a thread can have: neighbours in memory, aligned, at most 16 bytes.
+def vector_elems(offsets, elem_bytes: int) -> int:
+    """The most elements that one access of a thread can cover: contiguous in memory, aligned, at most 16 bytes.
 
-    dealt: (thread, value) -> offset in elements, as `composition(tile, tv)` gives it.
+    offsets: layout (thread, value) -> offset in elements, as `composition(tile, tv)` returns it.
     """
-    return _accesses(dealt, elem_bytes)[1]
+    return _accesses(offsets, elem_bytes)[1]
 
 
-def warp_conflicts(dealt, elem_bytes: int) -> list[Conflicts]:
-    """The conflicts of every instruction with which warps access a tile in shared memory, warp by warp.
+def warp_conflicts(offsets, elem_bytes: int) -> list[Conflicts]:
+    """The bank conflicts of every instruction with which the warps access a tile in shared memory, warp by warp.
 
-    dealt: as in `vector_elems`, which says how wide the accesses are.
+    offsets: as in `vector_elems`, which determines the width of the accesses.
     """
-    firsts, width = _accesses(dealt, elem_bytes)
+    firsts, width = _accesses(offsets, elem_bytes)
     return [
         bank_conflicts(addresses, width * elem_bytes)
         for warp in range(0, len(firsts), WARP)
@@ -92,10 +95,10 @@ def warp_conflicts(dealt, elem_bytes: int) -> list[Conflicts]:
     ]
 
 
-def _accesses(dealt, elem_bytes: int) -> tuple[np.ndarray, int]:
-    """Byte address of every access of every thread, and the elements that one has."""
-    offsets = dealt.offsets()
-    # A compiler numbers registers as it likes: values are taken in the order in which they lie in memory.
+def _accesses(layout, elem_bytes: int) -> tuple[np.ndarray, int]:
+    """Byte address of each access of each thread, and the elements that one access covers."""
+    offsets = layout.offsets()
+    # The compiler is free to reorder registers, so values are taken in the order of their addresses.
     offsets = offsets[:, np.argsort(offsets[0], kind="stable")]
     threads, values = offsets.shape
     width = 16 // elem_bytes

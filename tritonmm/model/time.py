@@ -88,12 +88,12 @@ class Terms:
     has_affinity: bool = False
 
 
-def crossing(problem: Problem, relayout: str) -> tuple[bool, bool]:
+def crossing(problem: Problem, repack: str) -> tuple[bool, bool]:
     """Whether the lines of A, and of B, as they are stored, begin anywhere in cache lines."""
     p = problem
     a_line = (p.k if p.layout[0] == "n" else p.m) * p.element_bytes
     b_line = (p.k if p.layout[1] == "t" else p.n) * p.b_element_bytes
-    return "a" not in relayout and a_line % CACHE_LINE > 0, "b" not in relayout and b_line % CACHE_LINE > 0
+    return "a" not in repack and a_line % CACHE_LINE > 0, "b" not in repack and b_line % CACHE_LINE > 0
 
 
 def joined(times: Sequence[float], p: float) -> float:
@@ -113,10 +113,10 @@ def beyond_half(busy: int, gpu: Gpu) -> float:
 
 
 def repack_us(problem: Problem, config: Config, gpu: Gpu, shared: Shared) -> float:
-    """Microseconds of the copies of `config.relayout`: a launch, and each byte read and written once."""
-    if not config.relayout:
+    """Microseconds of the copies of `config.repack`: a launch, and each byte read and written once."""
+    if not config.repack:
         return 0.0
-    copied = problem.operand_bytes(config.relayout)
+    copied = problem.operand_bytes(config.repack)
     return shared.repack_us + 2e6 * copied / (gpu.bandwidth * shared.repack_share)
 
 
@@ -169,8 +169,8 @@ class Launch:
         rows, cols = min(block_m, p.m), min(block_n, p.n)  # of a tile, those that are not beyond the output
 
         # A step of a full wave: its mma, and its operands on their way to the SMs.
-        a_cost, b_cost = (1 + limits.crossed * crosses for crosses in crossing(p, config.relayout))
-        if block_n * b_size % CACHE_LINE and p.relaid(config.relayout).layout[1] == "n":
+        a_cost, b_cost = (1 + limits.crossed * crosses for crosses in crossing(p, config.repack))
+        if block_n * b_size % CACHE_LINE and p.repacked(config.repack).layout[1] == "n":
             b_cost *= 1 + limits.half_lines
         programs = gpu.sms * resident
         present = (min(block_m, -(-p.m // terms.rows) * terms.rows) / block_m) ** limits.absent

@@ -1,7 +1,7 @@
-"""Tuned tables: for each GPU the fastest configs that were measured, the user's own and those that ship.
+"""Tuned tables: the fastest measured configs for each GPU, the user's own and the shipped ones.
 
-The user's are in the folder that TRITONMM_TABLES names, or else in the user's data folder; `h200.json` in this folder
-and its like ship. A file that cannot be read is a warning, once, and has no rows.
+The user's tables are in the folder TRITONMM_TABLES, by default in the user's data folder. The shipped tables, such as
+`h200.json`, are in this folder. A file that cannot be read causes one warning and counts as empty.
 """
 
 import datetime
@@ -26,37 +26,37 @@ from tritonmm.version import __version__
 __all__ = ["Row", "TableError", "Tables", "publish", "tables", "user_path"]
 
 NEAR = 2.0
-"""How much larger or smaller each of m, n and k of a neighbour may be."""
+"""The largest ratio between a neighbour's m, n or k and the problem's, in either direction."""
 
 NEAREST = 8
-"""Neighbours that are looked at."""
+"""Neighbours that are considered."""
 
 _SHIPPED = Path(__file__).parent
 _TRITON = ".".join(TRITON.split(".")[:2])
 
 
 class Tables:
-    """The rows of several tables, those of the first before those of the others. Immutable, compared by identity."""
+    """Rows of several tables; rows of earlier tables come first. Immutable, compared by identity."""
 
     def __init__(self, *layers: Iterable[Row]):
         self._exact: dict[Problem, list[Row]] = {}
         self._near: dict[tuple, list[Row]] = {}
         for rows in layers:
-            # Of one table, what was measured with this Triton first, and then the newest.
+            # Within one table, rows of this Triton version come first, and then the newest.
             for row in sorted(sorted(rows, key=lambda row: row.date, reverse=True), key=lambda r: r.triton != _TRITON):
                 self._exact.setdefault(_as_bf16(row.problem), []).append(row)
                 self._near.setdefault((_kind(row.problem), *_bits(row.problem)), []).append(row)
 
     def exact(self, problem: Problem) -> list[Row]:
-        """The rows of a problem, the one to be preferred first, and then those of its like in bf16 or fp16: wgmma and
-        loads take as long for either."""
+        """The rows of this problem, the preferred one first, then those of the same problem in bf16 instead of fp16 or
+        the reverse: both take the same time to load and to multiply."""
         return sorted(self._exact.get(_as_bf16(problem), ()), key=lambda row: row.problem != problem)
 
     def near(self, problem: Problem) -> list[Row]:
-        """The `NEAREST` rows of problems of the same kind, each size at most `NEAR` times larger or smaller.
+        """The `NEAREST` rows of similar problems, the nearest first. Each size differs by at most a factor of `NEAR`.
 
-        The nearest comes first. Of the same kind are those of the same dtypes, fp16 being bf16's, precision, scales,
-        layout and epilogue, aligned or not in the same places, and of a batch of the same number of bits.
+        Similar problems have the same dtypes (bf16 and fp16 count as the same), precision, scales, layout and epilogue;
+        the same operands are aligned, and the batch has the same number of bits.
         """
         if not problem.flops:
             return []
@@ -70,7 +70,8 @@ class Tables:
 
 
 def tables(gpu: Gpu) -> Tables:
-    """What is known of a GPU: the user's table before the one that ships. Read once a process, and after `publish`."""
+    """The tables of a GPU, the user's before the shipped one. They are read once in a process, and again after
+    `publish`."""
     found = _TABLES.get(gpu)
     if found is None:
         with _LOCK:
@@ -83,7 +84,7 @@ def tables(gpu: Gpu) -> Tables:
 
 
 def user_path(gpu: Gpu) -> Path:
-    """The file of the user's table of a GPU."""
+    """Path of the user's table for a GPU."""
     folder = os.environ.get("TRITONMM_TABLES")
     if not folder:
         import platformdirs
@@ -93,18 +94,20 @@ def user_path(gpu: Gpu) -> Path:
 
 
 Winner = tuple[Problem, Config, float] | tuple[Problem, Config, float, float | None]
-"""A problem, its fastest config and that one's microseconds; and torch's in the same measurement, or None."""
+"""A problem, its fastest config, microseconds, and optionally torch's microseconds in the same measurement, or None."""
 
 
 def publish(winners: Iterable[Winner], gpu: Gpu, path: str | os.PathLike | None = None) -> Path:
-    """Adds the fastest config of each problem, and its times, to the user's table or the file at `path`.
+    """Adds the fastest config of each problem, with its times, to the user's table or to the file `path`. Returns the
+    file.
 
-    A winner replaces what the table has of its problem and of the same Triton; all else stays, in any number of
-    processes that publish at once. Returns the file. This process selects by it from here on; products that it has
-    computed before keep their plans.
+    A winner replaces the table's row for the same problem and Triton version. All other rows stay, even if several
+    processes publish at once. This process selects with the new table from now on; GEMMs that it has already computed
+    keep their plans.
 
     Raises ValueError, and writes nothing, for a config that does not fit its problem; TableError for a file that is
-    another GPU's or a newer tritonmm's; OSError where it cannot be written. A damaged file is renamed, with a warning.
+    another GPU's or a newer tritonmm's; OSError if the file cannot be written. A damaged file is renamed, with a
+    warning.
     """
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     rows = [
@@ -112,7 +115,7 @@ def publish(winners: Iterable[Winner], gpu: Gpu, path: str | os.PathLike | None 
         for problem, config, us, *torch_us in winners
     ]
     for row in rows:
-        row.to_json()  # raises for an order without a spelling
+        row.to_json()  # raises ValueError for a `Table` order
         if not (fit := row.config.fits(row.problem, gpu)):
             raise ValueError(f"{row.config} does not fit {row.problem} on {gpu.name}: {fit.reason}")
     path = Path(os.path.realpath(path or user_path(gpu)))
@@ -151,7 +154,7 @@ def _kept(path: Path, gpu: Gpu) -> list[Row]:
 
 
 def _file(gpu: Gpu) -> str:
-    """A part of a GPU, or a model of fewer SMs, has a table of its own."""
+    """File name of a GPU's table. A GPU partition, or a variant with fewer SMs, has its own."""
     known = gpu.name in gpus.names() and gpus.spec(gpu.name).sms == gpu.sms
     name = "".join(x if x.isascii() and (x.isalnum() or x in "_-") else "-" for x in gpu.name)
     return f"{name}.json" if known else f"{name}-{gpu.sms}sms.json"
@@ -162,7 +165,8 @@ def _key(row: Row) -> tuple[Problem, str]:
 
 
 def _as_bf16(problem: Problem) -> Problem:
-    """The problem with bf16 in the place of fp16. Weights of a byte are converted to either in ways of their own."""
+    """The problem with bf16 instead of fp16. Mixed-input problems stay, because 8-bit weights are converted differently
+    to each."""
     if problem.b_dtype != problem.dtype:
         return problem
     a, b, out = ("bf16" if x == "fp16" else x for x in (problem.dtype, problem.b_dtype, problem.out_dtype))
@@ -181,7 +185,7 @@ def _bits(problem: Problem) -> Iterator[int]:
 
 
 def _steps(one: Problem, other: Problem) -> list[float]:
-    """How far apart the sizes are, in powers of two."""
+    """Ratios of the sizes, as absolute powers of two."""
     return [abs(math.log2(x / y)) for x, y in ((one.m, other.m), (one.n, other.n), (one.k, other.k))]
 
 

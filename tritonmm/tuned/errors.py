@@ -68,7 +68,7 @@ def our_kind(problem: Problem, config: Config, is_measured: bool) -> str:
     """The same of our time: that it is a table's, measured another day, or our kernel, with copies or without."""
     if is_measured:
         return f"table {kernels_of(problem)}"
-    return f"{config.kernel} {kernels_of(problem)}{' relayout' if config.relayout else ''}"
+    return f"{config.kernel} {kernels_of(problem)}{' relayout' if config.repack else ''}"
 
 
 class _Kind:

@@ -1,4 +1,4 @@
-"""Files that are written: a regular file in one step and through links, a device or a pipe as it is."""
+"""Writing files: a regular file is replaced in one step, through links; a device or pipe is written directly."""
 
 import contextlib
 import errno
@@ -12,10 +12,11 @@ from typing import IO, Any
 
 @contextlib.contextmanager
 def written(path: str | os.PathLike, mode: str = "w") -> Iterator[IO[Any]]:
-    """A file to write, open in `mode`, "w" or "wb". It becomes `path` in one step, and only if nothing is raised.
+    """A file to write, opened in `mode` "w" or "wb". It replaces `path` in one step at the end, unless an exception is
+    raised.
 
-    A link stays, and its target is written. A new file has the mode that the umask leaves it, and an old one keeps its
-    own. What is no regular file is written as it is, see `opened`. Raises OSError.
+    A link stays, and its target is replaced. A new file gets the umask's mode; an existing one keeps its mode. Devices
+    and pipes are written directly, see `opened`. Raises OSError.
     """
     if _is_stream(path):
         with opened(path, mode) as file:
@@ -38,9 +39,9 @@ def written(path: str | os.PathLike, mode: str = "w") -> Iterator[IO[Any]]:
 
 
 def opened(path: str | os.PathLike, mode: str = "w") -> IO[Any]:
-    """`path`, its folder made, open to be written from its beginning.
+    """`path`, opened for writing from its beginning; its folder is created.
 
-    What this process has as its standard output or error, as /dev/stdout, goes on behind what was printed.
+    If it is this process's standard output or error, such as /dev/stdout, writing continues after what was printed.
     """
     printing = _printing_to(path)
     if printing:
@@ -50,7 +51,7 @@ def opened(path: str | os.PathLike, mode: str = "w") -> IO[Any]:
 
 
 def check_writable(path: str | os.PathLike) -> None:
-    """Raises the OSError of a `path` that could not be written. Leaves nothing behind."""
+    """Raises the OSError that writing `path` would raise. Leaves nothing behind."""
     if _is_stream(path):
         return
     folder = Path(os.path.realpath(path)).parent
@@ -63,21 +64,23 @@ def check_writable(path: str | os.PathLike) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Only one writer of the file at a time, of all threads and processes. The file itself may be replaced meanwhile,
-    so what is locked is another one beside it. Raises OSError."""
-    import fcntl  # here, since reading needs none
+    """Excludes all other writers of the file, in this and other processes. Raises OSError.
+
+    The lock is a second file, PATH.lock, because the file itself may be replaced meanwhile.
+    """
+    import fcntl  # imported here, because readers need no lock
 
     lock = path.with_name(path.name + ".lock")
     try:
-        # No link is followed and nothing is truncated; a pipe in the place of the lock is not waited for.
+        # Does not follow a link, truncate a file or wait for a pipe in the place of the lock.
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise OSError(f"{lock}: a link in the place of a lock; remove it") from None
+            raise OSError(f"{lock} is a link, not a lock file; remove it") from None
         raise
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{lock}: no regular file in the place of a lock; remove it")
+            raise OSError(f"{lock} is not a regular file; remove it")
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
@@ -85,9 +88,9 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _is_stream(path: str | os.PathLike) -> bool:
-    """Whether `path` is there and cannot be replaced: a device, a pipe, or where this process prints to.
+    """True if `path` exists and must be written directly: a device, a pipe, or this process's standard output or error.
 
-    Raises OSError for a folder, and for what may not be written.
+    Raises OSError for a folder and for a file without write permission.
     """
     try:
         found = os.stat(path)
@@ -101,16 +104,16 @@ def _is_stream(path: str | os.PathLike) -> bool:
 
 
 def _printing_to(path: str | os.PathLike) -> int:
-    """The descriptor of this process's standard output or error, if it is the file at `path`, else 0."""
+    """Descriptor of this process's standard output or error if `path` is that file, else 0."""
     for descriptor in (1, 2):
-        with contextlib.suppress(OSError):  # one of the two is not there
+        with contextlib.suppress(OSError):  # a closed descriptor
             if os.path.samestat(os.stat(path), os.fstat(descriptor)):
                 return descriptor
     return 0
 
 
 def _new(folder: Path, wanted: Path) -> tuple[Path, int]:
-    """A new file in the folder, with the mode that the umask leaves it, and its descriptor. Errors name `wanted`."""
+    """A new file in the folder, with the umask's mode, and its descriptor. Errors name `wanted`."""
     path = folder / f"{wanted.name[:50]}.{secrets.token_hex(8)}.tmp"
     try:
         return path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

@@ -1,12 +1,12 @@
-"""A table of tuned products: a JSON file a GPU, written whole, and read as content that nobody vouches for.
+"""A table of tuned problems: a JSON file for each GPU, written as a whole, and never trusted when it is read.
 
     {"schema": 1, "gpu": {"name": "h200", "arch": "sm_90", "sms": 132}, "rows": [
     {"problem": {"m": 4096, ...}, "config": {"kernel": "hopper", ...}, "us": 193.1,
      "tritonmm": "0.1.0", "triton": "3.6", "date": "2026-11-21", "torch_us": 196.4},
     ...]}
 
-A row is a product, the config that was fastest for it, the microseconds it took, and when and with what that was seen;
-and torch's microseconds in the same measurement, where it was measured there.
+A row is a problem, its fastest config, the time of that config in microseconds, and the date and versions of the
+measurement. torch_us is torch's time in the same measurement, if it was measured.
 """
 
 import datetime
@@ -19,38 +19,41 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tritonmm.config import Config
+from tritonmm.config import FORMER_FIELDS, Config
 from tritonmm.gpu import Gpu
 from tritonmm.orders import Order
 from tritonmm.problem import Epilogue, Problem
 from tritonmm.tuned import files
 
 SCHEMA = 1
-"""The version of the files. A field more in `Problem` or `Config` is a new one; older files are still read."""
+"""Version of the file format. A new field in `Problem` or `Config` needs a new version; older files are still read."""
 
 MAX_BYTES = 4 * 2**20
 MAX_ROWS = 4096
-"""What a file may have. Beyond that it is not read, and the oldest rows are not written."""
+"""Limits of a file. A larger file is not read, and the oldest rows are not written."""
 
 MAX_SIZE = 2**31 - 1
 MAX_PARAMETER = 2**20
 MAX_TEXT = 64
+"""Limits of a row: of the sizes of a problem, the numbers of a config, and the characters of a text."""
 
 
 class TableError(ValueError):
-    """A file that cannot serve as this GPU's table; the message names it and says why."""
+    """A file that cannot be this GPU's table. The message names the file and the reason."""
 
 
 class DamagedError(TableError):
-    """A file of a table's name whose content is none."""
+    """A file with a table's name whose content is not a table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The fastest config seen for a problem. Raises ValueError, naming the field, for values that no row can have.
+    """The fastest config measured for a problem. Raises ValueError, naming the field, for impossible values.
 
-    us: microseconds of one product; tritonmm, triton: versions, Triton's as "3.6"; date: ISO 8601, in UTC;
-    torch_us: what torch's kernel took in the same run, None where that was not measured.
+    us: microseconds of one GEMM.
+    tritonmm, triton: versions; Triton's as "3.6".
+    date: ISO 8601, in UTC.
+    torch_us: microseconds of torch's kernel in the same run; None if it was not measured.
     """
 
     problem: Problem
@@ -75,7 +78,7 @@ class Row:
         datetime.date.fromisoformat(self.date)
 
     def to_json(self) -> str:
-        """One line. Raises ValueError for a `Table` order, which has no spelling."""
+        """One line of JSON. Raises ValueError for a `Table` order, which has no spelling."""
         values = {name: getattr(self, name) for name in ("us", "tritonmm", "triton", "date")}
         if self.torch_us is not None:
             values["torch_us"] = self.torch_us
@@ -91,10 +94,10 @@ class Row:
 
 
 def read(path: Path, gpu: Gpu) -> tuple[list[Row], list[str]]:
-    """The rows of a file, and what is wrong with those that are left out. No file has no rows.
+    """The valid rows of a file, and what is wrong with each of the others. A missing file has no rows.
 
-    Raises TableError for a file that is none of this GPU's, too large, of a newer schema or not readable, and
-    DamagedError where it is not a table's content.
+    Raises TableError for a file that is another GPU's, too large, of a newer schema or unreadable, and DamagedError for
+    content that is not a table.
     """
     try:
         content = _content(path)
@@ -124,7 +127,8 @@ def read(path: Path, gpu: Gpu) -> tuple[list[Row], list[str]]:
 
 
 def write(path: Path, rows: Iterable[Row], gpu: Gpu) -> None:
-    """Replaces the file in one step: a reader, or a crash, sees the old rows or these. Raises OSError."""
+    """Replaces the file in one step: a reader sees either the old rows or the new ones, even after a crash. Raises
+    OSError."""
     lines = ",\n".join(row.to_json() for row in rows)
     head = json.dumps({"schema": SCHEMA, "gpu": _named(gpu), "rows": []}).removesuffix("]}")
     with files.written(path) as file:
@@ -132,7 +136,7 @@ def write(path: Path, rows: Iterable[Row], gpu: Gpu) -> None:
 
 
 def _content(path: Path) -> bytes:
-    # Not blocking: opening a pipe would wait for its writer.
+    # O_NONBLOCK, because opening a pipe would wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -148,7 +152,7 @@ def _named(gpu: Gpu) -> dict[str, object]:
 
 
 def _typed(name: str, found: object, of: type, most: int) -> dict:
-    """The object `name`, whose fields are those of the dataclass: numbers up to `most`, and texts, an order's too."""
+    """Checks that `found` has only fields of the dataclass `of`, integers up to `most` and texts (orders are texts)."""
     found = _object(name, found, of)
     for field in fields(of):
         if field.name in found:
@@ -169,6 +173,8 @@ def _problem(found: object) -> Problem:
 
 
 def _config(found: object) -> Config:
+    if isinstance(found, dict):
+        found = {FORMER_FIELDS.get(name, name): value for name, value in found.items()}
     found = _typed("config", found, Config, MAX_PARAMETER)
     return Config.from_json(json.dumps(found))
 
@@ -201,5 +207,5 @@ def _refuse(constant: str) -> None:
 
 
 def _line(error: BaseException) -> str:
-    """What an error says, short enough for a warning, whatever the file had in it."""
+    """The message of an error as ASCII of at most 200 characters, whatever the file contains."""
     return ascii(str(error))[1:-1][:200]

@@ -1,1 +1,1 @@
-"""A transpose through shared memory: measured bank conflicts against predicted ones."""
+"""A transpose through shared memory: predicted and measured bank conflicts."""

@@ -1,10 +1,10 @@
-r"""The transpose beside a copy: what bank conflicts cost.
+r"""A transpose compared with a copy: what bank conflicts cost.
 
     python -m tritonmm.autotune.studies.bank_conflicts --csv transpose.csv
 
-Each row is one layout of shared memory with one width of access to memory, measured in pairs with torch's copy of the
-same bytes, as `bench` measures; torch's own transpose is measured too. Beside the time stand the conflicts that
-`tritonmm.layouts` predicts. Their count is checked with NVIDIA's profiler, which runs each kernel once:
+Each row is one shared-memory layout with one width of memory access, timed in pairs with torch's copy of the same
+bytes. torch's own transpose is timed too. Each row has the conflicts that `tritonmm.layouts` predicts. Check their
+count with NVIDIA's profiler:
 
     ncu --clock-control none --kernel-name regex:transpose_kernel --csv --metrics \
 l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum,l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum,\
@@ -29,12 +29,14 @@ SIZE = 8192
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One layout and width of access.
+    """One layout and access width.
 
-    layout: a name of `LAYOUTS`, or "torch". vector: elements loaded and stored at once. read_ways: turns that a phase
-    takes when the tile is read; predicted_conflicts: turns beyond the first, of a whole launch, of writes and reads.
-    time_us, copy_us: of the transpose and of the copy; of_copy: the median of copy_us / time_us, round by round, the
-    share of the copy's bandwidth that the transpose reaches.
+    layout: a name in `LAYOUTS`, or "torch".
+    vector: elements that one access loads or stores.
+    read_ways: passes that a phase needs to read the tile.
+    predicted_conflicts: passes beyond the first of each phase, for all reads and writes of a launch.
+    time_us, copy_us: microseconds of the transpose and of the copy.
+    of_copy: the median of copy_us / time_us, round by round: the fraction of the copy's bandwidth that is reached.
     """
 
     layout: str
@@ -48,14 +50,14 @@ class Row:
 
 
 def tiles(elem_bytes: int) -> Iterator[TransposeTile]:
-    """Every layout, with vectors of 16 bytes and with single elements."""
+    """Every layout, with 16-byte vectors and with single elements."""
     for vector in (16 // elem_bytes, 1):
         for layout in LAYOUTS:
             yield TransposeTile(layout, elem_bytes, vector, vector)
 
 
 def predicted(tile: TransposeTile, m: int, n: int) -> Row:
-    """The row of a tile that was not measured, for an m x n matrix that it divides."""
+    """The row of a tile without times, for an m x n matrix that the tile divides."""
     writes, reads = tile.conflicts()
     rows, cols = tile.shape
     conflicts = sum(each.extra for each in (*writes, *reads)) * (m // rows) * (n // cols)
@@ -63,7 +65,7 @@ def predicted(tile: TransposeTile, m: int, n: int) -> Row:
 
 
 def measure(size: int, regime: str) -> Iterator[Row]:
-    """A row a tile, then torch's; fp32. Raises RuntimeError for a result that is not the transpose."""
+    """A row for each tile, then torch's; fp32. Raises RuntimeError for a result that is not the transpose."""
     x = torch.randn(size, size, device="cuda")
     out, copied = torch.empty_like(x), torch.empty_like(x)
     moved = 2 * x.numel() * x.element_size()
@@ -110,7 +112,7 @@ HEADER = "layout    vector read ways predicted conflicts    time us     GB/s  of
 @click.option("--csv", "csv_path", type=Output(), help="Write the rows here.")
 @click.option("--once", is_flag=True, help="Run each kernel once, for a profiler, and print what is predicted.")
 def main(size: int, regime: str, csv_path: Path | None, once: bool) -> None:
-    """Measure the transpose through plain, padded and swizzled shared memory beside a copy."""
+    """Measure the transpose through plain, padded and swizzled shared memory, compared with a copy."""
     if not torch.cuda.is_available():
         raise click.ClickException("this measures and needs a GPU; `tritonmm layout` shows conflicts without one")
     if size < 64 or size % 64:

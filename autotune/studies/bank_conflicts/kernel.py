@@ -1,7 +1,7 @@
-"""The transpose: a tile goes through shared memory, where rows are written and columns are read.
+"""A transpose through shared memory: rows of a tile are written, columns are read.
 
-After the kernel of Lei Mao's "CUDA Shared Memory Swizzling", in which plain, padded and swizzled tiles are three
-kernels; here the shared layout is a parameter. `launch/transpose.py` chooses the layouts and counts their conflicts.
+Source: Lei Mao, "CUDA Shared Memory Swizzling", which has one kernel for each of plain, padded and swizzled tiles. Here
+    the shared layout is a parameter. `launch.py` chooses the layouts and counts their conflicts.
 """
 
 from triton.experimental import gluon
@@ -10,14 +10,14 @@ from triton.experimental.gluon import language as gl
 
 @gluon.jit
 def multiple_of(x, DIVISOR: gl.constexpr):
-    """x, which DIVISOR divides, in a form that tells the compiler so."""
+    """x, which DIVISOR must divide, in a form that tells the compiler so."""
     return x // DIVISOR * DIVISOR
 
 
 @gluon.jit
 def tile_offsets(stride_row, stride_col, LAYOUT: gl.constexpr, ROWS: gl.constexpr, COLS: gl.constexpr,
                  WIDE: gl.constexpr):  # fmt: skip
-    """Rows and columns of a tile in LAYOUT, and the offset of each of its elements."""
+    """Rows and columns of a tile in LAYOUT, and the offset of each element."""
     rows = gl.arange(0, ROWS, gl.SliceLayout(1, LAYOUT))
     cols = gl.arange(0, COLS, gl.SliceLayout(0, LAYOUT))
     if WIDE:
@@ -31,10 +31,10 @@ def transpose_kernel(
     ROWS: gl.constexpr, COLS: gl.constexpr, LOAD_VECTOR: gl.constexpr, STORE_VECTOR: gl.constexpr,
     LOAD: gl.constexpr, STORE: gl.constexpr, SHARED: gl.constexpr, WIDE: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """out[n, m] = x[m, n], a ROWS x COLS tile of x a program.
+    """out[n, m] = x[m, n]; each program transposes a ROWS x COLS tile of x.
 
-    LOAD and STORE deal a tile of x to threads: along its rows to load it from memory, along its columns to store it.
-    LOAD_VECTOR divides n and the row stride of x, STORE_VECTOR divides m and that of out.
+    LOAD and STORE assign the elements of a tile to threads: along its rows for loading, along its columns for storing.
+        LOAD_VECTOR divides n and the row stride of x; STORE_VECTOR divides m and the row stride of out.
     """
     tiles_n = gl.cdiv(n, COLS)
     tile = gl.program_id(0)

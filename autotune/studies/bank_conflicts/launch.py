@@ -1,14 +1,15 @@
-"""Launches the transpose, and says which shared layout it goes through and what conflicts that one has.
+"""Launches the transpose, chooses its shared layout, and counts the layout's bank conflicts.
 
-A warp reads columns of the tile in shared memory: 32 words of 4 bytes at once, 128 bytes down a few columns, so that it
-can store vectors along the rows of the output. With V elements of the output a vector, value j of the threads lies in
-the rows V * t + j: for a power of two as row length, all in the same banks. Row group t, its phase, has to move:
+To store vectors along the rows of the output, a warp reads columns of the tile from shared memory: 32 words of 4 bytes
+at once, which are 128 bytes down a few columns. With V output elements in a vector, value j of thread t is in row V * t
++ j. If the row length is a power of two, all these rows are in the same banks. So row group t (the "phase") has to
+move:
 
-    plain       not at all: as many ways as threads stand above each other
-    padded      by one chunk further than the last one: a chunk of padding after every V rows
+    plain       not at all: a read has as many ways as threads in one column
+    padded      by one chunk more than the group before: a chunk of padding after every V rows
     swizzled    to chunk ^ phase
 
-A chunk is the widest vector, and at least a bank's word, so that vectors are written whole.
+A chunk is the widest vector, and at least one 4-byte word, so that vectors are written whole.
 """
 
 import functools
@@ -32,20 +33,25 @@ from tritonmm.layouts import (
 
 LAYOUTS = ("plain", "padded", "swizzled")
 VECTOR_BYTES = 16
+"""Bytes of the widest access of one thread."""
+
 PHASE_BYTES = 128
+"""Bytes that shared memory serves at once."""
 
 _SHAPES = {1: (128, 128), 2: (128, 64), 4: (64, 64)}
-"""Rows and columns of a tile of 16 KiB, by the bytes of an element."""
+"""Rows and columns of a 16 KiB tile, by the bytes of an element."""
 
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32}
+"""The integer dtype of each element size."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransposeTile:
-    """A tile of the transpose: how it lies in shared memory, and who writes and reads what of it.
+    """A tile of the transpose: its shared layout, and the accesses of its threads.
 
-    layout: a name of `LAYOUTS`; elem_bytes: 1, 2 or 4; load_vector, store_vector: elements that a thread loads from
-    the input, and stores to the output, at once.
+    layout: a name in `LAYOUTS`.
+    elem_bytes: 1, 2 or 4.
+    load_vector, store_vector: elements that a thread loads from the input, and stores to the output, at once.
     """
 
     layout: str
@@ -57,10 +63,11 @@ class TransposeTile:
         if self.layout not in LAYOUTS:
             raise ValueError(f"transpose: layout is {self.layout!r}; it must be one of {', '.join(LAYOUTS)}")
         if self.elem_bytes not in _SHAPES:
-            raise NotImplementedError(f"transpose: elements of {self.elem_bytes} bytes; it moves those of 1, 2 and 4")
+            raise NotImplementedError(f"transpose: elements have {self.elem_bytes} bytes; they must have 1, 2 or 4")
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
         return _SHAPES[self.elem_bytes]
 
     @property
@@ -70,7 +77,7 @@ class TransposeTile:
 
     @property
     def phases(self) -> int:
-        """Threads of a warp that stand above each other when they read."""
+        """Threads of a warp that read the same column."""
         return PHASE_BYTES // (self.chunk * self.elem_bytes)
 
     @property
@@ -89,7 +96,7 @@ class TransposeTile:
 
     @property
     def num_warps(self) -> int:
-        """4, or more where scalars smaller than a word would give a thread too many to hold."""
+        """4, or more for scalars smaller than a word, of which a thread would otherwise hold too many."""
         rows, cols = self.shape
         scalars = 4 // min(4, self.elem_bytes * min(self.load_vector, self.store_vector))
         readers = rows // (self.phases * self.store_vector) * (cols // self._read_cols)
@@ -97,32 +104,33 @@ class TransposeTile:
 
     @property
     def _read_cols(self) -> int:
-        """Columns that a warp reads at once: a word of 32 / phases threads."""
+        """Columns that a warp reads at once: one word for each of 32 / phases threads."""
         return 32 // self.phases * max(1, 4 // self.elem_bytes)
 
     @property
     def load(self) -> tuple[tuple[int, int], ...]:
-        """size_per_thread, threads_per_warp, warps and order in which the tile is loaded and written."""
+        """size_per_thread, threads_per_warp, warps and order with which the tile is loaded and written to shared
+        memory."""
         lanes = min(32, self.shape[1] // self.load_vector)
         return (1, self.load_vector), (32 // lanes, lanes), (self.num_warps, 1), (1, 0)
 
     @property
     def store(self) -> tuple[tuple[int, int], ...]:
-        """The same for how it is read and stored: a word of each of `store_vector` rows a thread."""
+        """The same for reading and storing: a thread has one word of each of `store_vector` rows."""
         word = max(1, 4 // self.elem_bytes)
-        beside = min(self.num_warps, self.shape[1] // self._read_cols)
-        warps = self.num_warps // beside, beside
+        across = min(self.num_warps, self.shape[1] // self._read_cols)
+        warps = self.num_warps // across, across
         return (self.store_vector, word), (self.phases, 32 // self.phases), warps, (0, 1)
 
     def conflicts(self) -> tuple[list[Conflicts], list[Conflicts]]:
-        """Of each instruction of each warp that writes the tile, and of each that reads it."""
+        """The conflicts of each instruction of each warp: of those that write the tile, and of those that read it."""
         return tuple(
-            warp_conflicts(partition(self.shared, blocked(self.shape, *dealt), self.shape), self.elem_bytes)
-            for dealt in (self.load, self.store)
+            warp_conflicts(partition(self.shared, blocked(self.shape, *access), self.shape), self.elem_bytes)
+            for access in (self.load, self.store)
         )
 
     def constants(self) -> dict:
-        """What the kernel is compiled for."""
+        """The kernel's constexpr arguments."""
         return {
             "ROWS": self.shape[0], "COLS": self.shape[1],
             "LOAD_VECTOR": self.load_vector, "STORE_VECTOR": self.store_vector,
@@ -132,14 +140,15 @@ class TransposeTile:
 
 
 def transpose(x: torch.Tensor, *, layout: str = "swizzled", out: torch.Tensor | None = None) -> torch.Tensor:
-    """x[m, n] as a new contiguous tensor [n, m], or in `out`.
+    """The transpose of x as a new contiguous tensor, or in `out`.
 
-    x, out: tensors on one GPU of any dtype of 1, 2 or 4 bytes and any strides; rows whose length, stride and address
-    are multiples of 16 bytes are moved in vectors, on each side for itself.
-    layout: how a tile lies in shared memory, "plain", "padded" or "swizzled". The result is the same.
+    x: (m, n), on a GPU, of any dtype of 1, 2 or 4 bytes and any strides. Rows are moved in vectors if their length,
+        stride and address are multiples of 16 bytes; the same holds for out.
+    layout: shared layout of a tile, "plain", "padded" or "swizzled". It does not change the result.
+    out: (n, m), of x's dtype and device.
 
-    Raises NotImplementedError for other dtypes, RuntimeError for tensors that are not 2-D or not on a GPU, for an out
-    that does not fit, and where a gradient would be lost.
+    Raises NotImplementedError for other dtypes; RuntimeError for tensors that are not 2-D or not on a GPU, for an out
+    that does not fit, and if a gradient would be lost.
     """
     if x.dim() != 2 or not x.is_cuda:
         raise RuntimeError(f"transpose: x must be a matrix on a GPU; it has {x.dim()} dimensions and is on {x.device}")
@@ -172,14 +181,14 @@ def tile_for(x: torch.Tensor, out: torch.Tensor, layout: str) -> TransposeTile:
 
 
 def launch(x: torch.Tensor, out: torch.Tensor, tile: TransposeTile) -> None:
-    """out = x.mT through such tiles, on the current stream of the current device."""
+    """out = x.mT with such tiles, on the current stream of the current device."""
     arguments, options = arguments_of(x, out, tile)
     rows, cols = tile.shape
     transpose_kernel[(-(-x.shape[0] // rows) * -(-x.shape[1] // cols),)](*arguments, **options)
 
 
 def arguments_of(x: torch.Tensor, out: torch.Tensor, tile: TransposeTile) -> tuple[tuple, dict]:
-    """What the kernel is called with: its arguments, and its constants and options."""
+    """The kernel's arguments, and its constants and options by name."""
     view = INTEGERS[tile.elem_bytes]
     spans = *x.stride(), *out.stride()
     arguments = x.view(view), out.view(view), *x.shape, *spans

@@ -47,7 +47,7 @@ class Scripted:
 
     def __init__(self, error_ratio=lambda problem: 0.5, paired=lambda problem, regime: rounds(10, 15), in_use=""):
         self.answers = error_ratio, paired
-        self.card = SimpleNamespace(celsius=lambda: 55, watts=lambda: 690.5, in_use=lambda: in_use)
+        self.nvml = SimpleNamespace(celsius=lambda: 55, watts=lambda: 690.5, in_use=lambda: in_use)
         self.asked, self.compiled = [], []
         self.lost = False
 

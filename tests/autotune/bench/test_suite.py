@@ -91,7 +91,7 @@ def test_a_missing_field_is_named(tmp_path, name):
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [("{", "not a readable JSON file"), ({}, "JSON list"), ([], "one product or more"), ([3], "entry 1 is 3")],
+    [("{", "not a readable JSON file"), ({}, "JSON list"), ([], "at least one GEMM"), ([3], "entry 1 is 3")],
     ids=["broken", "object", "empty", "number"],
 )
 def test_what_is_no_list_of_products_is_refused(tmp_path, content, says):

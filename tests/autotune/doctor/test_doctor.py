@@ -87,7 +87,7 @@ def test_a_place_that_cannot_be_written_is_wrong(tmp_path):
     (tmp_path / "file").touch()
     (store,) = (x for x in checkup.findings(tmp_path / "file" / "sweep.sqlite") if x.name == "sweep store")
     assert store.wrong
-    assert "is no folder" in store.trouble
+    assert "is not a folder" in store.trouble
 
 
 def test_a_full_disk_is_wrong(tmp_path, monkeypatch):

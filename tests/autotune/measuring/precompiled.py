@@ -22,8 +22,7 @@ from tritonmm.families.hopper import launch as hopper
 from tritonmm.families.persistent import launch as persistent
 from tritonmm.families.skinny import launch as skinny
 from tritonmm.families.tile import launch as tile
-from tritonmm.launch import early_start, workspace
-from tritonmm.launch import repack as relayout
+from tritonmm.launch import early_start, repack, workspace
 
 H200 = gpus.spec("h200")
 CASES = [
@@ -33,7 +32,7 @@ CASES = [
     (space.problem(1000, 4096, 1024), Config("persistent", 128, 64, 64, 4, 4, persistent=True)),
     (space.problem(1000, 4096, 1024, layout="nn"), Config("hopper", 128, 64, 64, 8, 8, persistent=True)),
     (space.problem(1000, 4096, 1024), Config("hopper", 128, 64, 64, 8, 8, split_tail=2, persistent=True)),
-    (space.problem(1000, 4095, 1023), Config("hopper", 128, 64, 64, 8, 8, persistent=True, relayout="ab")),
+    (space.problem(1000, 4095, 1023), Config("hopper", 128, 64, 64, 8, 8, persistent=True, repack="ab")),
     (space.problem(1, 4096, 4096), Config("skinny", 1, 8, 1024, 3, 4, split_k=2, order=orders.RowMajor())),
     (space.problem(512, 512, 512, dtype="fp8-block"), Config("hopper", 128, 128, 128, 6, 8, persistent=True)),
     (space.problem(512, 512, 512, dtype="fp8"), Config("tile", 64, 64, 64, 4, 4)),
@@ -46,7 +45,7 @@ def here(problem, config) -> None:
     """Compiles what a launch on an H200 would, for operands that have memory and a device that is CUDA's."""
     driver.set_active(Elsewhere(H200))
     cuda = torch.device("cuda", 0)
-    for module in (hopper, persistent, relayout, skinny, tile):
+    for module in (hopper, persistent, repack, skinny, tile):
         if hasattr(module, "early_start"):
             module.early_start = lambda device: early_start(cuda)
     workspace.sums = lambda count, device: torch.empty(count)

@@ -29,7 +29,7 @@ PAIRS = [(problem, config) for problem in PROBLEMS for config in CONFIGS]
 OUTPUT = """\
 ==PROF== Connected to process 2583 (/usr/bin/python3.12)
 compiling, says the child, and "quotes" it
-==PROF== Profiling "relayout_kernel" - 0: 0%....50%....100% - 3 passes
+==PROF== Profiling "repack_kernel" - 0: 0%....50%....100% - 3 passes
 ==PROF== Profiling "hopper_kernel" - 1: 0%....50%....100% - 3 passes
 ==PROF== Profiling "trial_marker" - 2: 0%....50%....100% - 3 passes
 ==PROF== Disconnected from process 2583
@@ -69,7 +69,7 @@ def marker(number, index) -> str:
 
 
 TWO_TRIALS = (
-    OUTPUT + kernel(0, "relayout_kernel") + kernel(1, "hopper_kernel") + marker(2, 0)
+    OUTPUT + kernel(0, "repack_kernel") + kernel(1, "hopper_kernel") + marker(2, 0)
     + kernel(3, "matmul_kernel(float *, int)") + marker(4, 1)
 )  # fmt: skip
 
@@ -404,7 +404,7 @@ def test_the_gpu_counts_at_least_what_must_be_read():
         [
             (square, Config(**tile, order=orders.RowMajor())),
             (square, Config(**hopper)),
-            (ragged, Config(**hopper, relayout="ab")),
+            (ragged, Config(**hopper, repack="ab")),
         ]
     )
     for counted, problem in zip(found, (square, square, ragged), strict=True):

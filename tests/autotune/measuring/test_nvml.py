@@ -1,11 +1,11 @@
-"""Readings of the card, from a stand-in of NVIDIA's library."""
+"""Readings of the nvml, from a stand-in of NVIDIA's library."""
 
 import os
 
 import pytest
 import torch
 
-from tritonmm.autotune.measuring.nvml import Card
+from tritonmm.autotune.measuring.nvml import Nvml as Readings
 
 HANDLE = 0x5EED
 
@@ -53,17 +53,17 @@ class Nvml:
 
 
 def test_readings_are_in_their_units():
-    card = Card("GPU-1", Nvml())
-    assert (card.mhz(), card.celsius(), card.watts()) == (1755, 61, 698.5)
+    nvml = Readings("GPU-1", Nvml())
+    assert (nvml.mhz(), nvml.celsius(), nvml.watts()) == (1755, 61, 698.5)
 
 
 @pytest.mark.parametrize(
-    "card",
+    "nvml",
     [
-        Card("GPU-1", None),
-        Card("GPU-2", Nvml()),
-        Card("GPU-1", Nvml(missing=["nvmlInit_v2"])),
-        Card(
+        Readings("GPU-1", None),
+        Readings("GPU-2", Nvml()),
+        Readings("GPU-1", Nvml(missing=["nvmlInit_v2"])),
+        Readings(
             "GPU-1",
             Nvml(
                 missing=[
@@ -76,10 +76,10 @@ def test_readings_are_in_their_units():
             ),
         ),
     ],
-    ids=["no library", "another card", "no init", "no functions"],
+    ids=["no library", "another nvml", "no init", "no functions"],
 )
-def test_what_is_not_known_is_none_and_no_error(card):
-    assert (card.mhz(), card.celsius(), card.watts(), card.in_use()) == (None, None, None, "")
+def test_what_is_not_known_is_none_and_no_error(nvml):
+    assert (nvml.mhz(), nvml.celsius(), nvml.watts(), nvml.in_use()) == (None, None, None, "")
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def test_what_is_not_known_is_none_and_no_error(card):
     ids=["idle", "ourselves", "busy", "others", "both"],
 )
 def test_others_on_the_card_are_named(library, says):
-    assert Card("GPU-1", library).in_use() == says
+    assert Readings("GPU-1", library).in_use() == says
 
 
 @pytest.mark.gpu
 def test_this_machines_card_answers():
-    card = Card.of_device(torch.device("cuda", torch.cuda.current_device()))
-    assert 0 < card.mhz() < 5000
-    assert 0 < card.celsius() < 120
-    assert 0 < card.watts() < 3000
+    nvml = Readings.of_device(torch.device("cuda", torch.cuda.current_device()))
+    assert 0 < nvml.mhz() < 5000
+    assert 0 < nvml.celsius() < 120
+    assert 0 < nvml.watts() < 3000

@@ -76,7 +76,7 @@ HOPPER = Config("hopper", 128, 256, 64, 4, 8, persistent=True, order=SwizzleMerg
         (SQUARE, choice((16, 32, 64), 5, warp=(16, 16)), Config("tile", 16, 32, 64, 5, 2, order=SwizzleMerge(1))),
         (SQUARE, choice((16, 64, 64), 5, warp=(16, 16), split_k=2),
          Config("skinny", 16, 64, 64, 5, 4, split_k=2, order=SwizzleMerge(1))),
-        (space.problem(4095, 4095, 4095), choice((128, 256, 64)), replace(HOPPER, relayout="ab")),
+        (space.problem(4095, 4095, 4095), choice((128, 256, 64)), replace(HOPPER, repack="ab")),
     ],
     ids=["as it is", "swizzle", "column-major", "cluster", "swizzled cluster", "fewer stages", "nearest tile",
          "split K", "split K by other warps", "a tile that splits no K", "low", "too low for hopper", "split and low",

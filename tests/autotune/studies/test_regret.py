@@ -78,7 +78,7 @@ def test_of_repeated_rows_it_is_the_median(tmp_path):
 
 def test_columns_that_older_files_lack_are_what_they_were(tmp_path):
     problem, config = PROBLEMS[0], Config()
-    columns = [name for name in COLUMNS if name not in ("split_tail", "cluster", "relayout")]
+    columns = [name for name in COLUMNS if name not in ("split_tail", "cluster", "repack")]
     path = results(tmp_path / "x.csv", [trial(problem, config, 1.0)], columns=columns)
     assert regret.read(path)[0] == {problem: {config: 1.0}}
 

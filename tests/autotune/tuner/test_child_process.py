@@ -10,7 +10,7 @@ from pathlib import Path
 import faults
 import pytest
 
-from tritonmm.autotune.tuner.child_process import CrashedError, Disposable, HungError
+from tritonmm.autotune.tuner.child_process import ChildProcess, CrashedError, HungError
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def importable(monkeypatch):
 
 @pytest.fixture
 def child():
-    child = Disposable("faults:Echo", {"greeting": "hello"})
+    child = ChildProcess("faults:Echo", {"greeting": "hello"})
     yield child
     child.close()
 
@@ -83,14 +83,14 @@ def test_one_that_asks_to_is_replaced(child):
 
 def test_one_that_cannot_start_says_why():
     with pytest.raises(CrashedError, match=r"exited with 1: ImportError: not here"):
-        Disposable("faults:unimportable", {}).ask({}, 60)
+        ChildProcess("faults:unimportable", {}).ask({}, 60)
 
 
 def test_no_child_outlives_its_parent(tmp_path):
     code = (
         "import threading\n"
-        "from tritonmm.autotune.tuner.child_process import Disposable\n"
-        "child = Disposable('faults:Echo', {})\n"
+        "from tritonmm.autotune.tuner.child_process import ChildProcess\n"
+        "child = ChildProcess('faults:Echo', {})\n"
         "print(child.ask({}, 60)['pid'], flush=True)\n"
         "child.ask({'do': 'spin', 'seconds': 1000}, 1000)\n"
     )

@@ -25,8 +25,8 @@ from tritonmm.autotune.measuring import space
 from tritonmm.autotune.tuner import cluster
 from tritonmm.autotune.tuner import store as stores
 from tritonmm.autotune.tuner.engine import Engine, EngineError, Limits
-from tritonmm.autotune.tuner.leases import Claims
-from tritonmm.autotune.tuner.search import Hunt, Rung
+from tritonmm.autotune.tuner.leases import Leases
+from tritonmm.autotune.tuner.search import Rung, Search
 from tritonmm.autotune.tuner.store import Store, StoreError
 from tritonmm.autotune.tuner.worker import Setup
 from tritonmm.cli import main
@@ -60,19 +60,19 @@ def path(tmp_path):
     return tmp_path / "s.sqlite"
 
 
-def run(client, path, hunts, setup=FAULTY, limits=None, meanwhile=lambda engine: None, **options):
+def run(client, path, searches, setup=FAULTY, limits=None, meanwhile=lambda engine: None, **options):
     """What the engine yields."""
-    with Store(path) as store, Claims(store) as claims:
+    with Store(path) as store, Leases(store) as claims:
         engine = Engine(client, store, claims, setup, limits)
         found = []
-        for each in engine.run(hunts, **options):
+        for each in engine.run(searches, **options):
             found.append(each)
             meanwhile(engine)
         return found
 
 
-def hunts(*configs, problems=PROBLEMS, rungs=QUICK):
-    return [Hunt(problem, configs, rungs) for problem in problems]
+def searches(*configs, problems=PROBLEMS, rungs=QUICK):
+    return [Search(problem, configs, rungs) for problem in problems]
 
 
 def statuses(found):
@@ -139,14 +139,14 @@ def test_a_lost_scheduler_is_one_line(plain, path, monkeypatch, capfd):
     with cluster.remote(address) as client:
         client.wait_for_workers(1)
         with pytest.raises(EngineError, match=f"the scheduler at {address} is gone"):
-            run(client, path, hunts(*slow, problems=PROBLEMS[:1]), meanwhile=lambda engine: scheduler.kill())
+            run(client, path, searches(*slow, problems=PROBLEMS[:1]), meanwhile=lambda engine: scheduler.kill())
     assert capfd.readouterr().err == ""
     with Store(path) as store:
         assert len(store) > 0
 
 
 def test_every_trial_runs_once_and_a_problem_stays_with_a_worker(client, path, log):
-    found = run(client, path, hunts(*GOOD))
+    found = run(client, path, searches(*GOOD))
     assert all(new and trial.status == "ok" for trial, new in found)
     asked = [(m, number) for m, number, *_ in log()]
     assert len(asked) == len(set(asked)) == len(found) == len(PROBLEMS) * len(GOOD)
@@ -156,18 +156,18 @@ def test_every_trial_runs_once_and_a_problem_stays_with_a_worker(client, path, l
 
 
 def test_hunts_end_with_the_best(client, path, log):
-    searched = hunts(*reversed(GOOD), rungs=(Rung("quick", 4), Rung("burst", 2)))
+    searched = searches(*reversed(GOOD), rungs=(Rung("quick", 4), Rung("burst", 2)))
     run(client, path, searched)
-    for hunt in searched:
+    for search in searched:
         # The first has the highest number, and four of five were tried.
-        assert (hunt.over, hunt.best.config, hunt.best.regime) == (True, GOOD[1], "burst")
+        assert (search.over, search.best.config, search.best.regime) == (True, GOOD[1], "burst")
     assert Counter(regime for _, _, regime, _ in log()) == {"quick": 16, "burst": 8}
 
 
 def test_what_the_store_has_is_not_run(client, path, log):
-    first = run(client, path, hunts(*GOOD[:3]))
+    first = run(client, path, searches(*GOOD[:3]))
     asked = log()
-    second = run(client, path, hunts(*GOOD))
+    second = run(client, path, searches(*GOOD))
     assert len(log()) - len(asked) == len(PROBLEMS) * 2
     assert Counter(t for t, new in second if not new) == Counter(t for t, _ in first)
 
@@ -186,7 +186,7 @@ def test_what_the_store_has_is_not_run(client, path, log):
 )
 def test_a_bad_trial_is_a_row_and_the_others_go_on(client, path, log, stages, status, says):
     bad = faults.config(9, stages)
-    found = run(client, path, hunts(*GOOD[:2], bad, *GOOD[2:], problems=PROBLEMS[:1]), limits=Limits(60, 1))
+    found = run(client, path, searches(*GOOD[:2], bad, *GOOD[2:], problems=PROBLEMS[:1]), limits=Limits(60, 1))
     assert statuses(found) == {"ok": len(GOOD), status: 1}
     (row,) = (trial for trial, _ in found if trial.config == bad)
     assert says in row.message
@@ -196,8 +196,8 @@ def test_a_bad_trial_is_a_row_and_the_others_go_on(client, path, log, stages, st
 
 def test_a_config_that_killed_twice_is_not_tried_again(client, path, log):
     bad = faults.config(9, faults.CRASHES)
-    found = [trial for trial, _ in run(client, path, hunts(bad, problems=PROBLEMS[:2]))]
-    found += [trial for trial, _ in run(client, path, hunts(bad))]
+    found = [trial for trial, _ in run(client, path, searches(bad, problems=PROBLEMS[:2]))]
+    found += [trial for trial, _ in run(client, path, searches(bad))]
     assert Counter(trial.status for trial in found) == {"crashed": 4, "failed": 2}
     assert all("not tried" in trial.message for trial in found if trial.status == "failed")
     assert len(log()) == 2
@@ -213,7 +213,7 @@ def test_a_killed_worker_costs_nothing_but_time(client, path, log):
             killed.append(client.run(os.getpid, workers=[address])[address])
             os.kill(killed[0], signal.SIGKILL)
 
-    found = run(client, path, hunts(*slow, problems=PROBLEMS[:2]), meanwhile=kill)
+    found = run(client, path, searches(*slow, problems=PROBLEMS[:2]), meanwhile=kill)
     assert killed
     assert statuses(found) == {"ok": 80}
     assert len(log()) < 80 + 2 * 32  # what was in the tasks of the one
@@ -231,7 +231,7 @@ def test_a_killed_worker_costs_nothing_but_time(client, path, log):
 def test_a_bad_compilation_is_a_row_and_is_not_run(client, path, log, stages, status, says):
     bad = faults.config(9, stages)
     compiled = Setup("faults:Faulty", "faults:compile")
-    found = run(client, path, hunts(bad, *GOOD, problems=PROBLEMS[:1]), compiled, Limits(1, 60))
+    found = run(client, path, searches(bad, *GOOD, problems=PROBLEMS[:1]), compiled, Limits(1, 60))
     assert statuses(found) == {"ok": len(GOOD), status: 1}
     (row,) = (trial for trial, _ in found if trial.config == bad)
     assert row.message.startswith(says)
@@ -243,9 +243,9 @@ def test_a_bad_compilation_is_a_row_and_is_not_run(client, path, log, stages, st
 
 
 def test_past_its_deadline_nothing_is_begun(client, path, log):
-    searched = hunts(*GOOD)
+    searched = searches(*GOOD)
     assert run(client, path, searched, deadline=time.monotonic()) == []
-    assert not any(hunt.over for hunt in searched)
+    assert not any(search.over for search in searched)
 
 
 def test_a_search_whose_last_trials_end_past_the_deadline_is_over(client, path, log):
@@ -258,12 +258,12 @@ def test_a_search_whose_last_trials_end_past_the_deadline_is_over(client, path, 
         def __le__(self, now):
             return len(log()) > self.before
 
-    (searched,) = hunts(GOOD[0], problems=PROBLEMS[:1])
+    (searched,) = searches(GOOD[0], problems=PROBLEMS[:1])
     ((trial, new),) = run(client, path, [searched], deadline=Begun())
     assert new
     assert searched.over
     assert searched.best == trial
-    (unfinished,) = hunts(GOOD[0], problems=PROBLEMS[1:2], rungs=(Rung("quick", None), Rung("short", 1)))
+    (unfinished,) = searches(GOOD[0], problems=PROBLEMS[1:2], rungs=(Rung("quick", None), Rung("short", 1)))
     assert len(run(client, path, [unfinished], deadline=Begun())) == 1
     assert [regime for _, _, regime, _ in log()] == ["quick", "quick"]
     assert not unfinished.over
@@ -271,11 +271,11 @@ def test_a_search_whose_last_trials_end_past_the_deadline_is_over(client, path, 
 
 def test_what_another_tuner_runs_is_waited_for(client, path, log):
     theirs, ours = PROBLEMS[:2]
-    with Store(path) as store, Claims(store) as claims:
-        with Claims(store) as others:
-            other = Engine(client, store, others, FAULTY).run(hunts(*GOOD, problems=[theirs]))
+    with Store(path) as store, Leases(store) as claims:
+        with Leases(store) as others:
+            other = Engine(client, store, others, FAULTY).run(searches(*GOOD, problems=[theirs]))
             first, _ = next(other)  # it has claimed all of them
-            mine = Engine(client, store, claims, FAULTY).run(hunts(*GOOD, problems=[theirs, ours]))
+            mine = Engine(client, store, claims, FAULTY).run(searches(*GOOD, problems=[theirs, ours]))
             found = [next(mine) for _ in range(1 + len(GOOD))]
             assert found[0] == (first, False)
             assert {(trial.problem, new) for trial, new in found[1:]} == {(ours, True)}
@@ -312,7 +312,7 @@ def test_a_full_disk_is_said_and_damages_nothing(client, path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(stores.sqlite3, "connect", lambda *args, **options: real(*args, factory=Full, **options))
         with pytest.raises(StoreError, match=r"s\.sqlite.*database or disk is full"):
-            run(client, path, hunts(*(faults.config(number) for number in range(1, 500))))
+            run(client, path, searches(*(faults.config(number) for number in range(1, 500))))
     with Store(path) as store:
         assert 0 < len(store) < 500
 
@@ -320,9 +320,9 @@ def test_a_full_disk_is_said_and_damages_nothing(client, path, monkeypatch):
 def test_ten_thousand_trials_in_two_minutes(client, path):
     problems = [space.problem(m, 256, 128) for m in range(1, 41)]
     configs = [faults.config(number) for number in range(1, 251)]
-    searched = hunts(*configs, problems=problems)
+    searched = searches(*configs, problems=problems)
     found = run(client, path, searched, deadline=time.monotonic() + 120)
-    assert all(hunt.over for hunt in searched)
+    assert all(search.over for search in searched)
     assert statuses(found) == {"ok": 10_000}
 
 
@@ -337,7 +337,7 @@ def test_on_a_gpu_hangs_lost_contexts_and_spent_memory_are_rows(tmp_path, monkey
         replace(base, num_stages=faults.LOSES_GPU): ("crashed", ""),
         replace(base, num_stages=faults.RAISES): ("failed", "OutOfMemoryError"),
     }
-    searched = hunts(*good[:3], *bad, *good[3:], problems=[problem])
+    searched = searches(*good[:3], *bad, *good[3:], problems=[problem])
     with cluster.local(["0"], 2) as client:
         setup = replace(Setup(), source="faults:FaultyGpu")
         found = run(client, tmp_path / "s.sqlite", searched, setup, Limits(60, 20))
@@ -350,7 +350,7 @@ def test_on_a_gpu_hangs_lost_contexts_and_spent_memory_are_rows(tmp_path, monkey
 @pytest.mark.gpu
 def test_on_a_gpu_what_is_compiled_ahead_is_measured(tmp_path):
     problem = space.problem(1000, 1024, 1024)
-    searched = [Hunt(problem, space.candidates(problem, gpu.default())[:16], (Rung("quick", 16), Rung("burst", 2)))]
+    searched = [Search(problem, space.candidates(problem, gpu.default())[:16], (Rung("quick", 16), Rung("burst", 2)))]
     with cluster.local(["0"], 4) as client:
         found = run(client, tmp_path / "s.sqlite", searched, Setup())
     assert statuses(found) == {"ok": 18}

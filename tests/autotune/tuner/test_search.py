@@ -10,7 +10,7 @@ from tritonmm.autotune.bench import suite
 from tritonmm.autotune.measuring import space
 from tritonmm.autotune.measuring.trial import Trial
 from tritonmm.autotune.tuner import search
-from tritonmm.autotune.tuner.search import SEARCHES, Hunt, Rung
+from tritonmm.autotune.tuner.search import SEARCHES, Rung, Search
 from tritonmm.selection import estimated
 
 H200 = gpu.spec("h200")
@@ -18,15 +18,15 @@ PROBLEM = space.problem(1000, 4096, 4096)
 CONFIGS = space.candidates(PROBLEM, H200)
 
 
-def hunted(hunt, time_us, torch_us=lambda: None):
-    """Every question that the hunt asks, answered from `time_us(config, regime)`."""
-    asked, trials = [], hunt.trials()
+def hunted(search, time_us, torch_us=lambda: None):
+    """Every question that the search asks, answered from `time_us(config, regime)`."""
+    asked, trials = [], search.trials()
     question = next(trials)
     while True:
         regime, configs = question
         asked.append((regime, list(configs)))
         answers = [
-            Trial(hunt.problem, config, "gpu", regime, "ok", "", time_us(config, regime), torch_us())
+            Trial(search.problem, config, "gpu", regime, "ok", "", time_us(config, regime), torch_us())
             for config in configs
         ]
         random.Random(0).shuffle(answers)
@@ -50,7 +50,7 @@ def test_candidates_vary_what_may_matter():
     for name, fewest in (("kernel", 3), ("num_stages", 4), ("split_tail", 3), ("order", 4), ("block_m", 4)):
         assert len({str(getattr(config, name)) for config in CONFIGS}) >= fewest, name
     ragged = space.candidates(space.problem(1000, 4095, 4095), H200)
-    assert {config.relayout for config in ragged} >= {"", "ab"}
+    assert {config.repack for config in ragged} >= {"", "ab"}
 
 
 def test_orders_around_that_of_a_tall_product_lie_along_its_shorter_side():
@@ -67,22 +67,22 @@ def test_orders_around_that_of_a_tall_product_lie_along_its_shorter_side():
 @pytest.mark.parametrize("name", SEARCHES)
 def test_the_fastest_that_is_tried_wins(name):
     fast = CONFIGS[7]
-    hunt = Hunt(PROBLEM, CONFIGS, SEARCHES[name])
-    asked = hunted(hunt, lambda config, regime: 1.0 if config == fast else 2.0 + CONFIGS.index(config) / 1000)
-    assert hunt.over
-    assert (hunt.best.config, hunt.best.regime) == (fast, "burst")
-    assert [len(configs) for _, configs in asked] == hunt.counts()
+    search = Search(PROBLEM, CONFIGS, SEARCHES[name])
+    asked = hunted(search, lambda config, regime: 1.0 if config == fast else 2.0 + CONFIGS.index(config) / 1000)
+    assert search.over
+    assert (search.best.config, search.best.regime) == (fast, "burst")
+    assert [len(configs) for _, configs in asked] == search.counts()
 
 
 def test_exhaustive_tries_everything():
-    asked = hunted(Hunt(PROBLEM, CONFIGS, SEARCHES["exhaustive"]), lambda config, regime: 1.0)
+    asked = hunted(Search(PROBLEM, CONFIGS, SEARCHES["exhaustive"]), lambda config, regime: 1.0)
     assert asked[0][1] == CONFIGS
 
 
 def test_survivors_are_the_fastest_of_the_rung_before():
     rungs = (Rung("quick", 16), Rung("short", 4), Rung("burst", 2))
     times = {config: us for us, config in enumerate(random.Random(1).sample(CONFIGS, len(CONFIGS)), 1)}
-    asked = hunted(Hunt(PROBLEM, CONFIGS, rungs), lambda config, regime: float(times[config]))
+    asked = hunted(Search(PROBLEM, CONFIGS, rungs), lambda config, regime: float(times[config]))
     for (_, before), (_, after) in itertools.pairwise(asked):
         assert after == sorted(before, key=times.get)[: len(after)]
 
@@ -96,15 +96,15 @@ def test_a_disturbed_round_is_compared_with_torchs_own():
         factors[config] = next(slow_card)
         return factors[config] * (10.0 + CONFIGS.index(config) % 2 * 5)
 
-    hunt = Hunt(PROBLEM, CONFIGS[1:5], rungs)
-    hunted(hunt, time_us, lambda: list(factors.values())[-1] * 20.0)
-    assert hunt.best.config == CONFIGS[2]  # 20 us while torch took 40
+    search = Search(PROBLEM, CONFIGS[1:5], rungs)
+    hunted(search, time_us, lambda: list(factors.values())[-1] * 20.0)
+    assert search.best.config == CONFIGS[2]  # 20 us while torch took 40
 
 
 def test_no_right_config_is_no_winner():
-    hunt = Hunt(PROBLEM, CONFIGS, SEARCHES["halving"])
-    asked = hunted(hunt, lambda config, regime: None)
-    assert (hunt.over, hunt.best) == (True, None)
+    search = Search(PROBLEM, CONFIGS, SEARCHES["halving"])
+    asked = hunted(search, lambda config, regime: None)
+    assert (search.over, search.best) == (True, None)
     assert [len(configs) for _, configs in asked] == [96, 0, 0]
 
 

@@ -22,7 +22,7 @@ from tritonmm.problem import Epilogue, Problem
 HEADER = (
     "m,n,k,batch,layout,dtype,kernel,block_m,block_n,block_k,num_stages,num_warps,split_k,persistent,order,source,"
     "status,time_us,torch_us,tflops,dram_read_bytes,dram_write_bytes,l2_read_bytes,hit_rate,traffic_source,"
-    "error_ratio,message,split_tail,cluster,relayout,"
+    "error_ratio,message,split_tail,cluster,repack,"
     "counted_us,counted_kernels,counted_dram_read_bytes,counted_dram_write_bytes,counted_l2_read_bytes,"
     "counted_fabric_bytes,counted_lookups,counted_hits,counted_misses,counted_hit_rate"
 )

@@ -33,7 +33,7 @@ def config(kind, blocks, order="swizzle-merge:3", split_k=1):
 
 
 def assert_right_once_aligned(problem, config, device):
-    assert_right(problem, replace(config, relayout=problem.unaligned), device)
+    assert_right(problem, replace(config, repack=problem.unaligned), device)
 
 
 @pytest.mark.parametrize(("kind", "blocks"), TILES, ids=str)
@@ -52,10 +52,10 @@ def test_every_layout_and_alignment(kind, layout, device):
     tiles = sorted(blocks for blocks in HOPPER_KINDS[kind] if blocks[0] == 128)
     for m, n, k in ((1000, 1296, 336), (264, 136, 64), (1001, 519, 1033)):
         problem = space.problem(m, n, k, layout=layout, dtype=kind)
-        relaid = problem.relaid(problem.unaligned)
-        fitting = [one for one in (config(kind, blocks) for blocks in tiles) if one.fits(relaid, gpus.default())]
+        repacked = problem.repacked(problem.unaligned)
+        fitting = [one for one in (config(kind, blocks) for blocks in tiles) if one.fits(repacked, gpus.default())]
         assert_right_once_aligned(problem, fitting[-1], device)
-        assert_right_once_aligned(problem, replace(choose(problem, gpus.default()), relayout=""), device)
+        assert_right_once_aligned(problem, replace(choose(problem, gpus.default()), repack=""), device)
 
 
 def test_tf32_is_rounded_while_it_is_loaded(device):

@@ -51,7 +51,7 @@ def terms(config: Config, problem: Problem, gpu: Gpu) -> Terms:
 def clusters(config: Config, problem: Problem, gpu: Gpu) -> Iterator[Config]:
     """Two of the config's tiles, one above the other, as one of a cluster of two CTAs that share B."""
     blocks = config.block_m, config.block_n, config.block_k
-    if HAS_CLUSTERS and blocks == IN_PAIRS and all(crossing(problem, config.relayout)):
+    if HAS_CLUSTERS and blocks == IN_PAIRS and all(crossing(problem, config.repack)):
         block_m = 2 * config.block_m
         order = group_order(problem, gpu, block_m, config.block_n)
         yield replace(config, block_m=block_m, cluster="m", order=order)

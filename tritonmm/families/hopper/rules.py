@@ -32,7 +32,7 @@ def _operands_reason(problem: Problem, gpu: Gpu) -> str:
     if p.dtype == "fp64" or (p.dtype == "fp32" and p.precision != "tf32"):
         return f"dtype is {p.dtype} {p.precision}; the hopper kernel multiplies bf16, fp16, tf32, int8 and fp8"
     if p.k_major and p.layout != "nt" and "s" not in p.layout:
-        return f"layout is {p.layout}; tensor cores take {p.dtype} as nt, and relayout makes it so"
+        return f"layout is {p.layout}; tensor cores take {p.dtype} as nt, and repack makes it so"
     if p.group != 128:
         return f"group is {p.group}; the hopper kernel scales 128 elements of K"
     if p.grouped and p.dtype not in FP8:

@@ -41,7 +41,7 @@ def terms(config: Config, problem: Problem, gpu: Gpu) -> Terms:
     """What the portable kernel adds to a config's time: its loads are as narrow as the alignment of the operands."""
     p = problem
     on_tensor_cores = p.element_bytes <= 2 or p.precision != "ieee"
-    share = NARROW_SHARE[p.relaid(config.relayout).alignment] if on_tensor_cores else 1.0
+    share = NARROW_SHARE[p.repacked(config.repack).alignment] if on_tensor_cores else 1.0
     share *= TRANSPOSED_SHARE if p.precision == "tf32" and p.layout != "nt" else 1.0
     tiles_m, tiles_n = config.tiles(p)
     loads_us = 0.0
