@@ -46,7 +46,7 @@ def tile(config: Config) -> Tile:
 
 def estimate(config: Config, problem: Problem) -> float:
     """Estimated microseconds."""
-    return families.family(config.kernel).estimate(config, problem, H200)
+    return families.family(config.kernel).estimate(config, problem, H200).us
 
 
 def geomean(ratios: list[float]) -> float:

@@ -111,7 +111,7 @@ def timed(problem: Problem, gpu: Gpu, kernel: str = "") -> dict[Config, float]:
 
 
 def _ranked(problem: Problem, gpu: Gpu, kernel: str) -> Iterator[tuple[float, Config]]:
-    """Estimated microseconds of legal configs, and them, the shortest first; the first `ORDERED` in their best order."""
+    """Legal configs with their estimated microseconds, the shortest first; the first `ORDERED` in their best order."""
     considered = [
         each for each in families.each() if kernel == each.name or not (kernel or each.passed_over(problem, gpu))
     ]
@@ -138,7 +138,6 @@ def _us(pair: tuple[float, Config]) -> float:
 
 
 def _reason(problem: Problem, gpu: Gpu, kernel: str) -> str:
-    """Why no config is legal: what the rules say of the first candidate, or of any config where there is none."""
-    family = families.family(kernel)
-    config = next(iter(family.candidates(problem, gpu)), Config(kernel))
+    """Why no config is legal: what the rules say of the last candidate, or of the default config if there is none."""
+    *_, config = Config(kernel), *families.family(kernel).candidates(problem, gpu)
     return config.fits(problem, gpu).reason or "none of its tiles is for such operands"

@@ -41,8 +41,10 @@ SWEEPS = tuple(f"random{seed}" for seed in (60, 64, 66, 68, 70, 72, 74, 76, 78, 
 ORDERS = ("orders62", "orders93", "orders-large", "l2", "l2-16384")
 """Results files of a GPU, by what stands behind its name."""
 
-NEAR = 1.3
-"""Configs that take so many times longer than the best of a product are of no interest."""
+COMMAND = "python -m tritonmm.autotune.studies.fit_time --write"
+
+NEAR, FAR = 1.3, 3.0
+"""Errors count of configs that take up to so many times as long as the best of a GEMM, and choices of all up to FAR."""
 
 SHARED = ("launch_us", "first_us", "lone_bandwidth", "split_us", "part_us", "partial_bandwidth")
 LIMITS = (
@@ -52,11 +54,11 @@ LIMITS = (
 """What is fitted besides the tiles. `stream` is what a copy reaches."""
 
 WITHIN, IN_ORDERS, WHOLE, CHOICE = 1.0, 3.0, 0.2, 0.3
-"""The weights of the squared errors of configs of a product, and of orders of a config, around their mean; of the squared
-means; and of what choosing costs. Round numbers."""
+"""Weights in the loss: of squared errors around the mean of a GEMM's configs, and of a config's orders; of the squared
+means; and of what choosing by the estimates costs. Round numbers."""
 
 SOFT = 0.01
-"""The temperature of the soft minimum: estimates that differ by so much, in logarithms, are chosen e times less often."""
+"""The temperature of the soft minimum: an estimate longer by so much, in logarithms, is chosen e times less often."""
 
 STEP, TRUST, ROUNDS = 0.01, 0.1, 6
 """Of the logarithms of constants: the step of derivatives, and the most that a round of the fit changes."""
@@ -64,13 +66,18 @@ STEP, TRUST, ROUNDS = 0.01, 0.1, 6
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Measured configs. group: of configs between which one chooses; is_order: whether they differ in the order alone."""
+    """Measured configs.
+
+    group: numbers the sets from which a config is chosen; is_order: whether a set has orders of one config. is_free:
+    whether a config's estimate is fitted; other families' only compete.
+    """
 
     problems: list[Problem]
     configs: list[Config]
     us: np.ndarray
     group: np.ndarray
     is_order: np.ndarray
+    is_free: np.ndarray
 
     @property
     def best_us(self) -> np.ndarray:
@@ -96,11 +103,13 @@ def read(gpu: Gpu, name: str, seen: bool) -> regret.Measured:
 
 
 def points(
-    gpu: Gpu, seen: bool, sweeps: Iterable[str], orders: Iterable[str], kernels: Sequence[str], near: float
+    gpu: Gpu, seen: bool, sweeps: Iterable[str] = SWEEPS, orders: Iterable[str] = ORDERS, kernels: Sequence[str] = ()
 ) -> Points:
-    """Of those results files, the points that are within `near` of their group's best; of listed tiles of kernel families
-    that are named, or all where none is."""
-    found: list[tuple[Problem, Config, float, int, bool]] = []
+    """The points of results files that take at most `FAR` times as long as their group's best.
+
+    kernels: the families whose listed tiles are free.
+    """
+    found: list[tuple[Problem, Config, float, int, bool, bool]] = []
     groups = 0
     for name, is_order in [(name, False) for name in sweeps] + [(name, True) for name in orders]:
         for problem, times in read(gpu, name, seen).items():
@@ -108,18 +117,14 @@ def points(
             for config, us in times.items():
                 apart.setdefault(replace(config, order=RowMajor()) if is_order else None, {})[config] = us
             for of_group in apart.values():
-                least = min(of_group.values())
-                taken = [
-                    (problem, config, us, groups, is_order)
-                    for config, us in of_group.items()
-                    if us <= near * least
-                    and (not kernels or (config.kernel in kernels and _is_listed(config, problem, gpu)))
-                ]
-                if len(taken) > 1 or not is_order:
-                    found += taken
-                    groups += bool(taken)
-    problems, configs, us, group, is_orders = zip(*found, strict=True)
-    return Points(list(problems), list(configs), np.array(us), np.array(group), np.array(is_orders))
+                near = {config: us for config, us in of_group.items() if us <= FAR * min(of_group.values())}
+                if len(near) > 1:
+                    for config, us in near.items():
+                        is_free = config.kernel in kernels and _is_listed(config, problem, gpu)
+                        found.append((problem, config, us, groups, is_order, is_free))
+                    groups += 1
+    problems, configs, *columns = zip(*found, strict=True)
+    return Points(list(problems), list(configs), *map(np.array, columns))
 
 
 def _is_listed(config: Config, problem: Problem, gpu: Gpu) -> bool:
@@ -137,20 +142,20 @@ def model_of(kernel: str) -> TiledModel:
 
 
 def estimates(found: Points, record: Record, gpu: Gpu) -> np.ndarray:
-    """Logarithms of the microseconds of all points by a record."""
-    us = []
+    """Logarithms of the microseconds of all free points by a record; 0 of the others."""
+    us = np.ones(len(found.us))
     launches: dict[tuple[Config, Problem], Launch] = {}
-    for problem, config in zip(found.problems, found.configs, strict=True):
+    for at in np.flatnonzero(found.is_free):
+        problem, config = found.problems[at], found.configs[at]
         model, one = model_of(config.kernel), whole(config)
         limits = record.limits(config.kernel)
         if (one, problem) not in launches:
             tiles = record.tiles(config.kernel, model.kind(problem))
             tile = next(t for t in tiles if t.blocks == _blocks(one) and t.num_warps == one.num_warps)
-            launches[one, problem] = Launch.of(
-                one, tile, limits, model.terms(one, problem, gpu), problem, gpu, record.shared
-            )
+            terms = model.terms(one, problem, gpu)
+            launches[one, problem] = Launch.of(one, tile, limits, terms, problem, gpu, record.shared)
         launch = launches[one, problem]
-        us.append(launch.time(config.split_k, config.split_tail, limits, gpu, record.shared).us)
+        us[at] = launch.time(config.split_k, config.split_tail, limits, gpu, record.shared).us
     return np.log(us)
 
 
@@ -219,40 +224,51 @@ class Fit:
     def __init__(self, found: Points, kernels: Sequence[str], gpu: Gpu):
         self.points, self.gpu = found, gpu
         self.constants = free(kernels)
+        pairs = zip(found.problems, found.configs, found.is_free, strict=True)
         keys = [
             (config.kernel, model_of(config.kernel).kind(problem), _blocks(config), config.num_warps)
-            for problem, config in zip(found.problems, found.configs, strict=True)
+            if is_free
+            else None
+            for problem, config, is_free in pairs
         ]
-        self.tiles = {key: i for i, key in enumerate(dict.fromkeys(keys))}
-        self.tile = torch.tensor([self.tiles[key] for key in keys])
+        self.tiles = {key: i for i, key in enumerate(dict.fromkeys(key for key in keys if key))}
+        self.one_of = torch.zeros(len(keys), len(self.tiles), dtype=torch.float64)
+        for at, key in enumerate(keys):
+            if key:
+                self.one_of[at, self.tiles[key]] = 1.0
+        fixed = [
+            0.0 if is_free else math.log(families.family(config.kernel).estimate(config, problem, gpu).us)
+            for problem, config, is_free in zip(found.problems, found.configs, found.is_free, strict=True)
+        ]
+        self.fixed = torch.tensor(fixed, dtype=torch.float64)
         self.logs = torch.tensor(np.log(found.us))
         self.cost = torch.tensor(np.log(found.us / found.best_us))
         self.group = torch.tensor(found.group)
         self.is_order = torch.tensor(found.is_order)
+        self.counts = torch.tensor(found.is_free & (found.us <= NEAR * found.best_us)).double()
 
-    def loss(self, estimated: torch.Tensor) -> torch.Tensor:
-        """Of the logarithms of the estimates."""
+    def loss(self, free_logs: torch.Tensor) -> torch.Tensor:
+        """Of the logarithms of the free estimates."""
+        estimated = free_logs + self.fixed
         group, groups = self.group, int(self.group.max()) + 1
         zeros = torch.zeros(groups, dtype=torch.float64)
-        counts = zeros.index_add(0, group, torch.ones_like(self.logs))
-        error = estimated - self.logs
-        mean = zeros.index_add(0, group, error) / counts
-        around = (error - mean[group]) ** 2
-        least = torch.full((groups,), math.inf, dtype=torch.float64).scatter_reduce(
-            0, group, estimated.detach(), "amin"
-        )
+        counts = zeros.index_add(0, group, self.counts)
+        error = torch.where(self.counts > 0, estimated - self.logs, 0.0)
+        mean = zeros.index_add(0, group, error) / counts.clamp_min(1)
+        around = self.counts * (error - mean[group]) ** 2
+        least = torch.full((groups,), math.inf, dtype=torch.float64)
+        least = least.scatter_reduce(0, group, estimated.detach(), "amin")
         weight = torch.exp((least[group] - estimated) / SOFT)
         chosen = zeros.index_add(0, group, weight * self.cost) / zeros.index_add(0, group, weight)
         of_orders = zeros.index_add(0, group, self.is_order.double()) > 0
-        loss = WHOLE * (mean**2).mean()
-        for kind, points_of, factor in ((~of_orders, ~self.is_order, WITHIN), (of_orders, self.is_order, IN_ORDERS)):
-            if kind.any():
-                loss = loss + factor * around[points_of].mean() + CHOICE * chosen[kind].mean()
+        loss = WHOLE * (mean[counts > 0] ** 2).mean()
+        for kind, is_kind, factor in ((~of_orders, ~self.is_order, WITHIN), (of_orders, self.is_order, IN_ORDERS)):
+            loss = loss + factor * around[is_kind].sum() / self.counts[is_kind].sum() + CHOICE * chosen[kind].mean()
         return loss
 
     def changed(self, record: Record, x: Sequence[float]) -> Record:
-        """The record with the logarithms of all constants changed: first of `constants`, then of the tiles' shares, then
-        of their fixed times."""
+        """The record with all constants multiplied by e to the powers `x`: of `constants`, the shares of the tiles, and
+        their fixed times."""
         for constant, power in zip(self.constants, x, strict=False):
             record = constant.changed(record, power)
         of_tiles = x[len(self.constants) :]
@@ -275,13 +291,11 @@ class Fit:
         for _ in range(rounds):
             slopes = [self._slope(record, at, unit) for unit in np.eye(count + 2 * tiles)[:count]]
             shares, fixed = (
-                self._slope(
-                    record, at, [0.0] * count + [1.0] * tiles * first + [0.0] * tiles + [1.0] * tiles * (not first)
-                )
-                for first in (True, False)
+                self._slope(record, at, [0.0] * count + [1.0 * is_share] * tiles + [1.0 * (not is_share)] * tiles)
+                for is_share in (True, False)
             )
-            one_of = torch.nn.functional.one_hot(self.tile, tiles).double()
-            slope = torch.cat([torch.stack(slopes, 1), one_of * shares[:, None], one_of * fixed[:, None]], 1)
+            of_tiles = self.one_of * shares[:, None], self.one_of * fixed[:, None]
+            slope = torch.cat([torch.stack(slopes, 1), *of_tiles], 1)
             x = torch.zeros(count + 2 * tiles, dtype=torch.float64, requires_grad=True)
             adam = torch.optim.Adam([x], lr=0.005)
             for _ in range(300):
@@ -305,7 +319,10 @@ class Fit:
 
 
 def report(gpu: Gpu, seen: bool) -> Iterator[str]:
-    """On the products that the fit has seen, or on the others, what the record of this installation reaches: choices of tiles, of orders, and times of large products."""
+    """How good choices of tiles and of orders are by the record of this installation, and how far off its times.
+
+    seen: on the GEMMs that the fit has seen, or on the others.
+    """
     reached: list[float] = []
     for name in SWEEPS:
         judged = regret.regrets(read(gpu, name, seen), gpu, ("model",))
@@ -314,7 +331,7 @@ def report(gpu: Gpu, seen: bool) -> Iterator[str]:
         yield f"{name:<14} {_mean(found):.4f} of the best, {sum(x < 0.85 for x in found)} of {len(found)} below 0.85"
     yield f"{'all':<14} {_mean(reached):.4f} of the best, {sum(x < 0.85 for x in reached)} of {len(reached)} below 0.85"
     for name in ORDERS:
-        found = points(gpu, seen, (), (name,), (), math.inf)
+        found = points(gpu, seen, (), (name,))
         logs = np.log(
             [
                 families.family(c.kernel).estimate(c, p, gpu).us
@@ -381,15 +398,12 @@ def main(gpu: str, write: bool, rounds: int) -> None:
         found = spec(gpu)
         if write:
             kernels = "hopper", "persistent"
-            fit = Fit(points(found, True, SWEEPS, ORDERS, kernels, NEAR), kernels, found)
+            fit = Fit(points(found, True, kernels=kernels), kernels, found)
             record = fit.run(constants.of(found), rounds, click.echo)
+            files = ", ".join(f"{found.name}-{name}" for name in (*SWEEPS, *ORDERS))
             record = replace(
                 record,
-                made=dict(record.made)
-                | {
-                    "shared, hopper, persistent": f"python -m tritonmm.autotune.studies.fit_time --write, {date.today()}, of "
-                    f"{found.name}-{{{','.join((*SWEEPS, *ORDERS))}}}.csv in autotune/results"
-                },
+                made={**record.made, "shared, hopper, persistent": f"{COMMAND}, {date.today()}; products: {files}"},
             )
             path = constants.FOLDER / f"{found.name}.json"
             path.write_text(spelled(record), encoding="utf-8")

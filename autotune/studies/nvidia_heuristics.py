@@ -100,19 +100,19 @@ def mapped(found, problem: Problem, gpu: Gpu) -> Config:
     """The nearest legal config to a `GemmConfig`, by the rules above. Raises ValueError if none is legal."""
     factor = found.swizzle_factor * (found.cluster_n if found.cta_order else found.cluster_m)
     order = SwizzleMerge(max(1, factor), along="n" if found.cta_order else "m")
-    for config in _nearest(found, problem):
+    for config in _nearest(found, problem, gpu):
         config = replace(config, order=order)
         if config.fits(problem, gpu):
             return config
     raise ValueError(f"{problem}: no config is legal near {spelled(found)}")
 
 
-def _nearest(found, problem: Problem) -> Iterator[Config]:
+def _nearest(found, problem: Problem, gpu: Gpu) -> Iterator[Config]:
     """Configs to try, the nearest first."""
     theirs = found.cta_tile_m, found.cta_tile_n, found.cta_tile_k
     warps = found.cta_tile_m * found.cta_tile_n // (found.warp_tile_m * found.warp_tile_n)
-    usual = {("hopper", t.blocks): t for t in hopper.tiles(problem)} | {
-        ("tile", t.blocks): t for t in tile.tiles(problem)
+    usual = {("hopper", t.blocks): t for t in hopper.MODEL.tiles(problem, gpu)} | {
+        ("tile", t.blocks): t for t in tile.MODEL.tiles(problem, gpu)
     }
 
     def distance(blocks: tuple[int, int, int]) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """The registry of kernel families, and a family from outside the package that multiplies without any other change."""
 
 import json
+import math
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -15,6 +16,7 @@ from tritonmm import families
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
 from tritonmm.launch import Plan, strides
+from tritonmm.model.time import Time
 from tritonmm.orders import RowMajor
 from tritonmm.plan import plan_for
 from tritonmm.problem import KINDS, Problem
@@ -72,8 +74,9 @@ ROWS = SimpleNamespace(
     reason=reason,
     shared_bytes=lambda config, problem: 0,
     passed_over=lambda problem, gpu: "only where it is named",
-    candidates=lambda problem, gpu: [(0.5, Config("rows"))],
-    estimate=lambda config, problem, gpu: 0.5,
+    candidates=lambda problem, gpu: [Config("rows")],
+    orders=lambda config, problem, gpu: [],
+    estimate=lambda config, problem, gpu: Time(0.5),
     adapted=lambda config, tuned_for, problem, gpu: [],
     plan=lambda problem, config, gpu, device: RowsPlan.of(problem, config, device, problem.m),
     describe=lambda config, problem, gpu: ["a program a row"],
@@ -150,14 +153,14 @@ def test_persistent_is_asked_only_where_it_is_a_choice(name):
 
 
 @pytest.mark.parametrize("name", families.names())
-def test_candidates_have_the_estimate_of_the_family(name):
+def test_candidates_have_an_estimate(name):
     problem = Problem.dense(48, 4096, 4096, layout="nt", **KINDS[KIND.get(name, "bf16")])
     family = families.family(name)
-    found = [(us, config) for us, config in family.candidates(problem, H200) if config.fits(problem, H200)]
+    found = [config for config in family.candidates(problem, H200) if config.fits(problem, H200)]
     assert found
-    for us, config in found:
+    for config in found:
         assert config.kernel == name
-        assert family.estimate(config, problem, H200) == pytest.approx(us)
+        assert 0 < family.estimate(config, problem, H200).us < math.inf
         assert 0 < family.shared_bytes(config, problem) <= H200.shared_bytes
 
 

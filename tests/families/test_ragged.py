@@ -152,4 +152,4 @@ def test_tiles_of_weights_hold_few_more_activations_than_there_are():
         assert sum(streaming.strips) == block_m
         assert all(strip.bit_count() == 1 for strip in streaming.strips)
         assert streaming.stage_bytes == (128 + 2 * block_m) * 128
-        assert block_m in {config.block_m for _, config in streams.candidates(problem, gpus.spec("h200"))}
+        assert block_m in {config.block_m for config in streams.candidates(problem, gpus.spec("h200"))}

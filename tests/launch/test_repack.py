@@ -8,13 +8,14 @@ import torch
 from promises import assert_adds_before_it_rounds, assert_repeatable
 
 import tritonmm
+from tritonmm import families, orders
 from tritonmm import gpu as gpus
-from tritonmm import orders
 from tritonmm.autotune.measuring import space
 from tritonmm.autotune.measuring.verify import TWO_SMS, Check
 from tritonmm.config import Config
 from tritonmm.launch.repack import Copy, fill
-from tritonmm.model.cost import predict, repack_seconds
+from tritonmm.model.constants import of as constants_of
+from tritonmm.model.time import repack_us
 from tritonmm.plan import INTERPRETED, bind, plan_for
 from tritonmm.problem import Problem
 from tritonmm.selection import choose
@@ -207,11 +208,10 @@ def test_select_copies_nothing_where_there_is_no_tma():
 def test_the_model_counts_the_copies():
     problem = Problem.dense(4095, 4095, 4095)
     config = choose(problem, H200)
-    copies = repack_seconds(problem, config, H200)
-    assert 2 * 2 * problem.operand_bytes("a") / H200.bandwidth < copies < 50e-6
-    bare = predict(problem, replace(config, repack=""), H200).seconds
-    assert predict(problem, config, H200).seconds == pytest.approx(bare + copies)
-    assert repack_seconds(problem, replace(config, repack=""), H200) == 0
+    copies = repack_us(problem, config, H200, constants_of(H200).shared)
+    assert 2e6 * problem.operand_bytes("ab") / H200.bandwidth < copies < 50
+    assert families.family(config.kernel).estimate(config, problem, H200).parts.repack == copies
+    assert repack_us(problem, replace(config, repack=""), H200, constants_of(H200).shared) == 0
 
 
 def assert_exact(m, n, k, layout, config, device, gpu=None):

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.config import Config
-from tritonmm.model import l2, l2_laws, l2_megarows, l2_simulator, l2_waves
+from tritonmm.model import constants, l2, l2_laws, l2_megarows, l2_simulator, l2_waves
 from tritonmm.orders import ColumnMajor, Hilbert, Morton, RowMajor, Serpentine, SplitMerge, SwizzleMerge, Table
 from tritonmm.problem import Problem
 
 H200 = gpus.spec("h200")
+FITTED = constants.of(H200).l2
 ORDERS = [
     RowMajor(),
     ColumnMajor(),
@@ -176,7 +177,7 @@ def test_more_l2_never_reads_more(order):
 def test_partitions_keep_a_copy_each():
     p, c = Problem(400, 600, 128), small_config()
     whole = l2.of(p, c, small_gpu(120_000))
-    size = round(120_000 / l2.FITTED.capacity)
+    size = round(120_000 / FITTED.capacity)
     halved = l2.of(p, c, replace(small_gpu(size), l2_partitions=2))
     assert halved.dram_read_bytes == pytest.approx(whole.dram_read_bytes, rel=1e-4)
     assert halved.dram_read_bytes > 1.05 * l2.of(p, c, small_gpu(size)).dram_read_bytes
@@ -327,7 +328,7 @@ def test_the_closed_form_looks_at_no_program(monkeypatch):
     monkeypatch.setattr(l2_waves, "sampled", lambda *_: pytest.fail("sampled"))
     for order in (o for o in ORDERS if l2_megarows.megarows(o)):
         monkeypatch.setattr(type(order), "_map", lambda *_: pytest.fail("mapped"))
-        l2.estimate(LARGE, large_config(order), H200, l2.FITTED)
+        l2.estimate(LARGE, large_config(order), H200, FITTED)
 
 
 def test_the_best_factor_moves_the_fewest_bytes():
@@ -353,7 +354,7 @@ def test_the_sample_does_not_grow_with_the_product(monkeypatch):
     missed = l2_waves._missed
     monkeypatch.setattr(l2_waves, "_missed", lambda used, *rest: seen.append(used.shape[0]) or missed(used, *rest))
     for size in (8192, 16384, 65536):
-        l2.estimate(Problem(size, size, 4096), large_config(SwizzleMerge(8, 2)), H200, l2.FITTED)
+        l2.estimate(Problem(size, size, 4096), large_config(SwizzleMerge(8, 2)), H200, FITTED)
     assert max(seen) <= l2_waves.FIRST_WAVES + l2_waves.LAST_WAVES
 
 

@@ -8,10 +8,9 @@ import pandas as pd
 import pytest
 from swept import ABOUT, H200, K, N, counted, lines, texts, trial, write
 
-from tritonmm import orders
+from tritonmm import families, orders
 from tritonmm.autotune.measuring.trial import COLUMNS
 from tritonmm.config import Config
-from tritonmm.model import cost
 from tritonmm.orders import Hilbert, RowMajor, Serpentine, SplitMerge, SwizzleMerge
 from tritonmm.plots import __main__ as figures
 from tritonmm.plots import comparison, factors, model, read_csv, rows, speedup, style, visit
@@ -193,7 +192,7 @@ def test_the_sheet_has_the_times_of_the_file_and_the_traffic_of_the_model(result
         assert drawn["measured"].get_ydata() == pytest.approx(expected.tflops.tolist(), rel=1e-12)
         assert drawn["torch"].get_ydata() == pytest.approx((2 * m * N * K / expected.torch_us / 1e6).tolist())
         configs = [Config(block_m=128, order=orders.parse(order)) for order in expected.order]
-        seconds = [cost.predict(Problem(m, N, K), config, H200).seconds for config in configs]
+        seconds = [1e-6 * families.family("tile").estimate(config, Problem(m, N, K), H200).us for config in configs]
         assert drawn["predicted"].get_ydata() == pytest.approx([2e-12 * m * N * K / s for s in seconds])
         for said, best in (("measured", expected.tflops.argmax()), ("predicted", np.argmin(seconds))):
             assert drawn[f"fastest {said}"].get_xdata()[0] == [1, 2, 3, 8][best]

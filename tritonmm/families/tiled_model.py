@@ -20,12 +20,14 @@ guess: unlisted tiles are for sweeps, which compare orders."""
 
 @dataclass(frozen=True, slots=True)
 class TiledModel:
-    """kernel: the family's name, under which `model.constants` has its limits and tiles.
+    """The model of one family.
 
-    kind: the list of tiles that is for a problem, "" if none is; listed: the tiles of a list that are tried for it;
-    terms: what the family adds to a config's time. split: the field of the config, "split_k" or "split_tail", by which
-    tiles may be split, or "". repacks: whether copies of operands that TMA cannot address are tried; variants: configs
-    to try in addition to a tile's own.
+    kernel: the family's name, under which `model.constants` has its limits and tiles.
+    kind: the list of tiles for a problem, "" if there is none. terms: what the family adds to a config's time.
+    split: the field of the config, "split_k" or "split_tail", that splits tiles along K, or "".
+    repacks: whether copies of operands that TMA cannot address are tried.
+    spills: whether a config has too few registers, and is neither tried nor estimated.
+    variants: configs to try in addition to a tile's own.
     """
 
     kernel: str
@@ -34,7 +36,7 @@ class TiledModel:
     split: str = ""
     persistent: bool = False
     repacks: bool = False
-    legal: Callable[[Config, Problem], bool] = lambda config, problem: True
+    spills: Callable[[Config, Problem], bool] = lambda config, problem: False
     variants: Callable[[Config, Problem, Gpu], Iterable[Config]] = lambda config, problem, gpu: ()
 
     def candidates(self, problem: Problem, gpu: Gpu) -> Iterator[Config]:
@@ -44,7 +46,7 @@ class TiledModel:
             order = tile_order.group_order(problem, gpu, *tile.blocks[:2])
             for repack in ("", copies) if copies else ("",):
                 config = _config_of(self.kernel, tile, self.persistent, order, repack)
-                if not self.legal(config, problem):
+                if self.spills(config, problem):
                     continue
                 yield config
                 yield from self._splits(config, tile, problem, gpu)
@@ -88,8 +90,10 @@ class TiledModel:
         return constants.of(gpu).tiles(self.kernel, kind) if kind else ()
 
     def tile_of(self, config: Config, problem: Problem, gpu: Gpu) -> Tile | None:
-        """What the config's tile reaches: a listed one, or for other blocks a guess from the listed one nearest to them;
-        None where no tile is listed for such operands."""
+        """What the config's tile reaches; None where no tile is listed for such operands.
+
+        For unlisted blocks it is a guess from the nearest listed tile.
+        """
         kind = self.kind(problem)
         return _tile_of(self.kernel, kind, gpu, *config.cta_tile, config.block_k, config.num_warps) if kind else None
 
@@ -109,7 +113,7 @@ class TiledModel:
 @functools.lru_cache(maxsize=1024)
 def _launch(model: TiledModel, config: Config, problem: Problem, gpu: Gpu) -> Launch | None:
     tile = model.tile_of(config, problem, gpu)
-    if tile is None:
+    if tile is None or model.spills(config, problem):
         return None
     fitted = constants.of(gpu)
     terms = model.terms(config, problem, gpu)

@@ -20,20 +20,23 @@ DEFAULT = "h200"
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What every family's launches have in common.
+    """What the launches of all families have in common.
 
-    launch_us: a launch that follows another, its first loads included; cluster_us: how much longer
-    one of clusters takes. first_us: from there to the first bytes of
-    memory, and from the last ones to the end. lone_bandwidth: bytes/s that one SM reads from device memory where few do.
-    split_us: a launch with split tiles costs so much more, for a cooperative grid and the fixup; part_us: the same for
-    each part, which adds its sums after the part before it. partial_bandwidth: bytes/s at which all parts write and read
-    their fp32 sums; gather_bandwidth: bytes/s at which the one program that arrives last reads those of its tile.
-    staged_bandwidth: bytes/s of unaligned outputs, an element a thread. repack_us: a launch that copies an operand into
-    aligned rows; repack_share: of the bandwidth of device memory, what those copies reach. load_latency_us: from the
-    request of a step's operands to their arrival.
-    element_rate: elements/s that an SM loads where alignment allows one at a time; element_wait_us: what a step of such
-    loads waits for memory and for its threads, however many programs there are; element_us: what that takes longer for
-    each such element of a thread.
+    launch_us: a launch that follows another, its first loads included.
+    cluster_us: a launch of clusters takes so much longer.
+    first_us: from the launch to the first bytes of memory, and from the last bytes to the end.
+    lone_bandwidth: bytes/s that one SM reads from device memory while few do.
+    split_us: a launch with split tiles takes so much longer, for a cooperative grid and the fixup.
+    part_us: the same for each part, which adds its sums after the part before it.
+    partial_bandwidth: bytes/s at which all parts write and read their fp32 sums.
+    gather_bandwidth: bytes/s at which the one program that arrives last reads the sums of its tile.
+    staged_bandwidth: bytes/s of unaligned outputs, which are stored an element a thread.
+    repack_us: a launch that copies an operand into aligned rows.
+    repack_share: share of the bandwidth of device memory that those copies reach.
+    load_latency_us: from the request of a stage's operands to their arrival.
+    element_rate: elements/s that an SM loads where alignment allows one at a time.
+    element_wait_us: what a step of such loads waits for memory and its threads, however many programs there are.
+    element_us: what that takes longer for each such element of a thread.
     """
 
     launch_us: float
@@ -57,15 +60,17 @@ class Shared:
 class Limits:
     """What limits one kernel family besides its tiles.
 
-    stream: share of the bandwidth of device memory. again: what an operand costs that several rows or columns of tiles
-    read, as a share of reading it from there once. write_page: output rows are written in runs of bytes next to each
-    other; a run costs so many bytes more. sm_bandwidth: bytes/s that an SM receives while all do; l2_bandwidth: bytes/s
-    of requests that reach L2, of all SMs together. crossed: what a byte costs more whose line crosses cache lines;
-    half_lines: the same of B in lines of 64 bytes; late: what that takes longer, as a share, where just more than half of
-    the SMs are busy, see `time.beyond_half`. step_overlap, overlap: the p of the p-norms for a step and for the whole.
+    stream: share of the bandwidth of device memory.
+    sm_bandwidth: bytes/s that an SM receives while all do.
+    l2_bandwidth: bytes/s of the requests of all SMs that reach L2.
+    crossed: extra cost of a byte in a line that crosses cache lines. half_lines: the same of B in lines of 64 bytes.
+    late: the share by which that grows where just more than half of the SMs are busy, see `time.beyond_half`.
+    again: cost of an operand that several rows or columns of tiles read, as a share of reading it once from DRAM.
+    write_page: cost in bytes of each contiguous run of the output, see `tile_order.run_bytes`.
+    step_overlap, overlap: the p of the p-norms of a step, and of the whole.
     absent: the power with which the mma of a step grows with the consumers that have rows, where not all have.
-    drain_us: from the end of the last tiles to that of their stores, for 10^4 elements of a tile on every SM. caution:
-    a factor of estimates that err more than others, since the shortest of many estimates is likely one that errs.
+    drain_us: from the end of the last tiles to the end of their stores, for 10^4 elements of a tile on every SM.
+    caution: factor of estimates that err more than others: the shortest of many estimates is likely one that errs.
     """
 
     stream: float
@@ -104,7 +109,11 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """Of one GPU. l2: the constants of the L2 model; families: for each kernel family what its model reads, `limits` and `tiles` where it is a tiled one."""
+    """The constants of one GPU.
+
+    made: how each part was made: the command, its data and the date. l2: the constants of the L2 model. families: what
+    the model of each kernel family reads: `limits` and `tiles` where it lists tiles.
+    """
 
     gpu: str
     made: Mapping[str, str]

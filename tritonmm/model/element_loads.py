@@ -46,8 +46,10 @@ def loads_us(config: Config, problem: Problem, gpu: Gpu, programs: int, shared: 
 
 
 def spills(config: Config, layout: str) -> bool:
-    """Whether a thread has no registers for the addresses of its elements: 57x10385x5735 takes 1568 us in tiles of 128 x
-    64 x 64 then, and 179 in 64 x 64 x 64 (autotune/results/h200-random66.csv)."""
+    """Whether a thread has no registers for the addresses of its elements.
+
+    57x10385x5735 takes 1568 us in tiles of 128 x 64 x 64, which spill, and 179 us in 64 x 64 x 64 (h200-random66.csv).
+    """
     threads = 32 * config.num_warps
     elements, sums = (config.block_m + config.block_n) * config.block_k, config.block_m * config.block_n
     return elements + sums > MOST_VALUES * threads or (layout == "nt" and elements > MOST_ELEMENTS * threads)

@@ -15,9 +15,9 @@ Two speeds. `of` is for choosing: a closed form for orders that walk through meg
 waves for all others (`l2_waves`). `l2_simulator.simulate` goes through all waves step by step and is for study. They
 share every law here and in `l2_laws`.
 
-The constants are in `model.constants`, fitted on half of the shapes that an H200 was counted on and checked on the other half (`python -m
-tritonmm.autotune.studies.fit_l2`); docs/l2-model.md has the tables. On every other GPU they are unverified:
-`Gpu.verified` says so, and `Traffic.verified` repeats it.
+The constants are in `model.constants`. `python -m tritonmm.autotune.studies.fit_l2` fits them to counters of an H200 on
+half of the shapes, and checks them on the other half; docs/l2-model.md has the tables. On every other GPU they are
+unverified: `Gpu.verified` says so, and `Traffic.verified` repeats it.
 """
 
 import functools

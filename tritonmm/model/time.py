@@ -1,10 +1,10 @@
 """The time of a config: the terms that several kernel families share.
 
-A GEMM of T tiles is ceil(T / SMs) rounds. In a round a tile walks along K; a step takes as long as its mma at the tile's
-share of the peak rate, or as receiving its operands at the bandwidth of an SM. All rounds together take no less than
-device memory needs for the bytes that the tile order moves, and L2 for the requests that reach it: both are the L2
-model's, of the config's own order. Nothing overlaps perfectly: these are joined by p-norms. A launch, copies of operands,
-the fixup of split tiles and the last stores come on top.
+A GEMM of T tiles is ceil(T / SMs) rounds. In a round a tile walks along K. A step takes as long as its mma at the
+tile's share of the peak rate, or as receiving its operands at the bandwidth of an SM. All rounds together take no less
+than device memory needs for the bytes that the tile order moves, and than L2 needs for the requests that reach it; both
+are the L2 model's bytes for the config's own order. Nothing overlaps perfectly: these times are joined by p-norms. A
+launch, copies of operands, the fixup of split tiles and the last stores come on top.
 
 Operands whose lines are no multiples of 128 bytes cost almost three times as much on their way to the SMs: each
 128-byte row of a tile lies in two cache lines.
@@ -76,9 +76,10 @@ UNKNOWN = Time(math.inf)
 class Terms:
     """What a family adds to the time of one of its configs.
 
-    rows: of a tile, those of one consumer: consumers without rows multiply nothing; share: a factor of the tile's share
-    of the peak rate; caution: a factor of the whole; loads_us: what loads of single elements take at least; has_affinity:
-    whether tiles are assigned to SMs, whatever the grid before has left of them.
+    rows: rows of the tile that one consumer has; consumers without rows of A multiply nothing.
+    share: factor of the tile's share of the peak rate. caution: factor of the whole.
+    loads_us: the least that loads of single elements take.
+    has_affinity: whether tiles are assigned to SMs, whatever the grid before has left of them.
     """
 
     rows: int

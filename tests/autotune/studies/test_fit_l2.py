@@ -3,8 +3,9 @@
 import pytest
 
 from tritonmm.autotune.studies import fit_l2
-from tritonmm.model import l2, l2_simulator
+from tritonmm.model import constants, l2_simulator
 
+FITTED = constants.of(fit_l2.GPU).l2
 POINTS = fit_l2.points()
 COUNTED = fit_l2.counted(POINTS)
 UNSEEN = [point for point in COUNTED if not point.fitted]
@@ -37,4 +38,4 @@ def test_the_best_factor_is_fast():
 def test_no_other_value_near_the_fitted_one_is_better():
     """The constants in `tritonmm.l2` are those that the script finds: it has nowhere to go from them."""
     seen = [point for point in COUNTED if point.fitted]
-    assert fit_l2.fit(seen, l2.FITTED, steps=(1.03,)) == l2.FITTED
+    assert fit_l2.fit(seen, FITTED, steps=(1.03,)) == FITTED

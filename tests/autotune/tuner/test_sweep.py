@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tritonmm import gpu, orders
+from tritonmm import families, gpu, orders
 from tritonmm.autotune.measuring import space, verify
 from tritonmm.autotune.measuring.environment import Environment
 from tritonmm.autotune.measuring.measure import Times
@@ -14,7 +14,7 @@ from tritonmm.autotune.measuring.space import Space
 from tritonmm.autotune.tuner.store import Store
 from tritonmm.autotune.tuner.sweep import DeviceLostError, best_of, run, sweep, with_factor_one
 from tritonmm.config import Config
-from tritonmm.model import cost, l2
+from tritonmm.model import l2
 from tritonmm.plan import INTERPRETED, bind
 
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="kernels are compiled for the GPU")
@@ -208,7 +208,7 @@ def test_without_a_gpu_times_are_the_models_and_checks_are_real(store):
     trials = [t for t, _ in swept(ModelSource(H200), store)]
     for t in trials:
         assert (t.status, t.source, t.torch_us) == ("ok", "model", None)
-        assert t.time_us == pytest.approx(cost.predict(t.problem, t.config, H200).seconds * 1e6)
+        assert t.time_us == pytest.approx(families.family(t.config.kernel).estimate(t.config, t.problem, H200).us)
         assert 0 < t.error_ratio <= 1
 
 

@@ -10,6 +10,7 @@ from tritonmm.autotune.measuring import results_file, space
 from tritonmm.autotune.studies.measured_products import RESULTS
 from tritonmm.families.mixed_input import model as streams
 from tritonmm.orders import RowMajor
+from tritonmm.selection import timed
 
 H200 = gpus.spec("h200")
 
@@ -29,10 +30,11 @@ def measured():
             times[row["triton"], problem][row["config"].replace("weights ", "mixed_input ", 1)] = float(row["ours_us"])
     both = {}
     for (triton, problem), found in times.items():
-        configs = {config: us for us, config in streams.candidates(problem, H200) if config.fits(problem, H200)}
+        configs = timed(problem, H200, "mixed_input")
         if str(next(iter(configs))) in found:
-            timed = {config: (us, found[str(config)]) for config, us in configs.items() if str(config) in found}
-            both[triton, problem] = timed
+            both[triton, problem] = {
+                config: (us, found[str(config)]) for config, us in configs.items() if str(config) in found
+            }
     return both
 
 
@@ -61,7 +63,7 @@ def test_what_is_chosen_takes_little_longer_than_the_best(measured):
 def test_groups_of_tiles_that_read_weights_together_have_about_one_size(m, block_m):
     problem = space.problem(m, 28672, 4096, dtype="bf16-int8-row", layout="nt")
     tiles_m = -(-m // block_m)
-    (order,) = {c.order for _, c in streams.candidates(problem, H200) if (c.block_m, c.block_n) == (block_m, 128)}
+    (order,) = {c.order for c in streams.candidates(problem, H200) if (c.block_m, c.block_n) == (block_m, 128)}
     tall = tiles_m if isinstance(order, RowMajor) else order.factors[0]
     assert isinstance(order, RowMajor) == (tiles_m == 1)
     assert tiles_m - tall * (-(-tiles_m // tall) - 1) > tall / 2  # in the last

@@ -31,10 +31,15 @@ def by_element(problem: Problem) -> bool:
     return problem.alignment < 4
 
 
-def legal(config: Config, problem: Problem) -> bool:
-    """Whether a thread has registers for what it loads."""
-    elements = by_element(problem) and problem.element_bytes == problem.b_element_bytes and problem.element_bytes < 4
-    return not elements or problem.grouped or not element_loads.spills(config, problem.layout)
+def spills(config: Config, problem: Problem) -> bool:
+    """Whether a thread has too few registers for what it loads."""
+    p = problem
+    return (
+        by_element(p)
+        and p.element_bytes == p.b_element_bytes < 4
+        and not p.grouped
+        and element_loads.spills(config, p.layout)
+    )
 
 
 def terms(config: Config, problem: Problem, gpu: Gpu) -> Terms:
@@ -50,4 +55,4 @@ def terms(config: Config, problem: Problem, gpu: Gpu) -> Terms:
     return Terms(config.block_m, share, loads_us=loads_us)
 
 
-MODEL = TiledModel("tile", kind, terms, legal=legal)
+MODEL = TiledModel("tile", kind, terms, spills=spills)
