@@ -75,7 +75,7 @@ def test_modelled_times_of_other_gpus_are_said_to_be_unverified(store):
 def test_modelled_times_have_no_regime(regime, store):
     result = call(*SMALL, "--store", store, "--regime", regime)
     assert result.exit_code == 2
-    assert "--regime: only what runs on a GPU has a regime" in result.stderr
+    assert "--regime: a regime needs a GPU" in result.stderr
     assert not store.exists()
 
 
@@ -226,7 +226,7 @@ def test_order_prints_when_each_tile_is_visited(spelling):
     for m, row in enumerate(printed):
         for n, i in enumerate(row):
             assert order.tile(i, 8, 5) == (m, n), f"program {i}"
-    assert f"{order.launched(8, 5)} programs, {order.launched(8, 5) - 40} of them overflow" in summary
+    assert f"{order.launched(8, 5)} programs, {order.launched(8, 5) - 40} of them idle" in summary
 
 
 def test_version_and_help():

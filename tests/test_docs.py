@@ -19,7 +19,7 @@ import tritonmm
 from tritonmm.cli import main
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 RUN = {"order", "explain", "layout"}
 """Commands that are run, besides a dry run of `tune`: the others measure, sweep or draw for long."""
