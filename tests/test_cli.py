@@ -183,8 +183,8 @@ def test_repeated_configs_are_swept_once(store):
         (["order", "hilbert", "--png", "."], "'.' is a folder"),
         (["order", "hilbert", "--grid", "2000x100", "--png", "x"], "at most 65536 can be drawn"),
         (["plot", "/dev/null"], "/dev/null"),
-        (["plot", orders.__file__], "orders.py is no table"),
-        (["plot", sys.executable], "is no text in UTF-8"),
+        (["plot", orders.__file__], "orders.py is not a table"),
+        (["plot", sys.executable], "is not UTF-8 text"),
         (["demo", "--out", "/dev/null/x"], "/dev/null"),
         (["bench", "--suite", "/dev/null"], "not a readable JSON file"),
         (["bench", "--shape", "8x8x8", "--suite", "dtypes"], "--suite: --shape is measured instead"),
@@ -291,7 +291,7 @@ def test_demo_as_json(tmp_path, monkeypatch):
         *(f"{name}.{kind}" for name in ("visit_order", "factors", "comparison") for kind in ("png", "svg")),
     }  # fmt: skip
     assert all(os.path.exists(path) for path in found["figures"])
-    assert "what the swizzle factor does" in result.stderr
+    assert "over the swizzle factor" in result.stderr
 
 
 @pytest.mark.parametrize("spelling", ["swizzle-merge:3", "split-merge:3"])
