@@ -18,8 +18,10 @@ PANELS = {
     "tflops": "TFLOP/s",
 }
 """Names of the rows of panels, by column."""
+
 MOST_PROBLEMS = 4
 """Columns of a figure; more would be too narrow to read."""
+
 _LEGEND = ("measured", "predicted", "torch", "fastest measured", "fastest predicted")
 _MEASURED, _PREDICTED = "#0077bb", "#ee7733"  # Paul Tol's vibrant
 

@@ -59,7 +59,7 @@ def read_csv(path: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
             raise csv.Error("a row has more cells than the header")
         frame = pd.read_csv(io.StringIO("".join(lines)), dtype=dict.fromkeys(TEXTS, str))
     except (csv.Error, pd.errors.ParserError, OverflowError) as error:
-        raise ValueError(f"{path} is no table of comma-separated values: {error}") from None
+        raise ValueError(f"{path} is not a table of comma-separated values: {error}") from None
     for name, cells in frame.dropna(axis="columns", how="all").items():
         is_number = pd.api.types.is_numeric_dtype(cells) and not pd.api.types.is_bool_dtype(cells)
         if name in NUMBERS and not is_number:

@@ -13,6 +13,7 @@ from tritonmm.plots import families, model, rows, style
 PANELS = {"dram_read_bytes": "DRAM reads", "l2_read_bytes": "L2 reads"}
 BAND = 0.1
 """Relative error that the grey band shows."""
+
 _MARKERS = "os^DvPX<>p"
 
 

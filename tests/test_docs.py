@@ -5,6 +5,7 @@ a GPU, as does "cuda" in it.
 """
 
 import ast
+import doctest
 import importlib.util
 import itertools
 import re
@@ -19,7 +20,7 @@ import tritonmm
 from tritonmm.cli import main
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 RUN = {"order", "explain", "layout"}
 """Commands that are run, besides a dry run of `tune`: the others measure, sweep or draw for long."""
@@ -141,6 +142,25 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def modules_with_examples() -> list[str]:
+    """Modules of the host with an example in a docstring."""
+    found = []
+    for name in ("tritonmm", "autotune"):
+        for path in sorted((ROOT / name).rglob("*.py")):
+            if ">>> " in path.read_text(encoding="utf-8"):
+                parts = path.relative_to(ROOT).with_suffix("").parts
+                parts = parts[:-1] if parts[-1] == "__init__" else parts
+                found.append(".".join(parts if name == "tritonmm" else ("tritonmm", *parts)))
+    return found
+
+
+@pytest.mark.parametrize("module", modules_with_examples())
+def test_examples_in_docstrings_print_what_they_say(module):
+    failed, tried = doctest.testmod(importlib.import_module(module))
+    assert tried
+    assert not failed
 
 
 def test_commands_are_found():

@@ -22,9 +22,8 @@ only."""
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 _SPELLINGS = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items()}
-"""Short names by torch's spellings, without "torch."."""
 _SPELLINGS |= {"half": "fp16", "float": "fp32", "double": "fp64", "int": "int32"}
-"""torch's names of the dtypes, without "torch."."""
+"""Short names by torch's spellings, without "torch."."""
 
 FLOATS = ("bf16", "fp16", "fp32", "fp64")
 """Dtypes that torch.mm multiplies on GPUs. The output has the operands' dtype."""

@@ -28,6 +28,7 @@ SIZE = 128
 
 CALLS = 2000
 """Calls in one mean."""
+
 QUEUE = 500
 """Calls between two synchronisations. The driver queues 1024 launches before it makes the host wait."""
 

@@ -29,6 +29,7 @@ from tritonmm.problem import Problem
 
 SHAPES = ((4096, 4096, 1024), (8192, 8192, 8192))
 """m, n and k of each study."""
+
 STORES = ("tma", "staged", "direct")
 """Epilogues, in the spelling of `Tiling.store`."""
 

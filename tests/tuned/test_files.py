@@ -187,7 +187,7 @@ def test_a_lock_neither_follows_a_link_nor_truncates(tmp_path):
         pass
     lock.unlink()
     os.mkfifo(lock)
-    with pytest.raises(OSError, match="no regular file"), files.locked(table):
+    with pytest.raises(OSError, match="not a regular file"), files.locked(table):
         pass
     lock.unlink()
     lock.write_text("something")

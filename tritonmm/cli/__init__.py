@@ -1,4 +1,4 @@
-"""The `tritonmm` command, a module each subcommand. Everything slow is imported by the command that needs it."""
+"""The `tritonmm` command, one module for each subcommand. Commands import what is slow only when they run."""
 
 import sys
 
@@ -9,7 +9,7 @@ from tritonmm.version import __version__
 
 
 class _Commands(click.Group):
-    """Errors of the user, and files that cannot be read or written, take one line and exit with 2.
+    """Prints user errors, and files that cannot be read or written, as one line and exits with 2.
 
     An interruption exits with 130.
     """
@@ -37,15 +37,15 @@ _END = """\b
 Examples:
   tritonmm demo
   tritonmm explain 2049 8192 3584 --gpu h200
-Exits with 0, or with 1 if something was found wrong, 2 if it cannot be done
-as asked, 130 if interrupted.
+Exits with 0; with 1 if something is wrong, 2 for an error in the request,
+130 if interrupted.
 """
 
 
 @click.group(cls=_Commands, epilog=_END, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(__version__, prog_name="tritonmm")
 def main() -> None:
-    """Matrix products in Triton, with the order of the output tiles as a value."""
+    """GEMMs in Triton, with an explicit tile order."""
 
 
 for command in (

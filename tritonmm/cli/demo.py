@@ -20,17 +20,17 @@ Examples:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and the tour on stderr.")
 def demo(out, as_json) -> None:
-    """Show a ragged product, a sweep of swizzle factors, the figures.
+    """Show ragged GEMMs, a sweep of swizzle factors, and figures.
 
-    On a GPU with real times, in about a minute; without one in Triton's interpreter and with
-    modelled times, in less than three. Exits with 1 if a result is wrong.
+    On a GPU it takes about a minute and shows real times. Without one it runs in Triton's interpreter with modelled
+    times, in less than three minutes. Exits with 1 if a result is wrong.
     """
     source = needs.source(None, "burst")
     needs.plots()
     from tritonmm.autotune.tuner.store import StoreError
     from tritonmm.cli import tour
 
-    out.mkdir(parents=True, exist_ok=True)  # before the first minute of work, not after it
+    out.mkdir(parents=True, exist_ok=True)  # fails now if it cannot be created, not after a minute of work
     try:
         sys.exit(tour.run(source, out, as_json))
     except StoreError as error:

@@ -19,9 +19,9 @@ Examples:
 @click.option("--self-test", is_flag=True, help="Multiply with every kernel that runs here, and compare with float64.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def doctor(self_test, as_json) -> None:
-    """Print versions, GPUs, places of files, and what is wrong.
+    """Print versions, GPUs, paths of files, and what is wrong.
 
-    Exits with 1 if something must be mended, or if a product of the self-test is wrong.
+    Exits with 1 if something must be fixed, or if a result of the self-test is wrong.
     """
     import torch
 

@@ -17,9 +17,7 @@ Examples:
 
 @click.command(epilog=_END)
 @click.argument("name", type=Parsed("layout", values.layout))
-@click.option(
-    "--tile", type=Parsed("tile", values.grid), default="8x64", help="Rows x columns that a swizzle is put on."
-)
+@click.option("--tile", type=Parsed("tile", values.grid), default="8x64", help="Rows x columns that are swizzled.")
 @click.option("--dtype", type=click.Choice(["f8", "f16", "bf16", "f32", "f64"]), default="f16", help="Of the tile.")
 @click.option("--out", type=click.Path(path_type=Path), help="Draw it too, as PNG and SVG.")
 @click.option("--json", "as_json", is_flag=True, help="Print a swizzle's banks and conflicts as JSON.")
@@ -31,7 +29,7 @@ def layout(name, tile, dtype, out, as_json) -> None:
     from tritonmm.layouts import Swizzle, show
 
     if not isinstance(name, Swizzle):
-        needs.refuse("tile", "dtype", why="it goes with a swizzle; an atom says it itself")
+        needs.refuse("tile", "dtype", why="it goes with a swizzle; an atom has its own")
         if as_json:
             raise click.UsageError("--json: it goes with a swizzle; an atom's fragments are a table")
     try:

@@ -8,14 +8,14 @@ import click
 
 
 def default_store() -> Path:
-    """Where sweeps are kept unless a file is named."""
+    """Path of the store of sweeps if no file is named."""
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("tritonmm")) / "sweep.sqlite"
 
 
 def module(name: str, install: str, what: str) -> None:
-    """Whether the module `name`, of an extra, is there; where not, it is the user's to install."""
+    """Fails with a hint if the module `name`, which an extra installs, is missing."""
     import importlib.util
 
     if importlib.util.find_spec(name) is None:
@@ -23,7 +23,7 @@ def module(name: str, install: str, what: str) -> None:
 
 
 def plots(name: str = ""):
-    """tritonmm.plots, or its module `name`; what it draws with is an extra."""
+    """tritonmm.plots, or its module `name`. Fails with a hint if its packages are not installed."""
     import importlib
 
     try:
@@ -33,7 +33,7 @@ def plots(name: str = ""):
 
 
 def source(modelled, regime: str):
-    """Where the times come from: the GPU, unless there is none or `modelled` names one."""
+    """Where times come from: the GPU, or the model if there is none or `modelled` is a GPU's datasheet."""
     import torch
 
     measured = modelled is None and torch.cuda.is_available()
@@ -49,7 +49,7 @@ def source(modelled, regime: str):
 
 
 def refuse(*names: str, why: str) -> None:
-    """Options that were given and would be ignored are the user's error."""
+    """Fails for options that were given although they would be ignored."""
     context = click.get_current_context()
     for option in context.command.params:
         given = context.get_parameter_source(option.name) is not click.core.ParameterSource.DEFAULT
@@ -58,7 +58,7 @@ def refuse(*names: str, why: str) -> None:
 
 
 def gpu_source():
-    """The GPU, to measure on."""
+    """The GPU to measure on."""
     import torch
 
     if not torch.cuda.is_available():
@@ -72,10 +72,10 @@ def gpu_source():
 
 
 def _interpret() -> None:
-    """Have kernels run in Triton's interpreter.
+    """Makes kernels run in Triton's interpreter.
 
-    That is decided where they are first imported. If that has happened, the command begins again in
-    a process that knows from the start.
+    That is decided when they are first imported. If they are imported already, the command starts again in a process
+    with the setting.
     """
     os.environ["TRITON_INTERPRET"] = "1"
     from tritonmm.plan import INTERPRETED

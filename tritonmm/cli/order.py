@@ -19,12 +19,14 @@ Examples:
 @click.argument("order", type=Parsed("order", values.order))
 @click.option("--grid", type=Parsed("grid", values.grid), default="8x8", help="Rows x columns of tiles.")
 @click.option("--png", type=click.Path(path_type=Path), help="Draw it too, as PNG and SVG.")
-@click.option("--json", "as_json", is_flag=True, help="Print tiles as JSON: [m, n] a program, null if it overflows.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a tile [m, n] for each program as JSON, null for an idle one."
+)
 def order(order, grid, png, as_json) -> None:
-    """Print when each tile of a grid is visited.
+    """Print the launch index of each tile of a grid.
 
-    ORDER is row-major, column-major, split-merge:8, swizzle-merge:8 or :16,8, serpentine:8, morton or hilbert;
-    with @n, as in swizzle-merge:8@n, columns are cut instead of rows.
+    ORDER is row-major, column-major, split-merge:8, swizzle-merge:8 or :16,8, serpentine:8, morton or hilbert. With @n,
+    as in swizzle-merge:8@n, columns are grouped instead of rows.
     """
     launched = order.launched(*grid)
     if launched > values.MOST_TILES:
@@ -44,6 +46,6 @@ def order(order, grid, png, as_json) -> None:
     for m in range(grid[0]):
         click.echo(" ".join(f"{when[m, n]:{width}}" for n in range(grid[1])))
     programs = "1 program" if launched == 1 else f"{launched} programs"
-    click.echo(f"{order} on {grid[0]} x {grid[1]} tiles: {programs}, {overflow} of them overflow")
+    click.echo(f"{order} on {grid[0]} x {grid[1]} tiles: {programs}, {overflow} of them idle")
     for path in drawn:
         click.echo(path)

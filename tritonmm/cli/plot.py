@@ -17,13 +17,13 @@ Example:
 @click.command(epilog=_END)
 @click.argument("results", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=".", help="Folder for the figures.")
-@click.option("--json", "as_json", is_flag=True, help="Print the files' names, and what was left out, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the files' names and the omitted figures as JSON.")
 def plot(results, out, as_json) -> None:
     """Draw the results of a sweep.
 
-    Hit rate, traffic and throughput against the swizzle factor, the orders compared, the model against
-    the counters, and the cost of overflow, each as PNG and SVG. What the results have no data for is
-    left out, and said. Exits with 1 if that is all.
+    The figures are: hit rate, traffic and throughput over the swizzle factor; the orders compared; predicted and
+        counted bytes; and the cost of idle programs. Each is written as PNG and SVG. A figure without data is omitted,
+        with a message. Exits with 1 if all are.
     """
     plots = needs.plots()
     try:
@@ -31,7 +31,7 @@ def plot(results, out, as_json) -> None:
     except (ValueError, OSError) as error:
         raise click.ClickException(_line(error)) from None
     try:
-        needs.plots("rows").ok(frame)  # what no figure can do without
+        needs.plots("rows").ok(frame)  # every figure needs this
     except ValueError as error:
         raise click.ClickException(f"{results}: {_line(error)}") from None
     written, left_out = [], {}
@@ -50,5 +50,5 @@ def plot(results, out, as_json) -> None:
 
 
 def _line(error: Exception) -> str:
-    """What an error says in a line, whatever the file had in it."""
+    """The message of an error in one line, whatever the file contains."""
     return " ".join(str(error).split())[:400]

@@ -18,29 +18,34 @@ Examples:
 
 
 @click.command(epilog=_END)
-@click.option("--m", "ms", type=Parsed("sizes", values.sizes), default="1000,2048,2049,4096", help="Rows of A, a list.")
+@click.option(
+    "--m", "ms", type=Parsed("sizes", values.sizes), default="1000,2048,2049,4096", help="Rows of A, one or more."
+)
 @click.option("--n", type=Parsed("size", values.size), default="4096", help="Columns of B.")
 @click.option("--k", type=Parsed("size", values.size), default="4096", help="Columns of A, rows of B.")
 @click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16")
 @click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nn")
-@click.option("--kernel", default="tile", help="Kernel family.")
+@click.option("--kernel", default="", help="Kernel family.  [default: the one that runs on every GPU]")
 @click.option("--blocks", type=Parsed("blocks", values.blocks), help="Tiles, as in 128x256x64,64x128x64.")
-@click.option("--stages", type=Parsed("counts", values.sizes), help="Steps of K in flight, as in 3,4.")
-@click.option("--warps", type=Parsed("counts", values.sizes), help="Warps of a program, as in 4,8.")
+@click.option("--stages", type=Parsed("counts", values.sizes), help="Pipeline stages, as in 3,4.")
+@click.option("--warps", type=Parsed("counts", values.sizes), help="Warps of a CTA, as in 4,8.")
 @click.option(
     "--orders", "tile_orders", type=Parsed("orders", values.tile_orders), help="As in row-major,swizzle-merge:8."
 )
 @click.option(
-    "--factors", type=Parsed("factors", values.sizes), help="Adds swizzle-merge of each factor, as in 1,2,4,8."
+    "--factors", type=Parsed("factors", values.sizes), help="Add swizzle-merge with each factor, as in 1,2,4,8."
 )
-@click.option("--persistent/--plain", default=False, help="One program an SM, or one a tile.")
+@click.option("--persistent/--plain", default=False, help="One CTA on each SM, or one for each tile.")
 @click.option(
-    "--regime", type=click.Choice(["burst", "sustained"]), default="burst", help="A rested GPU or a busy one."
+    "--regime",
+    type=click.Choice(["burst", "sustained"]),
+    default="burst",
+    help="burst: after a rest; sustained: at the power limit.",
 )
-@click.option("--counters", is_flag=True, help="Count DRAM and L2 traffic too, with NVIDIA's profiler ncu.")
+@click.option("--counters", is_flag=True, help="Also count DRAM and L2 traffic, with NVIDIA's profiler ncu.")
 @click.option("--gpu", type=Parsed("name", values.gpu), help="Model this GPU instead of measuring one.")
 @click.option(
-    "--store", "store_path", type=click.Path(path_type=Path), help="SQLite file; sweeping again continues it."
+    "--store", "store_path", type=click.Path(path_type=Path), help="SQLite file; the same command continues it."
 )
 @click.option("--csv", "csv_path", type=Parsed("file", values.output), help="Export this sweep's trials.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
@@ -51,13 +56,13 @@ def sweep(
     """Check and time every config on every problem.
 
     Trials go into a store, from which the same command continues, and into a CSV file. Without a GPU, times come from
-    the model, and each config is checked in Triton's interpreter on a smaller problem. Exits with 1 if a trial was
-    wrong or failed, if no config is legal, or if nothing could be counted.
+    the model, and each config is checked in Triton's interpreter on a smaller problem. Exits with 1 if a trial is wrong
+    or fails, if no config is legal, or if nothing can be counted.
     """
     source = needs.source(gpu, regime)
     if source.source == "model":
-        needs.refuse("counters", why="only what runs on a GPU is counted, and these times come from the model")
-        needs.refuse("regime", why="only what runs on a GPU has a regime, and these times come from the model")
+        needs.refuse("counters", why="counting needs a GPU, and these times come from the model")
+        needs.refuse("regime", why="a regime needs a GPU, and these times come from the model")
     from tritonmm.autotune.measuring import space
     from tritonmm.autotune.tuner import report
     from tritonmm.autotune.tuner import sweep as sweeping
@@ -110,7 +115,7 @@ def sweep(
 
 
 def _counted(trials, store, environment):
-    """The trials with their counters, and why nothing could be counted, "" if something was."""
+    """The trials with their counters, and why nothing could be counted, or ""."""
     from tritonmm.autotune.measuring import counters
 
     def warn(message: str) -> None:

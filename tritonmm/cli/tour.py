@@ -1,6 +1,6 @@
-"""What `tritonmm demo` runs: a product, a sweep and its figures, each on real sizes that nothing divides.
+"""What `tritonmm demo` runs: GEMMs, a sweep and its figures, with ragged sizes.
 
-Like cli, whose command it is, it uses the rooms above the library, and nothing imports it.
+It is part of `cli` and may import all packages; only `cli.demo` imports it.
 """
 
 import json
@@ -25,17 +25,17 @@ FACTORS = (1, 4, 8, 12, 16, 24)
 
 
 def run(source: Source, out: Path, as_json: bool = False) -> int:
-    """Print the tour and write its files to the folder `out`. Returns the command's exit code.
+    """Prints the demo and writes its files to the folder `out`. Returns the command's exit code.
 
-    as_json: the tour goes to stderr, and stdout has its outcome.
+    as_json: print the demo on stderr and its outcome on stdout.
     """
     console = Console(highlight=False, soft_wrap=True, stderr=as_json)
     measured = source.source == "gpu"
     where = f"on {source.environment.gpu}" if measured else "in Triton's interpreter, on the CPU"
-    console.print(f"[bold]1. Products of ragged matrices[/], {where}: tritonmm.matmul(a, b)")
-    largest = _products(console, measured)
+    console.print(f"[bold]1. GEMMs with ragged sizes[/], {where}: tritonmm.matmul(a, b)")
+    largest = _multiply(console, measured)
 
-    console.print("\n[bold]2. The order of the output tiles[/]: 19 rows of tiles in megarows of 8")
+    console.print("\n[bold]2. The tile order[/]: 19 rows of tiles in groups of 8")
     orders = (SplitMerge(8), SwizzleMerge(8))
     for order in orders:
         launched = order.launched(19, 16)
@@ -46,7 +46,7 @@ def run(source: Source, out: Path, as_json: bool = False) -> int:
     report.announce(source)
     problems = [space.problem(m, 8192, 4096) for m in sizes]
     others = (SplitMerge(8), Serpentine(8), SwizzleMerge(16, 8), Hilbert())
-    # On a GPU what matmul itself would run, tiles whole; the interpreter has the portable kernel.
+    # On a GPU, the config of matmul itself without splits; in the interpreter, the portable kernel.
     tile = tritonmm.select(sizes[-1], 8192, 4096, layout="nt") if measured else Config("tile", 128, 256, 64, 3, 8)
     configs = [replace(tile, split_k=1, split_tail=1, order=order) for order in (*map(SwizzleMerge, FACTORS), *others)]
     trials = []
@@ -65,8 +65,8 @@ def run(source: Source, out: Path, as_json: bool = False) -> int:
     figures: list[str] = []
     for what, drawn in (
         ("which tile each program computes", visit.draw([SplitMerge(4), SwizzleMerge(4)], 7, 6, out / "visit_order")),
-        ("what the swizzle factor does to L2 and speed", factors.draw(frame, about, out / "factors")),
-        ("other orders beside the best factor", comparison.draw(frame, about, out / "comparison")),
+        ("L2 traffic and speed over the swizzle factor", factors.draw(frame, about, out / "factors")),
+        ("other orders compared with the best factor", comparison.draw(frame, about, out / "comparison")),
     ):
         console.print(f"   {drawn[0]}: {what}")
         figures += map(str, drawn)
@@ -75,8 +75,8 @@ def run(source: Source, out: Path, as_json: bool = False) -> int:
     return 1 if outcome["wrong"] or outcome["failed"] or largest > 1 else 0
 
 
-def _products(console: Console, measured: bool) -> float:
-    """Multiply, print the error against float64, and return the largest in units of what rounding allows."""
+def _multiply(console: Console, measured: bool) -> float:
+    """Multiplies, prints errors against float64, and returns the largest error relative to its bound."""
     device = "cuda" if measured else "cpu"
     scale = 4 if measured else 1
     largest = 0.0

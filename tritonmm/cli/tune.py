@@ -30,14 +30,16 @@ Examples:
 @click.option("--k", type=Parsed("size", values.size), help="Columns of A, rows of B, with --m.")
 @click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16", help="With --m.")
 @click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nn", help="With --m.")
-@click.option("--search", type=click.Choice(_SEARCHES), default="halving", help="All configs, or which of them.")
-@click.option("--budget", type=Parsed("minutes", values.minutes), help="Minutes; a halving search fits into it.")
-@click.option("--gpus", type=Parsed("count", values.size), help="Use so many GPUs of this machine.  [default: all]")
+@click.option("--search", type=click.Choice(_SEARCHES), default="halving", help="Which configs are measured.")
+@click.option("--budget", type=Parsed("minutes", values.minutes), help="Minutes; a halving search is reduced to fit.")
+@click.option(
+    "--gpus", type=Parsed("count", values.size), help="Number of GPUs of this machine to use.  [default: all]"
+)
 @click.option(
     "--scheduler",
     type=Parsed("address", values.address),
-    help="A Dask scheduler whose workers measure, as in tls://10.0.0.1:8786. With tcp:// whoever can reach it can run"
-    " code as you, on the workers and here.",
+    help="Measure on the workers of this Dask scheduler, as in tls://10.0.0.1:8786. With tcp:// whoever can reach it"
+    " can run code as you, on the workers and here.",
 )
 @click.option("--store", "store_path", type=click.Path(path_type=Path), help="SQLite file; tuning again continues it.")
 @click.option("--csv", "csv_path", type=Parsed("file", values.output), help="Export the trials.")
@@ -48,12 +50,13 @@ def tune(
     suite, ms, n, k, dtype, layout, search, budget, gpus, scheduler, store_path, csv_path, parquet_path, dry_run,
     as_json,
 ):  # fmt: skip
-    """Find the fastest config of each product, on all GPUs.
+    """Find the fastest config of each problem, on all GPUs.
 
-    What is found goes into the table that `tritonmm.select` reads from then on.
+    The winners go into the table that `tritonmm.select` reads from then on.
 
-    Every config is checked before it is timed, in a process that may hang or crash. What is measured is kept at once:
-    the same command continues after an interruption. See docs/tuning.md. Exits with 1 if a product has no right config.
+    Every config is checked before it is timed, in a process that may hang or crash. Every trial is stored at once, so
+    the same command continues after an interruption. See docs/tuning.md. Exits with 1 if no config of a problem is
+    right.
     """
     problems = _problems(suite, ms, n, k, dtype, layout)
     if parquet_path:
@@ -73,7 +76,7 @@ def tune(
     measured = 0
     workers, setup = _workers(gpus, scheduler)
     try:
-        # The store is opened first: that it cannot be written is known before anything is started.
+        # The store is opened first, so that an unwritable file is reported before anything starts.
         with Store(store_path) as store, Leases(store) as leases, workers as client:
             engine = Engine(client, store, leases, setup)
             begun = time.monotonic()
@@ -119,7 +122,7 @@ def _problems(suite, ms, n, k, dtype, layout) -> list:
         if not (ms and n and k):
             raise click.UsageError("--m, --n and --k go together")
     else:
-        needs.refuse("dtype", "layout", why="it goes with --m; a suite says it for each product")
+        needs.refuse("dtype", "layout", why="it goes with --m; a suite has it for each entry")
     try:
         if ms:
             return [space.problem(m, n, k, dtype=dtype, layout=layout) for m in ms]
@@ -140,7 +143,7 @@ def _searches(problems, gpu, search: str, budget: float | None, lanes: int) -> l
 
 
 def _workers(gpus: int | None, scheduler: str | None) -> tuple:
-    """The cluster, to be entered, and what its workers measure."""
+    """The cluster, a context manager, and what its workers measure."""
     from tritonmm.autotune.tuner import cluster
     from tritonmm.autotune.tuner.worker import Setup
 
@@ -160,7 +163,7 @@ def _workers(gpus: int | None, scheduler: str | None) -> tuple:
 
 
 def _visible() -> list[str]:
-    """What CUDA_VISIBLE_DEVICES calls each GPU that this process may use. It makes no CUDA context."""
+    """The names in CUDA_VISIBLE_DEVICES of the GPUs that this process may use. Creates no CUDA context."""
     import torch
 
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -170,12 +173,12 @@ def _visible() -> list[str]:
 
 
 def _compilers(gpus: int) -> int:
-    """Cores that are left to compile on: each GPU has one that launches, and one coordinates."""
+    """Cores for compilation: all except one for each GPU's launches and one for the coordinator."""
     return max(1, len(os.sched_getaffinity(0)) - gpus - 1)
 
 
 def _publish(searches, engine) -> Path | None:
-    """Winners into the user's table, if they were measured."""
+    """Adds the winners to the user's table, if they were measured."""
     best = [each.best for each in searches if each.over and each.best]
     winners = [(trial.problem, trial.config, trial.time_us, trial.torch_us) for trial in best]
     if not winners or engine.source != "gpu":

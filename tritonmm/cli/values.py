@@ -1,4 +1,4 @@
-"""Values of options, made of text."""
+"""Parsers of option values."""
 
 import json
 import math
@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 
 MOST_TILES = 2**20
-"""Tiles, programs or elements that a command prints or draws one by one."""
+"""The most tiles, programs or elements that a command prints or draws one by one."""
 
 
 class Parsed(click.ParamType):
-    """A value made of text by `parse`, whose ValueError is the user's."""
+    """An option value that `parse` makes from text. Its ValueError becomes a usage error."""
 
     def __init__(self, name: str, parse: Callable[[str], object]):
         self.name = name
@@ -27,7 +27,7 @@ class Parsed(click.ParamType):
 
 
 def output(text: str) -> Path:
-    """A file to write. What cannot be written is refused before anything is measured."""
+    """A file to write. An unwritable file is refused before anything is measured."""
     from tritonmm.tuned import files
 
     try:
@@ -62,7 +62,7 @@ def minutes(text: str) -> float:
 def grid(text: str) -> tuple[int, int]:
     tiles_m, by, tiles_n = text.partition("x")
     if not by:
-        raise ValueError(f"{text!r} is not a grid; it is rows x columns of tiles, as in 8x5")
+        raise ValueError(f"{text!r} is not a grid; it must be rows x columns of tiles, as in 8x5")
     rows, cols = size(tiles_m), size(tiles_n)
     if rows * cols > MOST_TILES:
         raise ValueError(f"{text!r} has {rows * cols} places; at most {MOST_TILES} are shown")
@@ -101,7 +101,7 @@ def shape(text: str) -> tuple[int, int, int]:
     try:
         m, n, k = text.split("x")
     except ValueError:
-        raise ValueError(f"{text!r} is not a product; it is M x N x K, as in 4096x4096x4096") from None
+        raise ValueError(f"{text!r} is not a shape; it must be M x N x K, as in 4096x4096x4096") from None
     return size(m), size(n), size(k)
 
 

@@ -87,7 +87,7 @@ class Plan:
         Shapes, dtypes, layouts, alignments and the epilogue's operands must be the problem's, and all memory must be on
         the plan's device. That is checked, with ValueError, only in the first call with tensors of these strides and
         alignments. Later calls look at strides and addresses alone. They cost 2 us more than Triton's C launcher
-        (docs/speed.md).
+        (docs/notebook/launch.md).
         """
         if not self.grid:
             return out

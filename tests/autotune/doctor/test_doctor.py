@@ -91,7 +91,7 @@ def test_a_place_that_cannot_be_written_is_wrong(tmp_path):
 
 
 def test_a_full_disk_is_wrong(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkup, "ROOM", 2**80)
+    monkeypatch.setattr(checkup, "MIN_FREE_BYTES", 2**80)
     assert "MiB are free there" in finding(tmp_path, "sweep store").trouble
 
 

@@ -363,7 +363,7 @@ def test_without_a_profiler_the_times_stay(monkeypatch, tmp_path, no_ncu):
 def test_a_model_is_not_counted():
     result = CliRunner().invoke(main, [*ARGS, "--gpu", "h200"])
     assert result.exit_code == 2
-    assert "--counters: only what runs on a GPU" in result.stderr
+    assert "--counters: counting needs a GPU" in result.stderr
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="kernels are compiled for the GPU")

@@ -85,3 +85,10 @@ def test_operands_are_stored_as_the_problem_says(sizes, batch, dtype, layout):
 def test_problem_names_what_it_refuses(name, value):
     with pytest.raises(ValueError, match=f"{name} is '{value}'"):
         space.problem(1, 1, 1, **{name: value})
+
+
+@pytest.mark.parametrize("name", ["m", "n", "k", "batch"])
+def test_a_size_of_2_31_is_refused(name):
+    sizes = {"m": 1, "n": 1, "k": 1, "batch": 1}
+    with pytest.raises(ValueError, match=rf"{name} is {2**31}; it must be below 2\*\*31"):
+        space.problem(**sizes | {name: 2**31})

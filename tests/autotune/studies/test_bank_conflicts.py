@@ -68,7 +68,7 @@ def test_vectors_are_as_wide_as_length_stride_and_address_allow():
 def test_unknown_layouts_and_sizes_are_refused():
     with pytest.raises(ValueError, match="layout is 'twisted'; it must be one of plain, padded, swizzled"):
         TransposeTile("twisted", 4, 4, 4)
-    with pytest.raises(NotImplementedError, match="elements of 8 bytes"):
+    with pytest.raises(NotImplementedError, match="elements have 8 bytes"):
         TransposeTile("plain", 8, 2, 2)
 
 
@@ -190,5 +190,5 @@ def test_what_does_not_fit_is_refused(device):
         transpose(x, out=torch.empty(1, 8, device=device).expand(16, 8))
     with pytest.raises(RuntimeError, match="automatic differentiation"):
         transpose(x.requires_grad_())
-    with pytest.raises(NotImplementedError, match="elements of 8 bytes"):
+    with pytest.raises(NotImplementedError, match="elements have 8 bytes"):
         transpose(x.detach().double())

@@ -141,7 +141,7 @@ def test_the_gpu_is_the_results_unless_it_is_named(tmp_path):
         ("", "no row of status ok"),
         ("m,n,k\n1,2,3\n", "row 1 is not a trial's: 'status'"),
         (",".join(COLUMNS) + "\n", "no row of status ok"),
-        ("\xff", "x.csv is no text in UTF-8"),
+        ("\xff", "x.csv is not UTF-8 text"),
     ],
     ids=["empty", "another table", "no rows", "no text"],
 )
@@ -155,7 +155,8 @@ def test_what_is_no_results_file_is_said(tmp_path, command, content, says):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("order", "zigzag"), ("block_m", "many"), ("m", "-4"), ("persistent", "perhaps")]
+    ("name", "value"),
+    [("order", "zigzag"), ("block_m", "many"), ("m", "-4"), ("m", str(2**31)), ("persistent", "perhaps")],
 )
 def test_a_wrong_cell_names_its_row(tmp_path, name, value):
     path = results(tmp_path / "x.csv", [trial(PROBLEMS[0], Config(), 1.0)] * 2)
