@@ -184,8 +184,10 @@ class Launch:
         received = (a_line + b_line) * block_k
         mma_us = 1e6 * flops / (gpu.rate(p.dtype, p.precision) * (tile.share * terms.share))
         step_us = joined((mma_us, 1e6 * received * resident / limits.sm_bandwidth), limits.step_overlap)
-        if config.num_stages < tile.num_stages:  # every stage comes round once in the latency of its load and its step
-            step_us = max(step_us, (shared.load_latency_us + step_us) / config.num_stages)
+        if config.num_stages < tile.num_stages:
+            # Every stage of an SM's programs comes round once in the latency of its load and its step.
+            stages = config.num_stages * l2.programs_per_sm(p, config, gpu)
+            step_us = max(step_us, (shared.load_latency_us + step_us) / stages)
         steps = max(1, -(-p.k // block_k))
         crossed = received - (a_size * rows + b_size * cols) * block_k
 
