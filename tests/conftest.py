@@ -22,6 +22,7 @@ os.environ["TRITONMM_TABLES"] = os.path.join(os.path.dirname(__file__), "no-tabl
 
 
 def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
     if not HAS_GPU:
         for item in items:
             if item.get_closest_marker("gpu"):

@@ -6,7 +6,7 @@ target to compile for. Run as a program this file is the compile gate: of the fa
 spills, waits after every wgmma or needs more shared memory than `Config.fits` says. It runs in
 processes of its own, since the rest of the tests interpret kernels.
 
-    python crosscompile.py [FAMILY ...]
+    python crosscompile.py [FAMILY | FAMILY:PART/PARTS ...]    # FAMILY:0/3 is the first third of its kernels
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import torch
 import triton
-from compile_cases import FAMILIES
+from compile_cases import FAMILIES, share
 from triton.runtime import driver
 
 from tritonmm import gpu as gpus
@@ -279,10 +279,16 @@ def compiled(gpu: gpus.Gpu, *what) -> tuple[Compiled, str]:
     return found, transpose_fault(found, tile)
 
 
+def cases(asked: str) -> list[tuple]:
+    """The cases of FAMILY or FAMILY:PART/PARTS."""
+    family, _, part = asked.partition(":")
+    return share(family, *map(int, part.split("/"))) if part else share(family)
+
+
 def main(families) -> int:
     faults = 0
     with tempfile.TemporaryDirectory() as os.environ["TRITON_CACHE_DIR"]:  # nothing an earlier compiler made is there
-        for gpu, *what in itertools.chain.from_iterable(FAMILIES[family]() for family in families or FAMILIES):
+        for gpu, *what in itertools.chain.from_iterable(map(cases, families or FAMILIES)):
             found, why = compiled(gpu, *what)
             faults += bool(why)
             print(

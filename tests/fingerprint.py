@@ -11,7 +11,6 @@ where anything differs. It takes about 15 minutes of two cores.
 
 import collections
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -36,14 +35,14 @@ def normalized(ptx: str) -> str:
     return "\n".join(filter(None, kept))
 
 
-def digests(family: str, share: int, shares: int) -> list[tuple[str, str]]:
-    """(case, digest) of every `shares`-th case of a family of `compile_cases`."""
-    from compile_cases import FAMILIES
+def digests(family: str, part: int, parts: int) -> list[tuple[str, str]]:
+    """(case, digest) of one of so many parts of a family of `compile_cases`."""
+    from compile_cases import share
     from crosscompile import compiled
 
     found = []
     with tempfile.TemporaryDirectory() as os.environ["TRITON_CACHE_DIR"]:
-        for gpu, *what in itertools.islice(FAMILIES[family](), share, None, shares):
+        for gpu, *what in share(family, part, parts):
             found_case, _ = compiled(gpu, *what)
             text = normalized(found_case.assembly)
             digest = hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -6,21 +6,34 @@ import sys
 from pathlib import Path
 
 import pytest
-from compile_cases import FAMILIES
+from compile_cases import FAMILIES, share
 
 from tritonmm import families
 
 GATE = Path(__file__).with_name("crosscompile.py")
 
+PARTS = {"mixed-input": 4, "hopper": 2}
+"""Families whose kernels are compiled by several processes, so that none takes more than about two minutes."""
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_kernels_compile_without_spills(family):
+PROCESSES = [(family, part) for family in FAMILIES for part in range(PARTS.get(family, 1))]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("family", "part"), PROCESSES)
+def test_kernels_compile_without_spills(family, part):
     env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    ran = subprocess.run([sys.executable, str(GATE), family], capture_output=True, text=True, env=env)
+    parts = PARTS.get(family, 1)
+    command = [sys.executable, str(GATE), f"{family}:{part}/{parts}"]
+    ran = subprocess.run(command, capture_output=True, text=True, env=env)
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
     *kernels, verdict = ran.stdout.splitlines()
     assert verdict.endswith(": 0 faults")
-    assert [line.split()[0] for line in kernels] == [gpu.arch for gpu, *_ in FAMILIES[family]()]
+    assert [line.split()[0] for line in kernels] == [gpu.arch for gpu, *_ in share(family, part, parts)]
+
+
+def test_the_parts_of_a_family_are_all_of_it():
+    for family, parts in PARTS.items():
+        assert [case for part in range(parts) for case in share(family, part, parts)] == share(family)
 
 
 def test_every_kernel_and_every_target_is_among_them():

@@ -6,6 +6,7 @@ import tempfile
 import threading
 
 import pytest
+from threads import most_inside
 
 from tritonmm.autotune.tuner import worker
 
@@ -41,20 +42,7 @@ def test_another_users_lock_is_not_waited_for(cache):
 
 
 def test_tuners_of_one_user_take_turns(cache):
-    inside, most = [], []
-
-    def trial():
-        with worker._alone():
-            inside.append(1)
-            most.append(len(inside))
-            inside.pop()
-
-    threads = [threading.Thread(target=trial) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == [1] * 8
+    assert most_inside(worker._alone) == 1
     (lock,) = cache.iterdir()
     assert (cache.stat().st_mode & 0o777, lock.stat().st_mode & 0o777) == (0o700, 0o600)
     with worker._alone(), lock.open() as ours, pytest.raises(BlockingIOError):
