@@ -62,10 +62,10 @@ def test_scaled_mm_scales_what_each_scale_stands_for(scales, dtypes, fast, devic
     found = scaled_mm(a, b, scale_a, scale_b, use_fast_accum=fast)
     assert torch.equal(found, (left @ right).bfloat16())
     bias = integers(n, dtype=torch.bfloat16, device=device)
-    found = scaled_mm(a, b, scale_a, scale_b, bias, torch.float32, fast)
+    found = scaled_mm(a, b, scale_a, scale_b, bias, None, torch.float32, fast)
     assert torch.equal(found, (left @ right + bias).float())
     otherwise = scale_a.contiguous(), scale_b.t().contiguous().t()  # the same scales at other strides
-    assert torch.equal(scaled_mm(a, b, *otherwise, bias, torch.float32, fast), found)
+    assert torch.equal(scaled_mm(a, b, *otherwise, bias, None, torch.float32, fast), found)
 
 
 def test_scaled_mm_of_nothing(device):

@@ -15,7 +15,7 @@ from tritonmm.policy import prefers
 from tritonmm.problem import FP8, HALF, Problem, default_output
 from tritonmm.selection import Choice, best, estimated
 from tritonmm.torch_ops.checks import check_operands
-from tritonmm.torch_ops.dense import matrices
+from tritonmm.torch_ops.operands import matrices
 from tritonmm.torch_ops.product import gpu_of, problem_of
 
 COLUMNS = 120

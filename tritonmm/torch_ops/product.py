@@ -119,9 +119,9 @@ def find(
     return call
 
 
-def adopt(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, config: Config) -> None:
-    """From here on, bare products of such operands, into a new output or one such as `out`, are done by `config`."""
-    remember(_CALLS, about(a, b, out), _bind(a, b, BARE, out, config, None))
+def adopt(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, config: Config, how: How | None = None) -> None:
+    """From here on `config` computes a @ b of such operands, into a new output or one such as `out`."""
+    remember(_CALLS, about(a, b, out, BARE, how), _bind(a, b, BARE, out, config, how))
 
 
 def about(
