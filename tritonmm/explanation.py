@@ -12,11 +12,12 @@ from tritonmm.gpu import default as default_gpu
 from tritonmm.model import l2
 from tritonmm.model.l2 import Traffic
 from tritonmm.policy import prefers
-from tritonmm.problem import FP8, HALF, Problem, default_output
+from tritonmm.problem import Problem
 from tritonmm.selection import Choice, best, estimated
 from tritonmm.torch_ops.checks import check_operands
 from tritonmm.torch_ops.operands import matrices
 from tritonmm.torch_ops.product import gpu_of, problem_of
+from tritonmm.torch_ops.routes import kept_by_torch
 
 COLUMNS = 120
 """The width to which what is printed is wrapped."""
@@ -51,7 +52,7 @@ class Explanation:
         """
         gpu = gpu or default_gpu()
         choice = best(problem, gpu)
-        kept = _kept_by_torch(problem)
+        kept = kept_by_torch(problem)
         return cls(
             problem,
             gpu,
@@ -129,34 +130,3 @@ def _other(problem: Problem, gpu: Gpu, kernel: str) -> str:
         return f"not legal: {str(error).partition(': ')[2]}"
     rule = families.family(kernel).passed_over(problem, gpu)
     return f"{us:.1f} us estimated" + (f"; {rule}" if rule else "")
-
-
-def _kept_by_torch(problem: Problem) -> str:
-    """Why `enable()` leaves a product to torch whatever its time, or "".
-
-    torch has no operator for it that is overridden, or one that refuses it.
-    """
-    p = problem
-    if 0 in (p.batch, p.m, p.n, p.k):
-        return "empty products stay torch's"
-    if p.dtype in HALF and p.b_dtype not in HALF:
-        return f"no operator that is overridden multiplies {p.dtype} by {p.b_dtype}; tritonmm.weight_only_linear does"
-    if p.dtype in FP8:
-        if not p.scales:
-            return "it has no operator for fp8 without scales"
-        if p.dtype == p.b_dtype == FP8[1]:
-            return "its scaled_mm refuses e5m2 by e5m2; tritonmm.scaled_mm multiplies them"
-        if p.layout != "nt" or p.n % 16 or p.k % 16:
-            return "its scaled_mm takes layout nt and multiples of 16 for N and K; tritonmm.scaled_mm takes any"
-    elif p.dtype == "int8":
-        if p.scales or p.out_dtype != default_output(p.dtype):
-            return "it has no operator for int8 but _int_mm, to int32 and without scales; tritonmm.scaled_mm has scales"
-        if p.batch > 1 or p.m <= 16 or p.n % 8 or p.k % 8:
-            return "its _int_mm takes one product, M above 16 and multiples of 8 for N and K; tritonmm.int_mm any sizes"
-    elif p.precision.endswith("x3"):
-        return f'it has no {p.precision}; tritonmm.matmul(..., precision="{p.precision}") has'
-    elif p.out_dtype != p.dtype:
-        return (
-            f"its mm(out_dtype=) is not overridden; tritonmm.mm(..., out_dtype=) multiplies {p.dtype} to {p.out_dtype}"
-        )
-    return ""

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from tritonmm.problem import DTYPES, FP8
 from tritonmm.torch_ops.aten import original
 from tritonmm.torch_ops.checks import overlap, repeats
 from tritonmm.torch_ops.operator import PLAIN
@@ -172,17 +171,13 @@ def _of_lines(scale: Tensor, recipe: int, lines: int, k: int) -> Tensor | None:
 def _int_how(a: Tensor, b: Tensor) -> How | None:
     if not a.dtype == b.dtype == torch.int8 or not _are_matrices(a, b):
         return None
-    if a.device.type == "cuda" and (a.shape[0] <= 16 or a.shape[1] % 8 or b.shape[1] % 8):
-        return None  # torch refuses them
     return How(out_dtype=torch.int32)
 
 
 def _scaled_how(a, b, scale_a, scale_b, bias, out_dtype, fast) -> How | None:
-    if a.dtype not in FP8_DTYPES or b.dtype not in FP8_DTYPES or a.dtype == b.dtype == DTYPES[FP8[1]]:
+    if a.dtype not in FP8_DTYPES or b.dtype not in FP8_DTYPES:
         return None
-    if out_dtype not in OUTPUTS or not _are_matrices(a, b) or a.shape[1] % 16 or b.shape[1] % 16:
-        return None
-    if a.stride(1) != 1 or b.stride(0) != 1:
+    if out_dtype not in OUTPUTS or not _are_matrices(a, b):
         return None
     if bias is not None and (bias.shape != b.shape[1:] or out_dtype == torch.float32 or bias.dtype != out_dtype):
         return None

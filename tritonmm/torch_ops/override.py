@@ -30,9 +30,12 @@ from tritonmm import forks
 from tritonmm.policy import prefers
 from tritonmm.torch_ops import aten_quantized as quantized_leaves
 from tritonmm.torch_ops.aten import LEAVES, kernels
-from tritonmm.torch_ops.routes import Switch
+from tritonmm.torch_ops.routes import Switch, Wanted, kept_by_torch
 
-_WANTED = {"faster": lambda problem, gpu: prefers(problem, gpu)[0], "always": lambda problem, gpu: True}
+_WANTED: dict[str, Wanted] = {
+    "faster": lambda problem, gpu: not kept_by_torch(problem) and prefers(problem, gpu)[0],
+    "always": lambda problem, gpu: not kept_by_torch(problem),
+}
 
 
 class Override:
