@@ -174,7 +174,7 @@ def test_a_dry_run_starts_nothing(monkeypatch, tmp_path):
     first, second, last = result.stdout.splitlines()
     assert first.startswith("100x4096x4096 nn bf16")
     assert "96 quick, then 16 short, then 4 burst of " in second
-    assert "at most 232 trials of 2 products, about 1 min on 1 x" in last
+    assert "at most 232 trials of 2 GEMMs, about 1 min on 1 x" in last
     assert list(tmp_path.iterdir()) == []
 
 

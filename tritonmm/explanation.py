@@ -1,4 +1,4 @@
-"""What tritonmm does with a product, and why: config, predicted traffic and time, and the verdict of the policy."""
+"""How tritonmm computes a GEMM, and why: config, predicted traffic and time, and the policy's decision."""
 
 import textwrap
 from dataclasses import dataclass, field
@@ -20,17 +20,23 @@ from tritonmm.torch_ops.product import gpu_of, problem_of
 from tritonmm.torch_ops.routes import kept_by_torch
 
 COLUMNS = 120
-"""The width to which what is printed is wrapped."""
+"""Columns of the printed text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """How a product is computed. Printing it says all.
+    """How a GEMM is computed. `print` shows all of it.
 
-    why: where the config comes from, and what its tiles make of the GPU; others: for each other kernel, the time of its
-    best config by its estimate, or why it has none; traffic: what the model predicts;
-    us: its microseconds, measured if `is_measured` and predicted if not;
-    overrides: whether `enable()` gives the product to tritonmm, and reason: why.
+    problem, gpu, config: the GEMM, the GPU, and the config that `select` chooses.
+    why: where the config comes from, and how its tiles fill the GPU.
+    others: for each other kernel family, the estimated time of its best config, or why it has none.
+    traffic: predicted DRAM and L2 traffic.
+    us: time in microseconds, measured if `is_measured`, else predicted.
+    overrides: whether `enable()` has tritonmm compute it. reason: why.
+
+    >>> found = tritonmm.explain(torch.empty(1000, 512, device="cuda"), torch.empty(512, 768, device="cuda"))
+    >>> found.problem.m, found.config.kernel in ("tile", "skinny", "exact"), found.us > 0
+    (1000, True, True)
     """
 
     problem: Problem
@@ -46,9 +52,13 @@ class Explanation:
 
     @classmethod
     def of(cls, problem: Problem, gpu: Gpu | None = None) -> "Explanation":
-        """Of a problem on a GPU, None being this machine's (the H200 where there is none).
+        """Explains a problem, on this machine's GPU by default, or on an H200 if there is none.
 
-        Raises ValueError where no config is legal.
+        Raises ValueError if no config is legal.
+
+        >>> problem = tritonmm.Problem.dense(2049, 8192, 3584, layout="nt")
+        >>> tritonmm.Explanation.of(problem, tritonmm.gpu.spec("h200")).kernel
+        'hopper'
         """
         gpu = gpu or default_gpu()
         choice = best(problem, gpu)
@@ -71,7 +81,7 @@ class Explanation:
 
     @property
     def warning(self) -> str:
-        """That operands and output exceed the GPU's memory, or ""."""
+        """A warning if operands and output exceed the GPU's memory; "" if they fit."""
         size, memory = self.problem.compulsory_bytes, self.gpu.memory_bytes
         if not 0 < memory < size:
             return ""
@@ -83,7 +93,7 @@ class Explanation:
         if not (self.is_measured or self.gpu.verified):
             source += " (unverified on this GPU)"
         lines = [
-            ("product", f"{self.problem} on {self.gpu.name}"),
+            ("GEMM", f"{self.problem} on {self.gpu.name}"),
             ("warning", self.warning),
             ("config", str(self.config)),
             ("why", self.why),
@@ -96,9 +106,14 @@ class Explanation:
 
 
 def explain(a: torch.Tensor, b: torch.Tensor) -> Explanation:
-    """What `tritonmm.matmul(a, b)` does, and what torch.matmul does under `enable()`; nothing is computed.
+    """Says how `tritonmm.matmul(a, b)` is computed, and whether `enable()` replaces torch's kernel. Runs nothing.
 
-    Without a GPU it says what an H200 would do. Raises what `matmul` raises for operands that cannot be multiplied.
+    a, b: as in `matmul`; only their shapes, strides, dtype and device matter. CPU tensors are explained for an H200.
+    Raises what `matmul` raises for operands that cannot be multiplied.
+
+    >>> print(tritonmm.explain(torch.empty(64, 64, device="cuda"), torch.empty(64, 64, device="cuda")))
+         GEMM  64x64x64 nn fp32 on ...
+       config  ...
     """
     check_operands("explain", a, b)
     a, b, _ = matrices(a, b)
@@ -112,7 +127,7 @@ def _wrapped(name: str, text: str) -> str:
 
 
 def _why(problem: Problem, gpu: Gpu, choice: Choice) -> str:
-    """Why this config: where it comes from, and what its tiles make of the GPU."""
+    """Where the config comes from, and how its tiles fill the GPU."""
     config = choice.config
     tiles_m, tiles_n = config.tiles(problem)
     tiles = tiles_m * tiles_n * problem.batch
@@ -123,7 +138,7 @@ def _why(problem: Problem, gpu: Gpu, choice: Choice) -> str:
 
 
 def _other(problem: Problem, gpu: Gpu, kernel: str) -> str:
-    """What speaks against another kernel: the estimate of its best config, or why it has none or is not considered."""
+    """The estimate of another kernel family's best config, or why it has none or is not considered."""
     try:
         us = estimated(problem, gpu, kernel).us
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The `tritonmm` command, a module each subcommand. Everything slow is imported by the command that needs it."""
+"""The `tritonmm` command, one module per subcommand. Each command imports what is slow to import itself."""
 
 import sys
 
@@ -45,7 +45,7 @@ as asked, 130 if interrupted.
 @click.group(cls=_Commands, epilog=_END, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(__version__, prog_name="tritonmm")
 def main() -> None:
-    """Matrix products in Triton, with the order of the output tiles as a value."""
+    """GEMMs in Triton, with the order of the output tiles as a value."""
 
 
 for command in (

@@ -23,9 +23,7 @@ Examples:
     type=Parsed("families", values.words),
     help="Only these families of the suite, as in square,prefill.",
 )
-@click.option(
-    "--shape", type=Parsed("shape", values.shape), help="One product instead of a suite, as in 4096x4096x4096."
-)
+@click.option("--shape", type=Parsed("shape", values.shape), help="One GEMM instead of a suite, as in 4096x4096x4096.")
 @click.option(
     "--layout",
     type=click.Choice(["nn", "nt", "tn", "tt"]),
@@ -34,22 +32,20 @@ Examples:
 )
 @click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16", help="Of --shape.")
 @click.option("--batch", type=Parsed("size", values.size), default="1", help="Of --shape.")
-@click.option(
-    "--config", type=Parsed("config", values.config), help="Use this config, as JSON, instead of choosing one."
-)
+@click.option("--config", type=Parsed("config", values.config), help="Use this config, as JSON, for every GEMM.")
 @click.option(
     "--regime",
     type=click.Choice(["burst", "short", "sustained", "both"]),
     default="both",
-    help="A rested GPU or a busy one; short is burst with less rest, for hundreds of products; both has no short.",
+    help="A rested GPU or a busy one; short is burst with less rest, for hundreds of GEMMs; both: burst, sustained.",
 )
 @click.option("--csv", "csv_path", type=Parsed("file", values.output), help="Write the rows as they come.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
 def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path, as_json) -> None:
-    """Measure tritonmm beside torch, product by product.
+    """Compare tritonmm's times with torch's, GEMM by GEMM.
 
-    A ratio is torch's time over ours, round by round in one process, and the median of the rounds.
-    Every result is checked before it is timed. Exits with 1 if one is wrong or fails.
+    A ratio is torch's time over ours: the median of rounds in one process. Every result is checked before it is
+    timed. Exits with 1 if one is wrong or fails.
     """
     from tritonmm.autotune.bench import compare as benching
     from tritonmm.autotune.bench import suite as suites
@@ -61,7 +57,7 @@ def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path
             m, n, k = shape
             entries = (suites.Entry("shape", m, n, k, batch, layout, dtype),)
         else:
-            needs.refuse("layout", "dtype", "batch", why="it goes with --shape; a suite says it for each product")
+            needs.refuse("layout", "dtype", "batch", why="it goes with --shape; a suite says it for each GEMM")
             entries = suites.load(suite)
         if families:
             entries = suites.of_families(entries, families)
@@ -96,7 +92,7 @@ def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path
     except OSError as error:
         raise click.ClickException(str(error)) from None
     except benching.DeviceLostError as error:
-        click.echo(f"tritonmm: {error}; the products after it are not measured", err=True)
+        click.echo(f"tritonmm: {error}; the GEMMs after it are not measured", err=True)
         code = 1
     except KeyboardInterrupt:
         click.echo(f"tritonmm: interrupted after {len(rows)} of {len(entries) * len(regimes)} rows", err=True)
@@ -111,7 +107,7 @@ def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path
 
 
 def _chosen(entries, gpu, choosing) -> list:
-    """The products and their configs; what has none is left for the bench to report."""
+    """The problems and their configs. The bench reports problems without a legal config."""
     found = []
     for entry in entries:
         problem = entry.problem()

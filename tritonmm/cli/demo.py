@@ -18,9 +18,9 @@ Examples:
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), default="demo-out", help="Folder for its files."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and the tour on stderr.")
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and the text on stderr.")
 def demo(out, as_json) -> None:
-    """Show a ragged product, a sweep of swizzle factors, the figures.
+    """Run a ragged GEMM and a sweep of swizzle factors, and draw the figures.
 
     On a GPU with real times, in about a minute; without one in Triton's interpreter and with
     modelled times, in less than three. Exits with 1 if a result is wrong.

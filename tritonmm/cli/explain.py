@@ -21,13 +21,13 @@ Examples:
 @click.argument("k", type=Parsed("k", values.size))
 @click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16")
 @click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nn")
-@click.option("--batch", type=Parsed("size", values.size), default="1", help="Products of that size.")
+@click.option("--batch", type=Parsed("size", values.size), default="1", help="GEMMs of that size.")
 @click.option("--gpu", type=Parsed("name", values.gpu), help="A GPU by name.  [default: this machine's, or the h200]")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def explain(m, n, k, dtype, layout, batch, gpu, as_json) -> None:
-    """Print how a product of M x K by K x N is computed, and why.
+    """Print how an M x K by K x N GEMM is computed, and why.
 
-    Needs no GPU, and computes nothing. Times and traffic are the model's, unless the product was tuned.
+    Needs no GPU, and computes nothing. Times and traffic are predicted, unless the GEMM was tuned.
     """
     from tritonmm.explanation import Explanation
     from tritonmm.problem import KINDS, Problem

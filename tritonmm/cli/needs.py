@@ -1,4 +1,4 @@
-"""What a command needs besides its options: a GPU or a model of one, figures, a store."""
+"""What commands need besides their options: a GPU or a model of one, figures, a store."""
 
 import os
 import sys
@@ -8,14 +8,14 @@ import click
 
 
 def default_store() -> Path:
-    """Where sweeps are kept unless a file is named."""
+    """The path of the store, unless one is given."""
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("tritonmm")) / "sweep.sqlite"
 
 
 def module(name: str, install: str, what: str) -> None:
-    """Whether the module `name`, of an extra, is there; where not, it is the user's to install."""
+    """Raises, with the command to install it, if the module `name` of an extra is missing."""
     import importlib.util
 
     if importlib.util.find_spec(name) is None:
@@ -23,7 +23,7 @@ def module(name: str, install: str, what: str) -> None:
 
 
 def plots(name: str = ""):
-    """tritonmm.plots, or its module `name`; what it draws with is an extra."""
+    """tritonmm.plots, or its module `name`. Raises, with the command to install it, if its extra is missing."""
     import importlib
 
     try:
@@ -49,7 +49,7 @@ def source(modelled, regime: str):
 
 
 def refuse(*names: str, why: str) -> None:
-    """Options that were given and would be ignored are the user's error."""
+    """Raises a usage error for options that were given and would be ignored."""
     context = click.get_current_context()
     for option in context.command.params:
         given = context.get_parameter_source(option.name) is not click.core.ParameterSource.DEFAULT
@@ -72,10 +72,9 @@ def rivals():
 
 
 def _interpret() -> None:
-    """Have kernels run in Triton's interpreter.
+    """Makes kernels run in Triton's interpreter.
 
-    That is decided where they are first imported. If that has happened, the command begins again in
-    a process that knows from the start.
+    That is decided when they are first imported. If they were imported already, the command is started again.
     """
     os.environ["TRITON_INTERPRET"] = "1"
     from tritonmm.plan import INTERPRETED

@@ -25,15 +25,19 @@ Examples:
 @click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nn")
 @click.option("--kernel", default="tile", help="Kernel family.")
 @click.option("--blocks", type=Parsed("blocks", values.blocks), help="Tiles, as in 128x256x64,64x128x64.")
-@click.option("--stages", type=Parsed("counts", values.sizes), help="Steps of K in flight, as in 3,4.")
-@click.option("--warps", type=Parsed("counts", values.sizes), help="Warps of a program, as in 4,8.")
+@click.option("--stages", type=Parsed("counts", values.sizes), help="Pipeline stages, as in 3,4.")
+@click.option("--warps", type=Parsed("counts", values.sizes), help="Warps per CTA, as in 4,8.")
 @click.option(
     "--orders", "tile_orders", type=Parsed("orders", values.tile_orders), help="As in row-major,swizzle-merge:8."
 )
 @click.option(
     "--factors", type=Parsed("factors", values.sizes), help="Adds swizzle-merge of each factor, as in 1,2,4,8."
 )
-@click.option("--persistent/--plain", default=False, help="One program an SM, or one a tile.")
+@click.option(
+    "--persistent/--plain",
+    default=False,
+    help="Persistent, or one program per tile; a choice of the tile and mixed_input kernels.",
+)
 @click.option(
     "--regime", type=click.Choice(["burst", "sustained"]), default="burst", help="A rested GPU or a busy one."
 )

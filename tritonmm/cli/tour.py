@@ -1,6 +1,6 @@
-"""What `tritonmm demo` runs: a product, a sweep and its figures, each on real sizes that nothing divides.
+"""What `tritonmm demo` runs: GEMMs, a sweep and its figures, on sizes that no tile divides.
 
-Like cli, whose command it is, it uses the rooms above the library, and nothing imports it.
+Like the rest of `cli`, it imports the tuner and the plots, and nothing imports it.
 """
 
 import json
@@ -32,10 +32,10 @@ def run(source: Source, out: Path, as_json: bool = False) -> int:
     console = Console(highlight=False, soft_wrap=True, stderr=as_json)
     measured = source.source == "gpu"
     where = f"on {source.environment.gpu}" if measured else "in Triton's interpreter, on the CPU"
-    console.print(f"[bold]1. Products of ragged matrices[/], {where}: tritonmm.matmul(a, b)")
-    largest = _products(console, measured)
+    console.print(f"[bold]1. Ragged GEMMs[/], {where}: tritonmm.matmul(a, b)")
+    largest = _gemms(console, measured)
 
-    console.print("\n[bold]2. The order of the output tiles[/]: 19 rows of tiles in megarows of 8")
+    console.print("\n[bold]2. The order of the output tiles[/]: 19 rows of tiles in groups of 8")
     orders = (SplitMerge(8), SwizzleMerge(8))
     for order in orders:
         launched = order.launched(19, 16)
@@ -66,7 +66,7 @@ def run(source: Source, out: Path, as_json: bool = False) -> int:
     for what, drawn in (
         ("which tile each program computes", visit.draw([SplitMerge(4), SwizzleMerge(4)], 7, 6, out / "visit_order")),
         ("what the swizzle factor does to L2 and speed", factors.draw(frame, about, out / "factors")),
-        ("other orders beside the best factor", comparison.draw(frame, about, out / "comparison")),
+        ("other orders against the best factor", comparison.draw(frame, about, out / "comparison")),
     ):
         console.print(f"   {drawn[0]}: {what}")
         figures += map(str, drawn)
@@ -75,7 +75,7 @@ def run(source: Source, out: Path, as_json: bool = False) -> int:
     return 1 if outcome["wrong"] or outcome["failed"] or largest > 1 else 0
 
 
-def _products(console: Console, measured: bool) -> float:
+def _gemms(console: Console, measured: bool) -> float:
     """Multiply, print the error against float64, and return the largest in units of what rounding allows."""
     device = "cuda" if measured else "cpu"
     scale = 4 if measured else 1

@@ -30,14 +30,16 @@ Examples:
 @click.option("--k", type=Parsed("size", values.size), help="Columns of A, rows of B, with --m.")
 @click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16", help="With --m.")
 @click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nn", help="With --m.")
-@click.option("--search", type=click.Choice(_SEARCHES), default="halving", help="All configs, or which of them.")
+@click.option("--search", type=click.Choice(_SEARCHES), default="halving", help="How to search the legal configs.")
 @click.option("--budget", type=Parsed("minutes", values.minutes), help="Minutes; a halving search fits into it.")
-@click.option("--gpus", type=Parsed("count", values.size), help="Use so many GPUs of this machine.  [default: all]")
+@click.option(
+    "--gpus", type=Parsed("count", values.size), help="Number of GPUs of this machine to use.  [default: all]"
+)
 @click.option(
     "--scheduler",
     type=Parsed("address", values.address),
-    help="A Dask scheduler whose workers measure, as in tls://10.0.0.1:8786. With tcp:// whoever can reach it can run"
-    " code as you, on the workers and here.",
+    help="Measure on the workers of this Dask scheduler, as in tls://10.0.0.1:8786. With tcp://, anyone who can reach"
+    " it can run code as you, on the workers and here.",
 )
 @click.option("--store", "store_path", type=click.Path(path_type=Path), help="SQLite file; tuning again continues it.")
 @click.option("--csv", "csv_path", type=Parsed("file", values.output), help="Export the trials.")
@@ -48,12 +50,12 @@ def tune(
     suite, ms, n, k, dtype, layout, search, budget, gpus, scheduler, store_path, csv_path, parquet_path, dry_run,
     as_json,
 ):  # fmt: skip
-    """Find the fastest config of each product, on all GPUs.
+    """Find the fastest config of each GEMM, on all GPUs.
 
-    What is found goes into the table that `tritonmm.select` reads from then on.
+    The fastest configs go into the table that `tritonmm.select` reads from then on.
 
-    Every config is checked before it is timed, in a process that may hang or crash. What is measured is kept at once:
-    the same command continues after an interruption. See docs/tuning.md. Exits with 1 if a product has no right config.
+    Every config is checked before it is timed, in a process that may hang or crash. Trials are stored as they come:
+    the same command continues after an interruption. See docs/tuning.md. Exits with 1 if a GEMM has no right config.
     """
     problems = _problems(suite, ms, n, k, dtype, layout)
     if parquet_path:
@@ -119,7 +121,7 @@ def _problems(suite, ms, n, k, dtype, layout) -> list:
         if not (ms and n and k):
             raise click.UsageError("--m, --n and --k go together")
     else:
-        needs.refuse("dtype", "layout", why="it goes with --m; a suite says it for each product")
+        needs.refuse("dtype", "layout", why="it goes with --m; a suite says it for each GEMM")
     try:
         if ms:
             return [space.problem(m, n, k, dtype=dtype, layout=layout) for m in ms]
@@ -212,6 +214,6 @@ def _dry_run(problems, search: str, budget: float | None, gpus: int | None, as_j
         tried = f"{counts} of {len(hunt.ranked)} configs, from {hunt.ranked[0]}" if hunt.ranked else "nothing is legal"
         click.echo(f"{hunt.problem!s:<28} {tried}")
     click.echo(
-        f"{search}: at most {trials} trials of {len(hunts)} products, about {minutes:.0f} min on {lanes} x {gpu.name};"
+        f"{search}: at most {trials} trials of {len(hunts)} GEMMs, about {minutes:.0f} min on {lanes} x {gpu.name};"
         " those that the store has are not measured again"
     )

@@ -1,4 +1,4 @@
-"""Values of options, made of text."""
+"""Parsers of option values."""
 
 import json
 import math
@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 
 MOST_TILES = 2**20
-"""Tiles, programs or elements that a command prints or draws one by one."""
+"""Limit of tiles, programs or elements that a command prints or draws one by one."""
 
 
 class Parsed(click.ParamType):
-    """A value made of text by `parse`, whose ValueError is the user's."""
+    """A value that `parse` makes of text; its ValueError is reported as a usage error."""
 
     def __init__(self, name: str, parse: Callable[[str], object]):
         self.name = name
@@ -27,7 +27,7 @@ class Parsed(click.ParamType):
 
 
 def output(text: str) -> Path:
-    """A file to write. What cannot be written is refused before anything is measured."""
+    """A file to write. It is checked to be writable before anything is measured."""
     from tritonmm.tuned import files
 
     try:
@@ -101,7 +101,7 @@ def shape(text: str) -> tuple[int, int, int]:
     try:
         m, n, k = text.split("x")
     except ValueError:
-        raise ValueError(f"{text!r} is not a product; it is M x N x K, as in 4096x4096x4096") from None
+        raise ValueError(f"{text!r} is not a shape; it is M x N x K, as in 4096x4096x4096") from None
     return size(m), size(n), size(k)
 
 

@@ -1,4 +1,4 @@
-"""The operands of torch's functions as two matrices, or two stacks of matrices, and in the dtype of autocast."""
+"""The operands of torch's functions as two matrices, or two batches of matrices, in the dtype of autocast."""
 
 import math
 
@@ -10,7 +10,7 @@ Tensor = torch.Tensor
 
 
 def matrices(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """The operands of `matmul` as two matrices or two stacks of them, and the shape of its result."""
+    """The operands of `matmul` as two matrices or two batches of matrices, and the shape of its result."""
     if not a.dim() or not b.dim():
         raise RuntimeError(f"matmul: both operands need at least one dimension, but they have {a.dim()} and {b.dim()}")
     left = a.unsqueeze(0) if a.dim() == 1 else a
@@ -23,7 +23,7 @@ def matrices(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
 
 
 def batched(name: str, a: Tensor, b: Tensor) -> tuple[int, int, int]:
-    """The shape of the products of two stacks of matrices, which are checked."""
+    """Checks the operands of a batched matmul; (batch, m, n)."""
     check_dims(name, **{"the first batch": (a, 3), "the second batch": (b, 3)})
     if a.shape[0] != b.shape[0]:
         raise RuntimeError(f"{name}: batches differ: {shape_of(a)} has {a.shape[0]}, {shape_of(b)} has {b.shape[0]}")
@@ -32,7 +32,7 @@ def batched(name: str, a: Tensor, b: Tensor) -> tuple[int, int, int]:
 
 
 def cast(name: str, out: Tensor | None, *operands: Tensor) -> tuple[Tensor, ...]:
-    """The operands as autocast has them for a function. As in torch, those that are given an `out` are left alone."""
+    """The operands in autocast's dtype for a function. As in torch, they are not cast if `out` is given."""
     first = operands[0]
     if out is not None or not isinstance(first, Tensor):
         return operands
@@ -55,7 +55,7 @@ def cast(name: str, out: Tensor | None, *operands: Tensor) -> tuple[Tensor, ...]
 
 
 def _folded(a: Tensor, b: Tensor, batch: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """The same product as one 2-D or 3-D one, by views where strides allow and copies where not."""
+    """The operands of the same matmul in 2-D or 3-D: views if the strides allow it, else copies."""
     if not batch:
         return a, b
     if b.dim() == 2 and _is_foldable(a):
@@ -66,7 +66,7 @@ def _folded(a: Tensor, b: Tensor, batch: tuple[int, ...]) -> tuple[Tensor, Tenso
 
 
 def _is_foldable(a: Tensor) -> bool:
-    """Whether the batch and row dimensions of `a` are one evenly strided dimension."""
+    """Whether the batch and row dimensions of `a` form one dimension with one stride."""
     next_stride = None
     for size, stride in zip(reversed(a.shape[:-1]), reversed(a.stride()[:-1]), strict=True):
         if size != 1:
