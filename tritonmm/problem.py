@@ -127,7 +127,7 @@ class Problem:
     dtype, out_dtype: of A and of the output: names in `DTYPES`, or torch's. out_dtype is by default the dtype, int32
         for int8, and bf16 for fp8. Accumulation is in fp32, for int8 in int32, and for fp64 in fp64.
     b_dtype: of B where it differs from A's: the other kind of fp8, or int8 or fp8 weights with bf16 or fp16.
-    precision: how fp32 operands are multiplied: "ieee", "tf32" (with 10 bits of theirs), or as three GEMMs of parts of the
+    precision: how fp32 operands are multiplied: "ieee", "tf32" (reduced to 10 bits), or as three GEMMs of parts of the
         operands, "tf32x3" or "bf16x3". For fp8, "fast" accumulates as tensor cores do, with 13 bits on sm_90, and
         "ieee" adds the sums of 128 elements of K in fp32. "ieee" for all other dtypes.
     scales: what each fp32 scale of the operands applies to; "" for none. "tensor": one for A and one for B. "row": one
