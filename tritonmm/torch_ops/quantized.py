@@ -43,7 +43,8 @@ def int_mm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None, config: Co
     if not input.dtype == mat2.dtype == torch.int8:
         raise RuntimeError(f"int_mm: operands must be torch.int8, but they are {input.dtype} and {mat2.dtype}")
     shape = input.shape[0], mat2.shape[1]
-    return deliver("int_mm", (input, mat2), input, mat2, shape, out=out, config=config)
+    how = How(out_dtype=torch.int32)
+    return deliver("int_mm", (input, mat2), input, mat2, shape, out=out, config=config, how=how)
 
 
 def scaled_mm(
