@@ -53,7 +53,7 @@ def train(module, x, target, steps=3) -> torch.Tensor:
 def rank(index: int, port: int) -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
-    from tritonmm.torch_ops import aten as leaves
+    from tritonmm.torch_ops import aten
     from tritonmm.torch_ops.override import Override
 
     kind = "cuda" if torch.cuda.device_count() >= RANKS else "cpu"
@@ -65,8 +65,8 @@ def rank(index: int, port: int) -> None:
     mesh = init_device_mesh(kind, (RANKS,))
     override = Override(kind.upper())
     taken = []
-    find = leaves._route
-    leaves._route = lambda *args: taken.append(find(*args)) or taken[-1]
+    find = aten._route
+    aten._route = lambda *args: taken.append(find(*args)) or taken[-1]
 
     wrong = 0
     for name, shard, own in (("tensor-parallel MLP", tensor_parallel, False), ("FSDP2", fully_sharded, True)):

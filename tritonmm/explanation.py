@@ -1,4 +1,4 @@
-"""What tritonmm does with a product, and why: config, predicted traffic and time, and the verdict of the policy."""
+"""How tritonmm computes a GEMM, and why: config, predicted traffic and time, and the policy's decision."""
 
 import textwrap
 from dataclasses import dataclass, field
@@ -13,24 +13,32 @@ from tritonmm.model import l2
 from tritonmm.model.l2 import Traffic
 from tritonmm.model.time import Time
 from tritonmm.policy import prefers
-from tritonmm.problem import FP8, HALF, Problem, default_output
+from tritonmm.problem import Problem
 from tritonmm.selection import Choice, best, estimated
 from tritonmm.torch_ops.checks import check_operands
-from tritonmm.torch_ops.dense import matrices
+from tritonmm.torch_ops.operands import matrices
 from tritonmm.torch_ops.product import gpu_of, problem_of
+from tritonmm.torch_ops.routes import kept_by_torch
 
 COLUMNS = 120
-"""The width to which what is printed is wrapped."""
+"""Columns of the printed text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """How a product is computed. Printing it says all.
+    """How a GEMM is computed. `print` shows all of it.
 
-    why: where the config comes from, and what its tiles make of the GPU; others: for each other kernel, the time of its
-    best config by its estimate, or why it has none; traffic: what the model predicts;
-    time: its estimate, and what that is made of; us: its microseconds, measured if `is_measured` and estimated if not;
-    overrides: whether `enable()` gives the product to tritonmm, and reason: why.
+    problem, gpu, config: the GEMM, the GPU, and the config that `select` chooses.
+    why: where the config comes from, and how its tiles fill the GPU.
+    others: for each other kernel family, the estimated time of its best config, or why it has none.
+    traffic: predicted DRAM and L2 traffic.
+    time: its estimate, and what that is made of.
+    us: time in microseconds, measured if `is_measured`, else estimated.
+    overrides: whether `enable()` has tritonmm compute it. reason: why.
+
+    >>> found = tritonmm.explain(torch.empty(1000, 512, device="cuda"), torch.empty(512, 768, device="cuda"))
+    >>> found.problem.m, found.config.kernel in ("tile", "skinny", "exact"), found.us > 0
+    (1000, True, True)
     """
 
     problem: Problem
@@ -47,13 +55,17 @@ class Explanation:
 
     @classmethod
     def of(cls, problem: Problem, gpu: Gpu | None = None) -> "Explanation":
-        """Of a problem on a GPU, None being this machine's (the H200 where there is none).
+        """Explains a problem, on this machine's GPU by default, or on an H200 if there is none.
 
-        Raises ValueError where no config is legal.
+        Raises ValueError if no config is legal.
+
+        >>> problem = tritonmm.Problem.dense(2049, 8192, 3584, layout="nt")
+        >>> tritonmm.Explanation.of(problem, tritonmm.gpu.spec("h200")).kernel
+        'hopper'
         """
         gpu = gpu or default_gpu()
         choice = best(problem, gpu)
-        kept = _kept_by_torch(problem)
+        kept = kept_by_torch(problem)
         return cls(
             problem,
             gpu,
@@ -73,7 +85,7 @@ class Explanation:
 
     @property
     def warning(self) -> str:
-        """That operands and output exceed the GPU's memory, or ""."""
+        """A warning if operands and output exceed the GPU's memory; "" if they fit."""
         size, memory = self.problem.compulsory_bytes, self.gpu.memory_bytes
         if not 0 < memory < size:
             return ""
@@ -85,7 +97,7 @@ class Explanation:
         if not (self.is_measured or self.gpu.verified):
             source += " (unverified on this GPU)"
         lines = [
-            ("product", f"{self.problem} on {self.gpu.name}"),
+            ("GEMM", f"{self.problem} on {self.gpu.name}"),
             ("warning", self.warning),
             ("config", str(self.config)),
             ("why", self.why),
@@ -99,9 +111,14 @@ class Explanation:
 
 
 def explain(a: torch.Tensor, b: torch.Tensor) -> Explanation:
-    """What `tritonmm.matmul(a, b)` does, and what torch.matmul does under `enable()`; nothing is computed.
+    """Says how `tritonmm.matmul(a, b)` is computed, and whether `enable()` replaces torch's kernel. Runs nothing.
 
-    Without a GPU it says what an H200 would do. Raises what `matmul` raises for operands that cannot be multiplied.
+    a, b: as in `matmul`; only their shapes, strides, dtype and device matter. CPU tensors are explained for an H200.
+    Raises what `matmul` raises for operands that cannot be multiplied.
+
+    >>> print(tritonmm.explain(torch.empty(64, 64, device="cuda"), torch.empty(64, 64, device="cuda")))
+         GEMM  64x64x64 nn fp32 on ...
+       config  ...
     """
     check_operands("explain", a, b)
     a, b, _ = matrices(a, b)
@@ -115,7 +132,7 @@ def _wrapped(name: str, text: str) -> str:
 
 
 def _why(problem: Problem, gpu: Gpu, choice: Choice) -> str:
-    """Why this config: where it comes from, and what its tiles make of the GPU."""
+    """Where the config comes from, and how its tiles fill the GPU."""
     config = choice.config
     tiles_m, tiles_n = config.tiles(problem)
     tiles = tiles_m * tiles_n * problem.batch
@@ -126,41 +143,10 @@ def _why(problem: Problem, gpu: Gpu, choice: Choice) -> str:
 
 
 def _other(problem: Problem, gpu: Gpu, kernel: str) -> str:
-    """What speaks against another kernel: the estimate of its best config, or why it has none or is not considered."""
+    """The estimate of another kernel family's best config, or why it has none or is not considered."""
     try:
         us = estimated(problem, gpu, kernel).us
     except ValueError as error:
         return f"not legal: {str(error).partition(': ')[2]}"
     rule = families.family(kernel).passed_over(problem, gpu)
     return f"{us:.1f} us estimated" + (f"; {rule}" if rule else "")
-
-
-def _kept_by_torch(problem: Problem) -> str:
-    """Why `enable()` leaves a product to torch whatever its time, or "".
-
-    torch has no operator for it that is overridden, or one that refuses it.
-    """
-    p = problem
-    if 0 in (p.batch, p.m, p.n, p.k):
-        return "empty products stay torch's"
-    if p.dtype in HALF and p.b_dtype not in HALF:
-        return f"no operator that is overridden multiplies {p.dtype} by {p.b_dtype}; tritonmm.weight_only_linear does"
-    if p.dtype in FP8:
-        if not p.scales:
-            return "it has no operator for fp8 without scales"
-        if p.dtype == p.b_dtype == FP8[1]:
-            return "its scaled_mm refuses e5m2 by e5m2; tritonmm.scaled_mm multiplies them"
-        if p.layout != "nt" or p.n % 16 or p.k % 16:
-            return "its scaled_mm takes layout nt and multiples of 16 for N and K; tritonmm.scaled_mm takes any"
-    elif p.dtype == "int8":
-        if p.scales or p.out_dtype != default_output(p.dtype):
-            return "it has no operator for int8 but _int_mm, to int32 and without scales; tritonmm.scaled_mm has scales"
-        if p.batch > 1 or p.m <= 16 or p.n % 8 or p.k % 8:
-            return "its _int_mm takes one product, M above 16 and multiples of 8 for N and K; tritonmm.int_mm any sizes"
-    elif p.precision.endswith("x3"):
-        return f'it has no {p.precision}; tritonmm.matmul(..., precision="{p.precision}") has'
-    elif p.out_dtype != p.dtype:
-        return (
-            f"its mm(out_dtype=) is not overridden; tritonmm.mm(..., out_dtype=) multiplies {p.dtype} to {p.out_dtype}"
-        )
-    return ""

@@ -1,4 +1,4 @@
-"""Config -> Plan: what can be computed once for a problem on a device, and the cache of plans."""
+"""Config -> Plan: everything that is computed once for a problem on a device, and the cache of plans."""
 
 from collections import OrderedDict
 from dataclasses import replace
@@ -15,14 +15,14 @@ from tritonmm.launch.repack import RESIDENT, RepackPlan
 from tritonmm.problem import Problem
 
 CACHED_PLANS = 1024
-"""Plans kept: 1 KiB each. What they launch is bounded on its own, see `launch.direct`; the tables that they share
-are freed with the last plan or kept for graphs, see `launch.order_table`."""
+"""Plans that are kept, 1 KiB each. `launch.direct` bounds the launches that are kept; `launch.order_table` frees shared
+tables with the last plan that uses them, or keeps them for graphs."""
 
 
 def plan_for(problem: Problem, config: Config, device: torch.device) -> Plan | RepackPlan:
-    """The plan of (problem, config, device), from the cache where it is there.
+    """The plan of (problem, config, device), from the cache or new.
 
-    Raises ValueError with the reason where the config does not fit the problem on that device.
+    Raises ValueError with the reason if the config is not legal for the problem on that device.
     """
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
@@ -30,7 +30,7 @@ def plan_for(problem: Problem, config: Config, device: torch.device) -> Plan | R
 
 
 def bind(problem: Problem, config: Config, gpu: Gpu, device: torch.device) -> Plan | RepackPlan:
-    """A new plan, as `plan_for` caches them, for a device that is such a GPU."""
+    """A new plan, for a device that is such a GPU. Raises as `plan_for`."""
     fit = config.fits(problem, gpu)
     if not fit:
         raise ValueError(f"{config} does not fit {problem} on {gpu.name}: {fit.reason}")

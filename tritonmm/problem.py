@@ -56,8 +56,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "bf16-int8-row": {"dtype": "bf16", "b_dtype": "int8", "scales": "row"},
     "bf16-fp8-row": {"dtype": "bf16", "b_dtype": "fp8e4m3", "scales": "row"},
 }
-"""Named combinations of dtypes, precision and scales, as suites and the command line spell them, with their `Problem`
-fields.
+"""Kinds of GEMMs, in one word as suites and the command line spell them, and the fields of a `Problem` for each.
 
 fp8 has e4m3 operands with one scale each and is summed fast; -row: scales of rows; -block: of 1x128 blocks of A and
 128x128 blocks of B;
@@ -113,11 +112,9 @@ def precision_of(dtype: str, precision: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """What is applied to the sums before they are rounded: out = alpha * (A @ B) + bias + beta * C.
+    """What happens before the output is rounded: out = alpha * (A @ B) + bias + beta * C.
 
-    scaled: alpha is not 1.
-    bias: a vector of n elements is added to every row.
-    c: a matrix of out's shape is added.
+    scaled: alpha is not 1. bias: a vector of n elements is added to every row. c: a matrix of out's shape is added.
     """
 
     scaled: bool = False
@@ -127,26 +124,35 @@ class Epilogue:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`batch` GEMMs, each of an m x k matrix A and a k x n matrix B. Frozen and hashable.
+    """A GEMM, without tensors: `batch` times an m x k by a k x n matrix.
 
-    dtype, out_dtype: names from `DTYPES`, or torch's, which become those; out_dtype is by default the dtype, int32 for
-        int8 and bf16 for fp8. Sums are taken in fp32, of int8 in int32 and of fp64 in fp64.
-    b_dtype: that of B where it is not A's: fp8 of the other kind, or int8 or fp8 weights beside bf16 or fp16.
-    precision: how fp32 inputs are multiplied: "ieee", "tf32" (inputs cut to 10 bits), or with three products of cut
-        inputs for each, "tf32x3" or "bf16x3". Of fp8, "fast" adds up as the tensor cores do, with 13 bits on sm_90;
-        "ieee" adds the sums of 128 elements of K in fp32. "ieee" for the other dtypes.
-    scales: of operands that are scaled, fp32: "tensor", one for A and one for B; "row", one for each row of A and each
-        column of B; "1x128*1x128", "1x128*128x128", "128x128*1x128": the block of A and the block of B that have one
-        scale, named as in torch.nn.functional.ScalingType. 1x128: one row of A, or column of B, by 128 elements of K.
-        128x128: 128 rows or columns by 128 elements of K. 8-bit weights beside an A of 2 bytes, which has no scales:
-        "row", or "group", one for each `group` elements of K of each column of B.
-    group: elements of K that share a scale: 16, 32, 64 or 128 with "group" scales, else 128.
-    layout: a letter for A and one for B: "n" where the last dimension is contiguous in memory, "t"
-        where the first is, "s" where neither is. torch.nn.Linear multiplies "nt".
-    a_alignment, b_alignment: the largest power of two, at most 16, that divides in bytes the address,
-        the stride between contiguous lines and the batch stride of A and of B; out_alignment: the same
-        of the output, and of its row length, or one element where its rows are not contiguous. TMA
-        needs 16.
+    m, n, k, batch: sizes; 0 is allowed.
+    dtype, out_dtype: of A and of the output: names in `DTYPES`, or torch's. out_dtype is by default the dtype, int32
+        for int8, and bf16 for fp8. Accumulation is in fp32, for int8 in int32, and for fp64 in fp64.
+    b_dtype: of B where it differs from A's: the other kind of fp8, or int8 or fp8 weights with bf16 or fp16.
+    precision: how fp32 operands are multiplied: "ieee", "tf32" (reduced to 10 bits), or as three GEMMs of parts of the
+        operands, "tf32x3" or "bf16x3". For fp8, "fast" accumulates as tensor cores do, with 13 bits on sm_90, and
+        "ieee" adds the sums of 128 elements of K in fp32. "ieee" for all other dtypes.
+    scales: what each fp32 scale of the operands applies to; "" for none. "tensor": one for A and one for B. "row": one
+        for each row of A and each column of B. "1x128*1x128", "1x128*128x128" and "128x128*1x128": one for each block
+        of A, and for each block of B, named as in torch.nn.functional.ScalingType: 1x128 is one row of A, or column of
+        B, by 128 elements of K; 128x128 is 128 rows or columns by 128 elements of K. 8-bit weights, where A has no
+        scales: "row", or "group" for one for each `group` elements of K of each column of B.
+    group: elements of K that share a scale: 16, 32, 64 or 128 for "group", else 128.
+    layout: a letter for A and one for B: "n" if its last dimension is contiguous, "t" if the one before is, "s" if
+        neither is. torch.nn.Linear multiplies "nt".
+    a_alignment, b_alignment: in bytes, the largest power of two up to 16 that divides the address, the stride between
+        contiguous lines, and the batch stride. TMA needs 16.
+    out_alignment: the same of the output, and of the bytes of its rows; one element if its rows are not contiguous.
+    epilogue: what is added and scaled before the output is rounded, see `Epilogue`.
+
+    Immutable and hashable. Raises ValueError, naming the field, for values that no GEMM has.
+
+    >>> problem = tritonmm.Problem.dense(4096, 1000, 14336, layout="nt")
+    >>> print(problem)
+    4096x1000x14336 nt bf16
+    >>> problem.out_alignment, problem.flops
+    (16, 117440512000)
     """
 
     m: int
@@ -208,13 +214,13 @@ class Problem:
         scales: str = "",
         group: int = 128,
     ) -> "Problem":
-        """The problem out = epilogue(a @ b) of these tensors.
+        """The problem out = a @ b of tensors, all 2-D or all 3-D, with `epilogue`.
 
-        a: (m, k) or (batch, m, k); b: (k, n) or (batch, k, n); out: (m, n) or (batch, m, n), all of equal batch.
-        precision: ignored where `a`'s dtype cannot be multiplied that way.
-        epilogue, scales, group: as the fields of `Problem`.
+        Raises NotImplementedError for dtypes that are not in `DTYPES`.
 
-        Raises NotImplementedError for a dtype without a name in `DTYPES`.
+        >>> a, b = torch.empty(64, 32), torch.empty(48, 32).t()
+        >>> print(tritonmm.Problem.of(a, b, torch.empty(64, 48), precision="tf32"))
+        64x48x32 nt fp32 tf32
         """
         dtype, b_dtype, out_dtype = map(_any_name, (a.dtype, b.dtype, out.dtype))
         return cls(
@@ -251,8 +257,11 @@ class Problem:
         b_dtype: str | torch.dtype = "",
         scales: str = "",
     ) -> "Problem":
-        """The problem of operands stored without gaps, at an address aligned to 16 bytes. Arguments are the fields of
-        `Problem`."""
+        """The problem of operands that are dense in memory, at an aligned address.
+
+        >>> print(tritonmm.Problem.dense(64, 48, 32, dtype=torch.float16, out_dtype="fp32", batch=2))
+        2x64x48x32 nn fp16->fp32
+        """
         dtype, b_dtype, out_dtype = map(short_name, (dtype, b_dtype, out_dtype))
         bare = cls(m, n, k, batch, dtype, out_dtype, precision, layout, b_dtype=b_dtype, scales=scales)
         a_line, b_line = k if layout[0] == "n" else m, n if layout[1] == "n" else k
@@ -299,18 +308,18 @@ class Problem:
 
     @property
     def promotes(self) -> bool:
-        """True if sums over part of K leave the tensor cores and are added in fp32 (two-level accumulation)."""
+        """Whether partial sums of K are added outside of the tensor cores (two-level accumulation)."""
         return self.grouped or (self.dtype in FP8 and self.precision == "ieee")
 
     @property
     def unaligned(self) -> str:
-        """The operands that TMA cannot load for the tensor cores as they are stored: "", "a", "b" or "ab"."""
+        """The operands that TMA cannot load as they are stored: "", "a", "b" or "ab"."""
         wrong = ("st", "sn") if self.k_major else ("s", "s")
         judged = zip("ab", self.layout, wrong, (self.a_alignment, self.b_alignment), strict=True)
         return "".join(name for name, letter, bad, alignment in judged if letter in bad or alignment < 16)
 
     def repacked(self, operands: str) -> "Problem":
-        """The same GEMM after `operands`, out of "a" and "b", have been copied into rows that TMA can address.
+        """The same GEMM once `operands`, of "a" and "b", have been copied to where TMA can address them.
 
         A copy keeps its operand's layout, except that "s" becomes "n". Where `k_major`, a copy is contiguous along K.
         """
@@ -375,7 +384,7 @@ class Problem:
 
 
 def default_output(dtype: str) -> str:
-    """Default output dtype for operands of `dtype`."""
+    """Default output dtype."""
     return {"int8": "int32", "fp8e4m3": "bf16", "fp8e5m2": "bf16"}.get(dtype, dtype)
 
 

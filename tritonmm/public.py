@@ -1,4 +1,4 @@
-"""The public names: what `tritonmm` has, imported from where they are made."""
+"""The public names of `tritonmm`, imported from the modules that define them."""
 
 from tritonmm import gpu, layouts, orders
 from tritonmm.config import Config

@@ -12,6 +12,7 @@ from tritonmm import gpu, tuned
 from tritonmm.config import Config
 from tritonmm.torch_ops import call_cache, first_call
 from tritonmm.torch_ops import product as products
+from tritonmm.torch_ops.product import How
 from tritonmm.tuned import table
 
 
@@ -108,6 +109,33 @@ def test_into_an_output_it_writes_only_the_result(timer, device, function):
     assert getattr(tritonmm, function)(a, b, out=out, tune="first-call") is out
     assert_product(out, a, b)
     assert config_of(a, b, out) == timer.plans[2].config
+
+
+@pytest.mark.parametrize("function", ["matmul", "mm", "bmm"])
+@pytest.mark.parametrize("asked", [{"precision": "bf16x3"}, {"out_dtype": torch.float32}], ids=str)
+@pytest.mark.parametrize("into", [False, True])
+def test_what_is_tuned_is_what_is_asked_for(user, timer, device, function, asked, into):
+    """With a precision or an output dtype of its own, and not the default product of these operands."""
+    if function == "matmul" and "out_dtype" in asked:
+        pytest.skip("torch.matmul has no out_dtype")
+    a, b = operands(device, dtype=torch.float32 if "precision" in asked else torch.bfloat16)
+    if function == "bmm":
+        a, b = a.expand(2, *a.shape), b.expand(2, *b.shape)
+    out = {"out": torch.empty(*a.shape[:-1], 80, device=device)} if into else {}
+    how = How(**asked)
+    multiply = getattr(tritonmm, function)
+    assert_product(multiply(a, b, tune="first-call", **asked, **out), a, b)
+    (row,) = rows(user)
+    assert row.problem.precision == asked.get("precision", "ieee")
+    assert row.problem.out_dtype == "fp32"
+    winner = timer.plans[2].config
+    assert {plan.problem.precision for plan in timer.plans} == {row.problem.precision}
+    written = torch.empty(*a.shape[:-1], 80, device=device)
+    assert products.find(a, b, products.BARE, written, how).plan.config == winner == row.config
+    multiply(a, b, tune="first-call", **asked, **out)
+    assert timer.rounds == 1
+    multiply(a, b, tune="first-call")
+    assert timer.rounds == 2
 
 
 def test_derivatives_are_there(timer, device):

@@ -9,7 +9,7 @@ from tritonmm.torch_ops import call_cache
 FLOATS = {
     "mm": ((5, 7), (7, 3)), "bmm": ((2, 5, 7), (2, 7, 3)), "matmul": ((2, 5, 7), (7, 3)), "mv": ((5, 7), (7,)),
     "dot": ((7,), (7,)), "addmm": ((5, 3), (5, 7), (7, 3)), "baddbmm": ((2, 5, 3), (2, 5, 7), (2, 7, 3)),
-    "addbmm": ((5, 3), (2, 5, 7), (2, 7, 3)),
+    "addbmm": ((5, 3), (2, 5, 7), (2, 7, 3)), "linear": ((2, 5, 7), (3, 7), (3,)),
 }  # fmt: skip
 FUNCTIONS = [*FLOATS, "int_mm"]
 IN_PLACE = ("addmm", "baddbmm", "addbmm", "addmv")

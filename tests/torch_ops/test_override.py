@@ -9,7 +9,7 @@ from tritonmm import gpu as gpus
 from tritonmm.launch import Plan
 from tritonmm.policy import prefers
 from tritonmm.problem import Problem
-from tritonmm.torch_ops import aten as leaves
+from tritonmm.torch_ops import aten
 
 NAN = float("nan")
 OPERATORS = [
@@ -44,15 +44,15 @@ def routes(override, monkeypatch):
     override.enable()  # which forgets those of tests before
     override.disable()
     found = []
-    find = leaves._route
+    find = aten._route
 
-    def spy(leaf, wanted, device, a, *args):
-        route = find(leaf, wanted, device, a, *args)
+    def spy(op, wanted, device, a, *args):
+        route = find(op, wanted, device, a, *args)
         if a.dtype != torch.float64:
             found.append(route)
         return route
 
-    monkeypatch.setattr(leaves, "_route", spy)
+    monkeypatch.setattr(aten, "_route", spy)
     return found
 
 
@@ -239,9 +239,9 @@ def test_an_out_that_is_the_bias_is_torchs(device):
     a, b, out = torch.randn(1, 6, device=device), torch.randn(6, 8, device=device), torch.randn(1, 8, device=device)
     bias = torch.randn(1, 8, device=device)
     for added, meets in (("bias", True), ("c", False)):
-        route = leaves.Route(None, added, tuple(4 * x.numel() for x in (a, b, bias, out)))
-        assert not leaves._meets(route, a, b, bias, out)
-        assert leaves._meets(route, a, b, out, out) == meets
+        route = aten.Route(None, added, tuple(4 * x.numel() for x in (a, b, bias, out)))
+        assert not aten._meets(route, a, b, bias, out)
+        assert aten._meets(route, a, b, out, out) == meets
 
 
 def test_out_of_a_wrong_shape_is_resized_with_torchs_warning(ours, device):

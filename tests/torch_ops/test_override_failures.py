@@ -8,8 +8,7 @@ from bounds import assert_product
 
 import tritonmm
 from tritonmm.launch import Plan, direct
-from tritonmm.torch_ops import aten as leaves
-from tritonmm.torch_ops import routes
+from tritonmm.torch_ops import aten, routes
 
 F8 = torch.float8_e4m3fn
 
@@ -149,7 +148,7 @@ def test_what_fails_before_there_is_a_plan_is_torchs_too(name, override, monkeyp
     def broken(*args):
         raise ImportError("libcuda.so.1: cannot open shared object file")
 
-    monkeypatch.setattr(leaves, "find", broken)
+    monkeypatch.setattr(aten, "find", broken)
     call = case(name, device)
     expected = call()
     with override.use("always"):

@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tritonmm.torch_ops import aten as leaves
-from tritonmm.torch_ops import aten_quantized as quantized_leaves
+from tritonmm.torch_ops import aten, aten_quantized
 
 HALF = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -38,10 +37,8 @@ def assert_alike_or_apart(kernel, switch, first, second):
     assert count == 2 or before == after, f"{switch.operator}: {after!r} takes the route of {before!r}"
 
 
-KERNELS = {
-    switch.operator: (kernel, switch) for leaf in leaves.LEAVES for switch, kernel in leaves.kernels(leaf, "CPU")
-}
-QUANTIZED = {switch.operator: (kernel, switch) for switch, kernel in quantized_leaves.kernels("CPU")}
+KERNELS = {switch.operator: (kernel, switch) for op in aten.ATEN_OPS for switch, kernel in aten.kernels(op, "CPU")}
+QUANTIZED = {switch.operator: (kernel, switch) for switch, kernel in aten_quantized.kernels("CPU")}
 MEMORY = torch.zeros(65_536, dtype=torch.uint8)
 SIZES = st.sampled_from((1, 2, 8))
 LAYOUTS = st.sampled_from(("rows", "columns", "padded rows", "padded columns", "every other"))

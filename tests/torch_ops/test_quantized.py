@@ -62,10 +62,10 @@ def test_scaled_mm_scales_what_each_scale_stands_for(scales, dtypes, fast, devic
     found = scaled_mm(a, b, scale_a, scale_b, use_fast_accum=fast)
     assert torch.equal(found, (left @ right).bfloat16())
     bias = integers(n, dtype=torch.bfloat16, device=device)
-    found = scaled_mm(a, b, scale_a, scale_b, bias, torch.float32, fast)
+    found = scaled_mm(a, b, scale_a, scale_b, bias, None, torch.float32, fast)
     assert torch.equal(found, (left @ right + bias).float())
     otherwise = scale_a.contiguous(), scale_b.t().contiguous().t()  # the same scales at other strides
-    assert torch.equal(scaled_mm(a, b, *otherwise, bias, torch.float32, fast), found)
+    assert torch.equal(scaled_mm(a, b, *otherwise, bias, None, torch.float32, fast), found)
 
 
 def test_scaled_mm_of_nothing(device):
@@ -222,11 +222,11 @@ def test_double_scalars_are_not_rounded():
 
 def test_overriding_the_private_operators(device, override, monkeypatch):
     """Under enable() they are ours where that is wanted, with torch's errors, and torch's own again afterwards."""
-    from tritonmm.torch_ops import aten_quantized as quantized_leaves
+    from tritonmm.torch_ops import aten_quantized
 
     ours = []
-    compute = quantized_leaves.product
-    monkeypatch.setattr(quantized_leaves, "product", lambda *args, **rest: ours.append(rest) or compute(*args, **rest))
+    compute = aten_quantized.product
+    monkeypatch.setattr(aten_quantized, "product", lambda *args, **rest: ours.append(rest) or compute(*args, **rest))
     i8 = (
         torch.randint(-128, 128, (32, 48), device=device).char(),
         torch.randint(-128, 128, (48, 64), device=device).char(),
@@ -278,11 +278,11 @@ def by_recipe(recipe, lines, k, device):
 @pytest.mark.parametrize("k", [128, 400, 512])
 def test_overriding_scaled_mm_with_recipes(recipe_a, recipe_b, k, device, override, monkeypatch):
     """torch.nn.functional.scaled_mm under enable(): each recipe's scales mean what they mean to torch."""
-    from tritonmm.torch_ops import aten_quantized as quantized_leaves
+    from tritonmm.torch_ops import aten_quantized
 
     ours = []
-    compute = quantized_leaves.product
-    monkeypatch.setattr(quantized_leaves, "product", lambda *args, **rest: ours.append(rest) or compute(*args, **rest))
+    compute = aten_quantized.product
+    monkeypatch.setattr(aten_quantized, "product", lambda *args, **rest: ours.append(rest) or compute(*args, **rest))
     types = torch.nn.functional.ScalingType.__members__
     m, n = 144, 160
     a, b = integers(m, k, dtype=E4M3, device=device), integers(n, k, dtype=E4M3, device=device).t()

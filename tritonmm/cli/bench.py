@@ -32,9 +32,7 @@ Examples:
 )
 @click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16", help="Of --shape.")
 @click.option("--batch", type=Parsed("size", values.size), default="1", help="Of --shape.")
-@click.option(
-    "--config", type=Parsed("config", values.config), help="Use this config, as JSON, instead of choosing one."
-)
+@click.option("--config", type=Parsed("config", values.config), help="Use this config, as JSON, for every GEMM.")
 @click.option(
     "--regime",
     type=click.Choice(["burst", "short", "sustained", "both"]),

@@ -18,7 +18,7 @@ Examples:
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), default="demo-out", help="Folder for its files."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and the tour on stderr.")
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and the text on stderr.")
 def demo(out, as_json) -> None:
     """Show ragged GEMMs, a sweep of swizzle factors, and figures.
 

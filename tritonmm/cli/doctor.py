@@ -27,7 +27,7 @@ def doctor(self_test, as_json) -> None:
 
     from tritonmm.autotune.doctor import checkup, selftest
 
-    found, products = [], []
+    found, tested = [], []
     for finding in checkup.findings(needs.default_store()):
         found.append(finding)
         if not as_json:
@@ -36,12 +36,12 @@ def doctor(self_test, as_json) -> None:
                 click.echo(f"{'':12}  {'WRONG' if finding.wrong else 'note'}: {finding.trouble}")
     if self_test:
         for outcome in selftest.outcomes(interpret=not torch.cuda.is_available()):
-            products.append(outcome)
+            tested.append(outcome)
             if not as_json:
                 click.echo(f"{outcome.kernel:>12}  {outcome.status}: {outcome.product}, {outcome.said}")
-    wrong = any(finding.wrong for finding in found) or any(each.status == "fail" for each in products)
+    wrong = any(finding.wrong for finding in found) or any(each.status == "fail" for each in tested)
     if as_json:
-        said = {"findings": found, "self_test": products}
+        said = {"findings": found, "self_test": tested}
         listed = {name: [dataclasses.asdict(each) for each in several] for name, several in said.items()}
         click.echo(json.dumps({"ok": not wrong} | listed, indent=2))
     sys.exit(int(wrong))

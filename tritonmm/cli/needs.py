@@ -1,4 +1,4 @@
-"""What a command needs besides its options: a GPU or a model of one, figures, a store."""
+"""What commands need besides their options: a GPU or a model of one, figures, a store."""
 
 import os
 import sys

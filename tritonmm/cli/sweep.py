@@ -35,7 +35,11 @@ Examples:
 @click.option(
     "--factors", type=Parsed("factors", values.sizes), help="Add swizzle-merge with each factor, as in 1,2,4,8."
 )
-@click.option("--persistent/--plain", default=False, help="One CTA on each SM, or one for each tile.")
+@click.option(
+    "--persistent/--plain",
+    default=False,
+    help="Persistent, or one program per tile; a choice of the tile and mixed_input kernels.",
+)
 @click.option(
     "--regime",
     type=click.Choice(["burst", "sustained"]),

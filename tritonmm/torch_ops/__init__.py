@@ -1,1 +1,1 @@
-"""torch semantics: functions on tensors, the operator, the call cache, and the override of aten's operators."""
+"""torch semantics: functions on tensors, the operator, the call cache, and the override of aten ops."""

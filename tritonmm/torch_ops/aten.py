@@ -1,10 +1,10 @@
-"""The operators of aten at the bottom of all matrix products, and kernels for them that fall back on torch's.
+"""The aten ops that all matmuls of torch end in, and kernels for them that fall back to torch's.
 
-What a call needs is found once for operands of its kind, and remembered as a route.
+What a call needs is found once for operands of its kind, and kept as a route.
 
-If a plan cannot be made, compiled or launched, torch's kernel computes the call. C is unchanged then, also where it is
-the output: a plan writes its output in its last launch, and nothing fails after that. Errors that CUDA finds while the
-kernel runs cannot be caught: the next synchronisation raises them, as with any kernel. The interpreter runs kernels
+If a plan cannot be made, compiled or launched, torch's kernel computes the call. C is unchanged then, even if it is the
+output: a plan writes its output in its last launch, and nothing fails after that. Errors that CUDA finds while the
+kernel runs cannot be caught; the next synchronisation raises them, as for any kernel. The interpreter runs kernels
 during the call: one that fails there may have overwritten part of C.
 """
 
@@ -22,16 +22,16 @@ from tritonmm.torch_ops.routes import Routes, Switch, Wanted
 Tensor = torch.Tensor
 
 _MULTIPLIED = (torch.bfloat16, torch.float16, torch.float32)
-"""The rest is torch's: of float64 its own kernels are at least as fast, complex and integers tritonmm has not."""
+"""torch computes the other dtypes: fp64, where its kernels are at least as fast, and what tritonmm does not support."""
 
 
-class Leaf(NamedTuple):
-    """An operator at the bottom, and the product that it is.
+class AtenOp(NamedTuple):
+    """An aten op and the GEMM that computes it.
 
-    dims: of the matrices that it multiplies, 2, or 3 for stacks of them.
-    adds: whether it adds C, and so exists in place too.
-    operands: its a and b as such matrices; addend: its C, and its output, as the product's; shape: of its result, from
-        that of the product; None where they are that already.
+    dims: 2, or 3 for a batched GEMM.
+    adds: True if it adds C, and therefore has an in-place overload.
+    operands: makes the GEMM's a and b of its own. addend: makes the GEMM's C of its C, and the GEMM's output of its
+        output. shape: makes its result's shape of the GEMM's. None where they are the same.
     """
 
     name: str
@@ -47,24 +47,24 @@ def _column(x: Tensor) -> Tensor:
 
 
 def _side_by_side(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Stacks of matrices as two matrices whose product is the sum of theirs."""
+    """Two batches as two matrices: one GEMM of these is the sum of the batch's."""
     return a.transpose(0, 1).flatten(1), b.flatten(0, 1)
 
 
-LEAVES = (
-    Leaf("mm", 2, False),
-    Leaf("bmm", 3, False),
-    Leaf("addmm", 2, True),
-    Leaf("baddbmm", 3, True),
-    Leaf("addbmm", 2, True, _side_by_side),
-    Leaf("addmv", 2, True, lambda a, b: (a, b.unsqueeze(1)), _column, lambda shape: shape[:1]),
-    Leaf("dot", 2, False, lambda a, b: (a.unsqueeze(0), b.unsqueeze(1)), shape=lambda shape: ()),
-    Leaf("vdot", 2, False, lambda a, b: (a.unsqueeze(0), b.unsqueeze(1)), shape=lambda shape: ()),
+ATEN_OPS = (
+    AtenOp("mm", 2, False),
+    AtenOp("bmm", 3, False),
+    AtenOp("addmm", 2, True),
+    AtenOp("baddbmm", 3, True),
+    AtenOp("addbmm", 2, True, _side_by_side),
+    AtenOp("addmv", 2, True, lambda a, b: (a, b.unsqueeze(1)), _column, lambda shape: shape[:1]),
+    AtenOp("dot", 2, False, lambda a, b: (a.unsqueeze(0), b.unsqueeze(1)), shape=lambda shape: ()),
+    AtenOp("vdot", 2, False, lambda a, b: (a.unsqueeze(0), b.unsqueeze(1)), shape=lambda shape: ()),
 )
 
 
 class Route(NamedTuple):
-    """How a kind of call is computed: its plan, what C is to the epilogue ("", "bias", "c"), and bytes each spans."""
+    """How a kind of call is computed: its plan, what C is in the epilogue ("", "bias", "c"), and bytes of tensors."""
 
     call: Call
     added: str
@@ -78,17 +78,17 @@ def original(name: str, dispatch_key: str) -> Callable:
     return functools.partial(kernel.call_boxed, keys)
 
 
-def kernels(leaf: Leaf, dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
-    """Kernels for the overloads of a leaf, and the switch of each.
+def kernels(op: AtenOp, dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
+    """Kernels for the overloads of an op, and the switch of each.
 
-    They leave to the present kernels what is not wanted, what tritonmm does not multiply, and what fails.
+    They call the present kernels for what the policy does not want, what tritonmm does not support, and what fails.
     """
-    if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{leaf.name}", dispatch_key):
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{op.name}", dispatch_key):
         return  # a build of torch for CPUs alone: there is nothing to override
     device = dispatch_key.lower()
 
     def attempt(routes: Routes | None, a, b, c=None, beta=1, alpha=1, out=None) -> Tensor | None:
-        """The result, or None where the call is torch's."""
+        """The result, or None if torch computes the call."""
         if routes is None or type(a) not in PLAIN or type(b) not in PLAIN:
             return None
         about = key(a, b)
@@ -104,17 +104,17 @@ def kernels(leaf: Leaf, dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
             try:
                 route = routes[about]
             except KeyError:
-                route = _route(leaf, routes.wanted, device, a, b, c, beta, alpha, out)
+                route = _route(op, routes.wanted, device, a, b, c, beta, alpha, out)
                 remember(routes, about, route)
             if route is None or alpha == 0 or isinstance(alpha, complex) or isinstance(beta, complex):
                 return None
             if out is not None and _meets(route, a, b, c, out):
                 return None
             call, added, _ = route
-            left, right = leaf.operands(a, b) if leaf.operands else (a, b)
-            target = empty(call.shape, call.strides, a) if out is None else _as_addend(leaf, out)
+            left, right = op.operands(a, b) if op.operands else (a, b)
+            target = empty(call.shape, call.strides, a) if out is None else _as_addend(op, out)
             if added == "c":
-                call.plan(left, right, target, alpha=alpha, beta=beta, c=_as_addend(leaf, c))
+                call.plan(left, right, target, alpha=alpha, beta=beta, c=_as_addend(op, c))
             elif added:
                 call.plan(left, right, target, alpha=alpha, bias=c if c.dim() == 1 else c.view(-1))
             else:
@@ -124,10 +124,10 @@ def kernels(leaf: Leaf, dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
             return None
         if out is not None:
             return out
-        return target.view(leaf.shape(call.shape)) if leaf.shape else target
+        return target.view(op.shape(call.shape)) if op.shape else target
 
-    torchs, switch = original(leaf.name, dispatch_key), Switch(leaf.name)
-    if leaf.adds:
+    torchs, switch = original(op.name, dispatch_key), Switch(op.name)
+    if op.adds:
         # scalars: beta and alpha, each only where it is not 1.
         def functional(c, a, b, **scalars):
             found = attempt(switch.routes, a, b, c, **scalars)
@@ -141,12 +141,12 @@ def kernels(leaf: Leaf, dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
             found = attempt(switch_out.routes, a, b, c, out=out, **scalars)
             return torchs_out(c, a, b, out=out, **scalars) if found is None else found
 
-        torchs_in_place, switch_in_place = original(leaf.name + "_", dispatch_key), Switch(leaf.name + "_")
+        torchs_in_place, switch_in_place = original(op.name + "_", dispatch_key), Switch(op.name + "_")
         yield switch_in_place, in_place
-    elif leaf.name in ("mm", "bmm"):
+    elif op.name in ("mm", "bmm"):
 
         def functional(a, b):
-            # The shortest way, since it is the one taken most often.
+            # As short as possible: this is the most frequent call.
             routes = switch.routes
             if routes is not None and type(a) in PLAIN and type(b) in PLAIN:
                 about = key(a, b)
@@ -154,7 +154,7 @@ def kernels(leaf: Leaf, dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
                     try:
                         route = routes[about]
                     except KeyError:
-                        route = _route(leaf, routes.wanted, device, a, b)
+                        route = _route(op, routes.wanted, device, a, b)
                         remember(routes, about, route)
                     if route is not None:
                         call = route.call
@@ -174,30 +174,30 @@ def kernels(leaf: Leaf, dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
             return torchs(a, b) if found is None else found
 
     yield switch, functional
-    if leaf.adds or leaf.name in ("mm", "bmm"):
-        torchs_out, switch_out = original(leaf.name + ".out", dispatch_key), Switch(leaf.name + ".out")
+    if op.adds or op.name in ("mm", "bmm"):
+        torchs_out, switch_out = original(op.name + ".out", dispatch_key), Switch(op.name + ".out")
         yield switch_out, into
 
 
-def _route(leaf: Leaf, wanted: Wanted, device: str, a, b, c=None, beta=1, alpha=1, out=None) -> Route | None:
-    """Where calls with such operands go; None is to torch."""
+def _route(op: AtenOp, wanted: Wanted, device: str, a, b, c=None, beta=1, alpha=1, out=None) -> Route | None:
+    """The route of calls with such operands; None if torch computes them."""
     for x in (a, b, c, out):
         if x is not None and (x.dtype != a.dtype or x.device != a.device or x.layout != torch.strided):
             return None
     if a.dtype not in _MULTIPLIED or a.device.type != device or not a.numel() or not b.numel():
         return None
     try:
-        left, right = leaf.operands(a, b) if leaf.operands else (a, b)
+        left, right = op.operands(a, b) if op.operands else (a, b)
     except (RuntimeError, IndexError):
-        return None  # their shapes are wrong, and torch will say so
+        return None  # their shapes are wrong, and torch raises its error
     shape = *left.shape[:-1], right.shape[-1]
-    if not leaf.dims == left.dim() == right.dim() or left.shape[-1] != right.shape[-2]:
+    if not op.dims == left.dim() == right.dim() or left.shape[-1] != right.shape[-2]:
         return None
-    if left.shape[:-2] != right.shape[:-2] or (leaf.name == "addbmm" and a.shape[::2] != b.shape[:2]):
+    if left.shape[:-2] != right.shape[:-2] or (op.name == "addbmm" and a.shape[::2] != b.shape[:2]):
         return None
     added = ""
     if c is not None:
-        addend = _as_addend(leaf, c)
+        addend = _as_addend(op, c)
         if beta != 0:
             try:
                 addend.expand(shape)
@@ -205,7 +205,7 @@ def _route(leaf: Leaf, wanted: Wanted, device: str, a, b, c=None, beta=1, alpha=
                 return None
             row = beta == 1 and c is not out and c.is_contiguous() and addend.dim() > 0
             added = "bias" if row and addend.numel() == addend.shape[-1] == shape[-1] else "c"
-    target = None if out is None else _as_addend(leaf, out)
+    target = None if out is None else _as_addend(op, out)
     if target is not None and (target.shape != shape or repeats(target)):
         return None
     epilogue = (alpha != 1, added == "bias", added == "c")
@@ -219,12 +219,12 @@ def _route(leaf: Leaf, wanted: Wanted, device: str, a, b, c=None, beta=1, alpha=
     return Route(call, added, tuple(0 if x is None else spanned(x) for x in (a, b, c if added else None, out)))
 
 
-def _as_addend(leaf: Leaf, x: Tensor) -> Tensor:
-    return leaf.addend(x) if leaf.addend else x
+def _as_addend(op: AtenOp, x: Tensor) -> Tensor:
+    return op.addend(x) if op.addend else x
 
 
 def _meets(route: Route, a, b, c, out) -> bool:
-    """Whether `out` shares memory with an operand, in another way than being C."""
+    """Whether `out` overlaps an operand, other than as C itself."""
     span_a, span_b, span_c, span_out = route.spans
     start = out.data_ptr()
     end = start + span_out

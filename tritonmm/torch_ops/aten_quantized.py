@@ -1,7 +1,7 @@
-"""aten's products of operands of one byte, and kernels for them that fall back on torch's.
+"""The aten ops for 8-bit operands, and kernels for them that fall back to torch's.
 
-They are _int_mm, _scaled_mm, and _scaled_mm_v2, to which torch.nn.functional.scaled_mm comes down. What torch refuses
-is left to it, and so keeps its errors: other sizes and strides, e5m2 by e5m2, mx formats.
+They are _int_mm, _scaled_mm, and _scaled_mm_v2, which torch.nn.functional.scaled_mm calls. torch still gets what it
+refuses, and raises its errors: see `routes.kept_by_torch`. It also computes mx formats.
 """
 
 import math
@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from tritonmm.problem import DTYPES, FP8
 from tritonmm.torch_ops.aten import original
 from tritonmm.torch_ops.checks import overlap, repeats
 from tritonmm.torch_ops.operator import PLAIN
@@ -23,7 +22,7 @@ Tensor = torch.Tensor
 def kernels(dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
     """Kernels for the overloads, and the switch of each.
 
-    They leave to the present kernels what is not wanted, what tritonmm does not multiply, and what fails.
+    They call the present kernels for what the policy does not want, what tritonmm does not support, and what fails.
     """
     device = dispatch_key.lower()
 
@@ -31,7 +30,7 @@ def kernels(dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
         routes: Routes | None, a, b, find: Callable[[], How | None], about: tuple,
         bias=None, scale_a=None, scale_b=None, out=None,
     ) -> Tensor | None:  # fmt: skip
-        """The result, or None where the call is torch's; find() says how it is done, once for calls alike."""
+        """The result, or None if torch computes the call. find() says how to compute it, once for each kind of call."""
         if routes is None:
             return None
         given = [x for x in (a, b, bias, scale_a, scale_b, out) if x is not None]
@@ -62,7 +61,7 @@ def kernels(dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
             return None
 
     def overloads(name: str) -> Iterator[tuple[Callable, Switch]]:
-        """torch's kernels of an operator and of its out variant, with a switch for ours."""
+        """torch's kernels of an op and of its out variant, with a switch for ours."""
         for overload in (name, f"{name}.out"):
             yield original(overload, dispatch_key), Switch(overload)
 
@@ -138,11 +137,11 @@ def kernels(dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
 
 
 _OF_TENSOR, _OF_ROWS, _OF_GROUPS, _OF_BLOCKS = 0, 1, 4, 5
-"""Recipes, as torch.nn.functional.ScalingType numbers them: a tensor's, rows', of 1 x 128 and of 128 x 128 elements."""
+"""torch.nn.functional.ScalingType's numbers of TensorWise, RowWise, BlockWise1x128 and BlockWise128x128."""
 
 
 def _scales_by_recipes(a, b, scales_a, recipes_a, scales_b, recipes_b) -> tuple[Tensor, Tensor] | None:
-    """The scales of the two operands as _scaled_mm takes them, or None where they are not what the recipes say."""
+    """The scales of both operands as _scaled_mm takes them, or None where their shapes are not those of the recipes."""
     if not _are_matrices(a, b) or [len(x) for x in (scales_a, recipes_a, scales_b, recipes_b)] != [1, 1, 1, 1]:
         return None
     (scale_a,), (scale_b,), recipes = scales_a, scales_b, (*recipes_a, *recipes_b)
@@ -158,9 +157,9 @@ def _scales_by_recipes(a, b, scales_a, recipes_a, scales_b, recipes_b) -> tuple[
 
 
 def _of_lines(scale: Tensor, recipe: int, lines: int, k: int) -> Tensor | None:
-    """Scales of 128 elements of k as (lines or blocks of 128 lines, ceil(k / 128)), be it of a's rows or b's columns.
+    """Block-wise scales as (lines or blocks of 128 lines, ceil(k / 128)). lines: rows of a, or columns of b.
 
-    Of blocks, torch has k first and contiguous, padded to a multiple of 4.
+    torch stores those of 128x128 blocks with k first and contiguous, padded to a multiple of 4.
     """
     groups = math.ceil(k / 128)
     if recipe == _OF_GROUPS:
@@ -172,17 +171,13 @@ def _of_lines(scale: Tensor, recipe: int, lines: int, k: int) -> Tensor | None:
 def _int_how(a: Tensor, b: Tensor) -> How | None:
     if not a.dtype == b.dtype == torch.int8 or not _are_matrices(a, b):
         return None
-    if a.device.type == "cuda" and (a.shape[0] <= 16 or a.shape[1] % 8 or b.shape[1] % 8):
-        return None  # torch refuses them
     return How(out_dtype=torch.int32)
 
 
 def _scaled_how(a, b, scale_a, scale_b, bias, out_dtype, fast) -> How | None:
-    if a.dtype not in FP8_DTYPES or b.dtype not in FP8_DTYPES or a.dtype == b.dtype == DTYPES[FP8[1]]:
+    if a.dtype not in FP8_DTYPES or b.dtype not in FP8_DTYPES:
         return None
-    if out_dtype not in OUTPUTS or not _are_matrices(a, b) or a.shape[1] % 16 or b.shape[1] % 16:
-        return None
-    if a.stride(1) != 1 or b.stride(0) != 1:
+    if out_dtype not in OUTPUTS or not _are_matrices(a, b):
         return None
     if bias is not None and (bias.shape != b.shape[1:] or out_dtype == torch.float32 or bias.dtype != out_dtype):
         return None

@@ -1,4 +1,4 @@
-"""A cache of calls of torch's functions: a call like an earlier one is launched without checks, as that one was.
+"""A cache of calls: a call like an earlier one is launched as that one was, without checking its arguments again.
 
 The key is the function and all properties of its arguments that decide which plan is called, and with what.
 """
@@ -22,14 +22,15 @@ _alias = torch._C._dynamo.guards._reinterpret_tensor
 
 
 class Kept(NamedTuple):
-    """How a call was done.
+    """How a call was computed.
 
-    a, b, added, out: the geometry in which the plan takes each of these tensors, None for its own. role: what the added
-        one is to the plan, "bias" or "c"; "" where there is none, or it is not read.
-    launch: what the call came down to, where that serves all calls like it: no views are made then; None elsewhere.
-        added_at: the alignment, modulo 16 bytes, of what is added, for which it does.
-    shape, strides: of a new result. spans: bytes from the first element to behind the last, of a, b, what is added,
-        0 where that is not read, and the result.
+    a, b, added, out: the shape and strides in which the plan takes each tensor; None for its own.
+    role: what the added tensor is in the plan, "bias" or "c"; "" if there is none or it is not read.
+    launch: the launch, if it serves all calls like it: then no views are made. None otherwise.
+    added_at: the address modulo 16 of the added tensor for which `launch` is valid.
+    shape, strides: of a new result.
+    spans: bytes from the first element to the end of the last, of a, b, the added tensor (0 if it is not read) and the
+        result.
     """
 
     call: Call
@@ -54,7 +55,7 @@ def again(
     alpha: float = 1,
     beta: float = 1,
 ) -> Tensor | None:
-    """alpha * a @ b + beta * added, by the function `name`, as it was done before; None where it must be done anew."""
+    """alpha * a @ b + beta * added, as an earlier call of the function `name` computed it; None if there is none."""
     if not is_plain(a, b) or not (added is None or _is_added(added, alpha, beta)):
         return None
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or (added is not None and added.requires_grad)):
@@ -105,9 +106,9 @@ def keep(
     c: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> None:
-    """Keeps how `result` was computed, if other calls can be done so without another look at their tensors.
+    """Keeps how `result` was computed, if calls with the same key can all be computed so.
 
-    operands: a, b, and what is added if anything is; left, right, c, bias: those as `products.product` took them.
+    operands: a, b, and the added tensor if there is one. left, right, c, bias: those as `product.product` took them.
     """
     a, b, added = (*operands, None)[:3]
     if not is_plain(a, b) or not (added is None or _is_added(added, alpha, beta)) or result.requires_grad:
@@ -140,7 +141,7 @@ def keep(
 
 
 def forget() -> None:
-    """All calls are done anew once, by plans that were adopted meanwhile."""
+    """Forgets all calls, so that the next ones use plans that were adopted meanwhile."""
     _KEPT.clear()
 
 
@@ -148,7 +149,7 @@ _NUMBERS = frozenset((int, float))
 
 
 def _is_added(added: Tensor, alpha: float, beta: float) -> bool:
-    """Whether nothing has a say in what is added but autograd, and a and b are read."""
+    """Whether only autograd can intercept `added`, alpha and beta are plain numbers, and a and b are read."""
     return (
         type(added) in PLAIN
         and type(alpha) in _NUMBERS
@@ -159,7 +160,7 @@ def _is_added(added: Tensor, alpha: float, beta: float) -> bool:
 
 
 def _about(name: str, a: Tensor, b: Tensor, added: Tensor | None, alpha: float, beta: float) -> tuple:
-    """All that a call is kept by. No plan depends on the address of what is added."""
+    """The key of a call. No plan depends on the address of the added tensor."""
     if added is None:
         return name, key(a, b)
     index = added.get_device()  # numbers compare faster than devices
@@ -168,7 +169,7 @@ def _about(name: str, a: Tensor, b: Tensor, added: Tensor | None, alpha: float, 
 
 
 def _takes(kept: Kept, out: Tensor, a: Tensor, b: Tensor, added: Tensor | None) -> bool:
-    """Whether such a call may write its result to `out`, a tensor of any kind."""
+    """Whether such a call may write its result to `out`, which may be any tensor."""
     if (
         type(out) is not Tensor
         or out.shape != kept.shape
@@ -199,7 +200,7 @@ def _takes(kept: Kept, out: Tensor, a: Tensor, b: Tensor, added: Tensor | None) 
 
 
 def _geometry(x: Tensor, seen: Tensor) -> Geometry | None:
-    """That of `seen`, x as the plan takes it, or None where it is x's own."""
+    """Shape and strides of `seen`, which is x as the plan takes it; None if they are x's own."""
     same = x.shape == seen.shape and x.stride() == seen.stride()
     return None if same else (tuple(seen.shape), seen.stride())
 

@@ -1,4 +1,4 @@
-"""torch's rules for what may be multiplied and where results may be put, with torch's exception classes."""
+"""torch's rules for operands and outputs, with torch's exception classes."""
 
 import warnings
 from typing import Any
@@ -34,7 +34,7 @@ def check_dims(name: str, **dims: tuple[torch.Tensor, int]) -> None:
 
 
 def check_inner(name: str, a: torch.Tensor, b: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    """Raises unless left has as many columns as right has rows, being a and b as matrices."""
+    """Raises unless left has as many columns as right has rows. left, right: a and b as matrices."""
     if left.shape[-1] != right.shape[-2]:
         raise RuntimeError(
             f"{name}: inner dimensions differ: {shape_of(a)} has {left.shape[-1]} columns, {shape_of(b)} has"
@@ -43,7 +43,7 @@ def check_inner(name: str, a: torch.Tensor, b: torch.Tensor, left: torch.Tensor,
 
 
 def broadcast_batch(name: str, a: torch.Tensor, b: torch.Tensor) -> tuple[int, ...]:
-    """The batch of a product of two stacks of matrices."""
+    """The batch dimensions of a matmul, broadcast."""
     left, right = tuple(a.shape[:-2]), tuple(b.shape[:-2])
     left, right = (1,) * (len(right) - len(left)) + left, (1,) * (len(left) - len(right)) + right
     batch = []
@@ -59,7 +59,7 @@ _NUMBERS = int, float, torch.SymInt, torch.SymFloat
 
 
 def scalar(name: str, argument: str, value: float | torch.Tensor) -> float:
-    """alpha or beta as a number. Raises TypeError for what is none, and RuntimeError for a complex one."""
+    """alpha or beta as a number. Raises TypeError for other types, and RuntimeError for complex numbers."""
     given: Any = value
     if isinstance(given, _NUMPYS) or (isinstance(given, torch.Tensor) and not given.dim() and not given.requires_grad):
         value = given.item()
@@ -73,7 +73,7 @@ def scalar(name: str, argument: str, value: float | torch.Tensor) -> float:
 
 
 def addend(name: str, c: torch.Tensor, beta: float, shape: tuple[int, ...]) -> dict[str, torch.Tensor]:
-    """c as an argument of `compute`: a row vector that is added as it is, is a bias, which kernels read once a tile."""
+    """c as an argument of `compute`: a bias, which kernels read once per tile, if it is a row vector and beta is 1."""
     if beta == 1 and shape[-1] == c.numel() and c.dim() and c.shape[-1] == c.numel():
         return {"bias": c.reshape(-1)}
     return {"c": expanded(name, c, shape)}
@@ -94,9 +94,9 @@ def prepare_out(
     *operands: torch.Tensor,
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Resizes `out` where it must be, with torch's warning; raises where it cannot take the result, of `dtype`.
+    """Resizes `out` if its shape is wrong, with torch's warning. Raises if it cannot store a result of `dtype`.
 
-    Raises too where torch's bookkeeping forbids to write it: it requires grad, or is an inference tensor outside of
+    It also raises where torch forbids writing to `out`: it requires grad, or is an inference tensor outside of
     inference mode.
     """
     dtype = dtype or operands[0].dtype
@@ -127,19 +127,19 @@ def prepare_out(
 
 
 def repeats(x: torch.Tensor) -> bool:
-    """Whether several elements of x are one in memory."""
+    """Whether several elements of x share one address."""
     return any(size > 1 and stride == 0 for size, stride in zip(x.shape, x.stride(), strict=True))
 
 
 def spanned(x: torch.Tensor) -> int:
-    """Bytes from the first element of x to behind the last."""
+    """Bytes from the first element of x to the end of the last."""
     if not x.numel():
         return 0
     return (sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) + 1) * x.itemsize
 
 
 def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether the memory that x spans meets what y spans; true too where their elements only interleave."""
+    """Whether the memory ranges of x and y overlap, even if their elements only interleave."""
     return x.data_ptr() < y.data_ptr() + spanned(y) and y.data_ptr() < x.data_ptr() + spanned(x)
 
 

@@ -1,4 +1,4 @@
-"""tune="first-call": for operands of a new kind the most promising configs are measured, on the operands themselves."""
+"""tune="first-call": measures the most promising configs for operands of a new kind, on the operands themselves."""
 
 import math
 import statistics
@@ -11,42 +11,44 @@ from tritonmm.selection import best, timed
 from tritonmm.torch_ops import call_cache
 from tritonmm.torch_ops import product as products
 from tritonmm.torch_ops.operator import is_plain
-from tritonmm.torch_ops.product import gpu_of
+from tritonmm.torch_ops.product import How, gpu_of
 
 MEASURED = 8
-"""Configs that are measured, those with the shortest estimates."""
+"""Configs that are measured: those with the shortest estimates."""
 
 ROUNDS = 5
 ROUND_US = 1000.0
 MOST_LAUNCHES = 50
-"""Each config is launched for `ROUND_US`, but not more often than this, in each of `ROUNDS`; its median counts."""
+"""In each of `ROUNDS` each config is launched for `ROUND_US`, at most `MOST_LAUNCHES` times. The median counts."""
 
 
-def tune(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> None:
-    """Measures what is fastest for a @ b into a new output, or into one such as `out`, and has it done so from here on.
+def tune(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None, how: How | None = None) -> None:
+    """Finds the fastest config for a @ b into a new output, or into one such as `out`, and uses it from then on.
 
-    a, b, out: as `products.product` takes them; all are only read, and out not even that. The winner is remembered and
-    published in the user's table; if that cannot be written there is a warning. Where a table has such a product it is
-    not measured again.
+    a, b, out, how: as `product.product` takes them. a and b are only read, and out is neither read nor written.
+    The fastest config is remembered, and published in the user's table; a warning says so if that cannot be written.
+    What a table already has is not measured again.
 
-    It takes seconds, most of them to compile, on the current stream, for which it waits; other threads that tune wait
-    too. Nothing is measured while the stream is captured, under torch.compile, transforms, modes or autocast, without a
-    GPU, or where there is no memory for another output: the product is then done as without tuning.
+    It takes seconds, mostly to compile. It synchronises with the current stream, and other threads that tune wait.
+    Nothing is measured while the stream is captured, under torch.compile, transforms, modes or autocast, without a GPU,
+    or without memory for another output.
     """
     if not _is_measurable(a, b):
         return
-    about = products.about(a, b, out)
+    if out is None and how is not None:
+        out = products.new_output(a, b, how.out_dtype)  # as `product` does: remembered calls depend on its dtype
+    about = products.about(a, b, out, how=how)
     if about in _TUNED:
         return
     with _LOCK:
         if about not in _TUNED:
-            _tune(a, b, out)
+            _tune(a, b, out, how)
             while len(_TUNED) >= products.CACHED_CALLS:
                 del _TUNED[next(iter(_TUNED))]
             _TUNED[about] = None
 
 
-def _tune(a, b, out) -> None:
+def _tune(a, b, out, how) -> None:
     from tritonmm.launch import capture
     from tritonmm.plan import INTERPRETED, plan_for
 
@@ -59,12 +61,12 @@ def _tune(a, b, out) -> None:
                 if out is None
                 else torch.empty_strided(shape, out.stride(), dtype=out.dtype, device=out.device)
             )
-            problem = products.problem_of(a, b, scratch if out is None else out, products.BARE)
+            problem = products.problem_of(a, b, scratch if out is None else out, products.BARE, how)
             gpu = gpu_of(a.device)
             kernel = families.portable() if INTERPRETED else ""
             known = best(problem, gpu, kernel)
             if known.is_measured:
-                _adopt(a, b, out, known.config)
+                _adopt(a, b, out, known.config, how)
                 return
             configs = list(timed(problem, gpu, kernel))[:MEASURED]
             times = _times([plan_for(problem, config, a.device) for config in configs], a, b, scratch)
@@ -73,15 +75,15 @@ def _tune(a, b, out) -> None:
     us, config = min(zip(times, configs, strict=True), key=lambda pair: pair[0])
     if us == math.inf:  # then the call itself says what is wrong
         return
-    _adopt(a, b, out, config)
+    _adopt(a, b, out, config, how)
     try:
         tuned.publish([(problem, config, us)], gpu)
     except (OSError, tuned.TableError) as error:
         warnings.warn(f"tritonmm: what was tuned is not kept for other processes: {error}", stacklevel=5)
 
 
-def _adopt(a, b, out, config) -> None:
-    products.adopt(a, b, out, config)
+def _adopt(a, b, out, config, how) -> None:
+    products.adopt(a, b, out, config, how)
     call_cache.forget()
 
 

@@ -1,8 +1,9 @@
-"""The product as an operator of torch, `torch.ops.tritonmm.product`, and when a call can do without it.
+"""The GEMM as an operator of torch, `torch.ops.tritonmm.product`, and which calls bypass it.
 
-A call on plain tensors launches at once. Whatever else torch does to a function, it does through its dispatcher, where
-the operator is registered: torch.compile and torch.export keep it whole in their graphs, torch.func transforms it,
-forward-mode derivatives, tensor subclasses such as DTensor and modes such as FlopCounterMode find it there.
+A call on plain tensors launches directly. All other features of torch work through its dispatcher, where the operator
+is
+registered: torch.compile and torch.export keep it whole in their graphs, torch.func transforms it, and forward-mode
+derivatives, tensor subclasses such as DTensor and modes such as FlopCounterMode find it there.
 """
 
 import functools
@@ -29,7 +30,7 @@ PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
 def is_plain(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether nothing but autograd has a say in a product of a and b: no subclass, transform, mode, trace, autocast."""
+    """Whether only autograd can intercept a GEMM of a and b: no subclass, transform, mode, trace or autocast does."""
     return (
         not is_compiling()
         and type(a) in PLAIN
@@ -56,7 +57,7 @@ def compute(
     config: Config | None = None,
     how: How | None = None,
 ) -> torch.Tensor:
-    """`products.product` of tensors of any kind, differentiable: by the shortest way that is right."""
+    """`product.product` of tensors of any kind, differentiable: launched directly if that is right, or dispatched."""
     given = [x for x in (a, b, c, bias, *((how.scale_a, how.scale_b) if how else ())) if x is not None]
     if _is_launched(given):
         if torch.is_grad_enabled() and any(x.requires_grad for x in given):
@@ -105,7 +106,7 @@ def _out_shape(a, b, c, bias) -> tuple[int, ...]:
 
 
 class _Product(torch.autograd.Function):
-    """The product with its derivatives, which are products again and so differentiable themselves."""
+    """The GEMM with its derivatives, which are GEMMs again, and so differentiable themselves."""
 
     @staticmethod
     def forward(a, b, c, bias, alpha, beta, config, how, grads):
@@ -119,7 +120,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         a, b, _, _, ctx.alpha, ctx.beta, _, how, _ = inputs
-        # Derivatives have the operands' dtype, also where the product has another.
+        # Derivatives have the operands' dtype, even if the output has another.
         ctx.how = how and How(how.precision)
         ctx.save_for_backward(a, b)
         ctx.save_for_forward(a, b)
@@ -161,7 +162,7 @@ def _derivative(a: torch.Tensor, b: torch.Tensor, alpha: float, how: How | None)
 def _autograd(a, b, c=None, bias=None, alpha=1.0, beta=1.0, config="", *how):
     _out_shape(a, b, c, bias)
     found = How(*how) if how else None
-    if found and found.scales:  # not differentiable, which `quantized` has said
+    if found and found.scales:  # not differentiable: `quantized` has raised if that was needed
         with torch._C._AutoDispatchBelowAutograd():
             return operator(a, b, c, bias, alpha, beta, config, *how)
     arguments = a, b, c, bias, alpha, beta, _config(config), found, torch.is_grad_enabled()
@@ -177,7 +178,7 @@ def _autograd(a, b, c=None, bias=None, alpha=1.0, beta=1.0, config="", *how):
 
 def _vmap(info, in_dims, a, b, c=None, bias=None, alpha=1.0, beta=1.0, config="", *how):
     if how and How(*how).scales:
-        raise NotImplementedError("vmap: a product of scaled operands is one product")
+        raise NotImplementedError("vmap: scaled operands have no batch; call the function for each sample")
     config = config, *how
     dim_a, dim_b, dim_c, dim_bias = (*in_dims, None, None)[:4]
     size = info.batch_size
@@ -185,11 +186,11 @@ def _vmap(info, in_dims, a, b, c=None, bias=None, alpha=1.0, beta=1.0, config=""
     def batched(x, dim):
         return x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
 
-    if dim_bias is not None:  # a bias for each sample is no bias of one product
+    if dim_bias is not None:  # one GEMM has one bias: add those of the samples afterwards
         total, dim = _vmap(info, (dim_a, dim_b, dim_c, None), a, b, c, None, alpha, beta, *config)
         rows = (1,) * (total.dim() - 2)
         return total + batched(bias, dim_bias).reshape(size, *rows, total.shape[-1]), dim
-    if dim_b is None and b.dim() == 2:  # one product of all samples' rows
+    if dim_b is None and b.dim() == 2:  # one GEMM of all samples' rows
         a = batched(a, dim_a)
         c = c if c is None else batched(c, dim_c).flatten(0, 1)
         return operator(a.flatten(0, 1), b, c, bias, alpha, beta, *config).unflatten(0, a.shape[:2]), 0
@@ -209,7 +210,7 @@ torch.library.register_vmap("tritonmm::product", _vmap, lib=_library)
 
 
 def _introduce() -> None:
-    """Makes the operator known to those parts of torch that are in use; importing them takes longer than tritonmm."""
+    """Registers the operator with the parts of torch that are imported already; importing them here would be slow."""
     if counting := sys.modules.get("torch.utils.flop_counter"):
         if torch.ops.tritonmm.product not in counting.flop_registry:
             counting.register_flop_formula(torch.ops.tritonmm.product)(_flops)

@@ -1,21 +1,21 @@
-"""enable, disable, use: every matrix product of torch goes through tritonmm where that is faster.
+"""enable, disable, use: torch's own matmuls go through tritonmm where that is faster.
 
-What is replaced are the CUDA kernels of the operators at the bottom, to which matmul, linear, einsum, attention and
-their derivatives come down: below autograd, autocast, torch.func, DTensor and functionalization, which therefore work
-as before. torch.compile's graphs call the same operators. torch's own kernels are kept, and called for all that
-tritonmm does not multiply (complex and integers, operands that disagree, subclasses, empty products), and fp64, for
-which they are at least as fast: so their results stay what they are, and their errors too. So they are where a kernel
-of tritonmm cannot be compiled or launched.
+The CUDA kernels of the aten ops that matmul, linear, einsum, attention and their derivatives end in are replaced. That
+is below autograd, autocast, torch.func, DTensor and functionalization, which therefore work as before. torch.compile's
+graphs call the same ops. torch's own kernels are kept, and compute everything that tritonmm does not support (complex
+and integer dtypes, operands that do not fit each other, subclasses, empty GEMMs), and fp64, where they are at least as
+fast. Results and errors are torch's there, and also where a kernel of tritonmm cannot be compiled or launched.
 
-The kernels are registered once, by the first `enable` or `use`, and stay: after `disable` they call torch's. To
-unregister them is not safe while other threads multiply: torch frees a kernel although a thread may have looked it up
-and be waiting for Python's lock to call it, and nothing shows that thread (segmentation faults after 300 to 6,000
-times). To register them is safe but for calls that torch makes in boxed form, by torch.ops or under a mode, which read
-a table entry in two parts: one failed in some 60,000 registrations under load, none of 23,000 by torch's functions.
+The kernels are registered once, by the first `enable` or `use`. After `disable` they stay registered and call torch's.
+Unregistering is not safe while other threads multiply: torch frees a kernel although a thread may have looked it up and
+be waiting for Python's lock to call it, and nothing shows that thread (segmentation faults after 300 to 6,000 times).
+Registering is safe except for calls that torch makes in boxed form, by torch.ops or under a mode, which read a table
+entry
+in two parts: one failed in some 60,000 registrations under load, none of 23,000 through torch's functions.
 
-_int_mm and _scaled_mm are replaced too, the latter for scales of tensors, rows and 128-blocks, and _scaled_mm_v2, which
-is torch.nn.functional.scaled_mm, for their recipes. Not replaced: _addmm_activation, whose epilogue tritonmm's kernels
-do not have; mm.dtype with its kin; products of groups.
+_int_mm and _scaled_mm are replaced too, and _scaled_mm_v2, which torch.nn.functional.scaled_mm calls, for tensor-wise,
+row-wise and block-wise scales of 128. Not replaced: _addmm_activation, whose epilogue tritonmm's kernels do not have;
+the overloads mm.dtype, bmm.dtype and so on; grouped GEMMs.
 """
 
 import contextlib
@@ -28,15 +28,18 @@ import torch
 
 from tritonmm import forks
 from tritonmm.policy import prefers
-from tritonmm.torch_ops import aten_quantized as quantized_leaves
-from tritonmm.torch_ops.aten import LEAVES, kernels
-from tritonmm.torch_ops.routes import Switch
+from tritonmm.torch_ops import aten_quantized
+from tritonmm.torch_ops.aten import ATEN_OPS, kernels
+from tritonmm.torch_ops.routes import Switch, Wanted, kept_by_torch
 
-_WANTED = {"faster": lambda problem, gpu: prefers(problem, gpu)[0], "always": lambda problem, gpu: True}
+_WANTED: dict[str, Wanted] = {
+    "faster": lambda problem, gpu: not kept_by_torch(problem) and prefers(problem, gpu)[0],
+    "always": lambda problem, gpu: not kept_by_torch(problem),
+}
 
 
 class Override:
-    """The override of the kernels of one dispatch key, "CUDA" but in tests; one for a key in a process."""
+    """The override of the kernels of one dispatch key: "CUDA", in tests also "CPU". A process has one for each key."""
 
     def __init__(self, dispatch_key: str = "CUDA"):
         self.dispatch_key = dispatch_key
@@ -73,7 +76,7 @@ class Override:
                 self._turn()
 
     def _turn(self) -> None:
-        """Turns the kernels to what is asked for: by the scope that was entered last, or else by `enable`."""
+        """Applies the policy of the scope that was entered last, or of `enable` if there is none."""
         policy = self._scopes[-1][0] if self._scopes else self._enabled
         if policy and self._switches is None:
             self._switches = self._registered()
@@ -84,13 +87,13 @@ class Override:
                 switch.turn_off()
 
     def _registered(self) -> list[Switch]:
-        """The switches of the kernels, which are now registered, and off."""
+        """Registers the kernels, and returns their switches, which are off."""
         library = torch.library.Library("aten", "IMPL")
         _REGISTERED.append(library)
         explicit = "allow_override" in inspect.signature(library.impl).parameters
         options = {"allow_override": True} if explicit else {}
-        of_leaves = (kernels(leaf, self.dispatch_key) for leaf in LEAVES)
-        found = list(itertools.chain(*of_leaves, quantized_leaves.kernels(self.dispatch_key)))
+        dense = (kernels(op, self.dispatch_key) for op in ATEN_OPS)
+        found = list(itertools.chain(*dense, aten_quantized.kernels(self.dispatch_key)))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
             for switch, kernel in found:
@@ -99,7 +102,7 @@ class Override:
 
 
 _REGISTERED: list[torch.library.Library] = []
-"""What is registered; a library that is deleted unregisters its kernels."""
+"""Kept for ever: deleting a library unregisters its kernels."""
 
 
 def _check_policy(policy: str) -> None:
@@ -111,39 +114,49 @@ _CUDA = Override()
 
 
 def enable(policy: str = "faster") -> None:
-    """From here on, torch's matrix products on GPUs are tritonmm's.
+    """Makes tritonmm compute torch's own matmuls on GPUs, from here on, in all threads and on all devices.
 
-    policy: "faster" leaves to torch what its own kernels are predicted to do faster, "always" only what tritonmm does
-        not multiply. `explain` says which and why.
+    policy: "faster" gives to tritonmm what it is predicted to compute faster than torch; "always" gives it everything
+        that it supports. `explain` says which kernel computes a matmul, and why.
 
-    It holds for the whole process, all threads and devices. Enabling again changes the policy, chooses configs again,
-    by what was tuned since, and tries again what failed: one `disable` ends it. A product that another thread has under
-    way goes either way. Raises ValueError for another policy.
+    Calling it again changes the policy, chooses configs again, with what was tuned since, and retries what failed. One
+    `disable` ends it. A matmul that another thread is computing meanwhile may go either way. Raises ValueError for an
+    unknown policy.
 
-    Where tritonmm fails, because it cannot compile or launch a kernel, torch's kernel computes the product and those
-    like it, and a warning says why, once for each cause. Without enough memory only that one product is torch's.
+    If tritonmm cannot compile or launch a kernel, torch's kernel computes the call and later calls like it, and a
+    warning gives the reason, once for each cause. If memory is short, torch computes that call only.
 
-    Make the first call in a process before other threads multiply under modes such as FlopCounterMode or through
-    torch.ops: it registers kernels in a table that torch does not lock for readers, and their calls may fail in that
-    moment. Products through torch's functions go on meanwhile. Any later `enable`, `disable` or `use` only sets
-    attributes in Python, and is safe whatever threads do.
+    The first call in a process registers kernels in a table that torch does not lock for readers: calls that other
+    threads make at that moment through torch.ops, or under a mode such as FlopCounterMode, may fail. Make it before
+    such threads start. Calls of torch's functions are not affected. Later calls of `enable`, `disable` and `use` only
+    set Python attributes, and are safe at any time.
+
+    >>> tritonmm.enable()  # doctest: +SKIP
+    >>> torch.nn.Linear(4096, 4096, device="cuda")(x)  # doctest: +SKIP
+    >>> tritonmm.disable()  # doctest: +SKIP
     """
     _CUDA.enable(policy)
 
 
 def disable() -> None:
-    """Gives torch's products back to its own kernels. `use` blocks that are still open stay as they are.
+    """Gives torch's matmuls back to its own kernels. `use` blocks that are still open keep their policy.
 
-    Until the process ends each of torch's products costs up to 5 us more host time than before the first `enable`, and
+    Until the process ends, each of torch's matmuls takes up to 5 us more host time than before the first `enable`, and
     holds Python's lock for that time: docs/drop-in.md says how that was measured, and why it is so.
+
+    >>> tritonmm.disable()
     """
     _CUDA.disable()
 
 
 def use(policy: str = "faster") -> contextlib.AbstractContextManager[None]:
-    """`enable(policy)` for the length of a `with` block, then as before; for the whole process, as `enable`.
+    """`enable(policy)` for a `with` block, then as before. It applies to the whole process, as `enable` does.
 
-    Blocks may be nested, and overlap in several threads: the one entered last decides. A block goes on with what
-    earlier ones of its policy have chosen, and leaves to torch what failed in them.
+    Blocks may be nested, and may overlap in several threads: the one that was entered last decides. A block keeps the
+    configs that earlier blocks of its policy chose, and leaves to torch what failed in them. Raises ValueError for an
+    unknown policy.
+
+    >>> with tritonmm.use("always"):  # doctest: +SKIP
+    ...     loss = model(x).sum()
     """
     return _CUDA.use(policy)

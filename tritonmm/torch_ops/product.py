@@ -1,4 +1,4 @@
-"""From tensors to a launch: the plan of every product is remembered by the shapes it was made for."""
+"""From tensors to a launch: the plan of every GEMM is kept by the operands it was made for."""
 
 from typing import NamedTuple
 
@@ -10,17 +10,18 @@ from tritonmm.config import Config
 from tritonmm.problem import Epilogue, Problem, output_dtype
 
 CACHED_CALLS = 4096
-"""Calls that are remembered, 0.9 kB each, and 2.3 kB with a plan of its own."""
+"""Calls that are kept, 0.9 kB each, and 2.3 kB with a plan of its own."""
 
 BARE = (False, False, False)
-"""The epilogue of a product that is scaled by nothing and to which nothing is added."""
+"""The epilogue of a GEMM without alpha, bias and C."""
 
 
 class How(NamedTuple):
-    """What is said of a product beside its operands and epilogue.
+    """What is asked of a GEMM, besides its operands and epilogue.
 
-    precision: as `Problem.precision`, "" being what torch is set to; out_dtype: of a new output, None being that of
-    `default_output`; scale_a, scale_b: the operands' scales, and scales, group: which those are, as in `Problem`.
+    precision: as `Problem.precision`; "" is what torch is set to.
+    out_dtype: of a new output; None is `problem.default_output`.
+    scale_a, scale_b: the scales of the operands; scales, group: what they apply to, as in `Problem`.
     """
 
     precision: str = ""
@@ -32,10 +33,7 @@ class How(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What a product needs once its operands are known to be like those of an earlier one.
-
-    shape, strides: of a new output.
-    """
+    """The plan of a GEMM, and the shape and strides of a new output."""
 
     plan: "Plan"  # noqa: F821, its module imports Triton, which takes longer than all of tritonmm
     shape: tuple[int, ...]
@@ -54,13 +52,13 @@ def product(
     config: Config | None = None,
     how: How | None = None,
 ) -> torch.Tensor:
-    """out = alpha * (a @ b) + bias + beta * c, of plain tensors; `out` is made if not given.
+    """out = alpha * (a @ b) + bias + beta * c, of plain tensors; a new `out` if none is given.
 
-    a: (m, k) or (batch, m, k); b: (k, n) or (batch, k, n); out: (m, n) or (batch, m, n), any strides,
-    apart in memory from a and b; it may be c itself. c: what expands to out's shape; bias: (n,).
-    The caller has checked shapes and dtypes.
+    a: (m, k) or (batch, m, k). b: (k, n) or (batch, k, n). out: (m, n) or (batch, m, n), with any strides; it must not
+    overlap a and b, and may be c itself. c: broadcastable to out's shape. bias: (n,). The caller has checked shapes and
+    dtypes.
 
-    As in BLAS, beta = 0 leaves c unread and alpha = 0 leaves a and b unread: their NaNs do not matter.
+    As in BLAS, c is not read if beta is 0, and a and b are not read if alpha is 0: NaNs in them do not propagate.
     """
     if beta == 0:
         c = None
@@ -69,7 +67,7 @@ def product(
     if alpha == 0:
         return _addends(a, b, out, c, bias, beta)
     if not a.shape[-1]:
-        alpha = 1.0  # the sum of nothing stays 0, also times NaN or infinity
+        alpha = 1.0  # an empty sum is 0, also times NaN or infinity
     epilogue = (alpha != 1, bias is not None, c is not None)
     call = _bind(a, b, epilogue, out, config, how) if config else find(a, b, epilogue, out, how)
     if out is None:
@@ -81,12 +79,12 @@ def product(
 
 
 def new_output(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    """Room for a @ b, of `dtype` or of what is usual for a's."""
+    """An uninitialised output for a @ b, of `dtype` or the default for a's dtype."""
     return a.new_empty((*a.shape[:-1], b.shape[-1]), dtype=dtype or output_dtype(a.dtype))
 
 
 def key(a: torch.Tensor, b: torch.Tensor) -> tuple:
-    """All of two operands that their plan depends on."""
+    """Everything about two operands that their plan depends on."""
     dtype = a.dtype
     device_a, device_b = a.get_device(), b.get_device()  # numbers: they compare faster than devices
     return (
@@ -110,7 +108,7 @@ def find(
     out: torch.Tensor | None = None,
     how: How | None = None,
 ) -> Call:
-    """The call of a product with the epilogue (scaled, bias, c), remembered or made."""
+    """The call of a GEMM with the epilogue (scaled, bias, c): a kept one, or a new one."""
     asked = about(a, b, out, epilogue, how)
     call = _CALLS.get(asked)
     if call is None:
@@ -119,9 +117,9 @@ def find(
     return call
 
 
-def adopt(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, config: Config) -> None:
-    """From here on, bare products of such operands, into a new output or one such as `out`, are done by `config`."""
-    remember(_CALLS, about(a, b, out), _bind(a, b, BARE, out, config, None))
+def adopt(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, config: Config, how: How | None = None) -> None:
+    """From here on `config` computes a @ b of such operands, into a new output or one such as `out`."""
+    remember(_CALLS, about(a, b, out, BARE, how), _bind(a, b, BARE, out, config, how))
 
 
 def about(
@@ -131,7 +129,7 @@ def about(
     epilogue: tuple[bool, bool, bool] = BARE,
     how: How | None = None,
 ) -> tuple:
-    """All that the call of a product is remembered by."""
+    """The key that the call of a GEMM is kept by."""
     known = key(a, b), epilogue
     if how is not None:
         known += how.precision, how.scales, how.group
@@ -139,7 +137,7 @@ def about(
 
 
 def remember(calls: dict, about: tuple, call: Call | None) -> None:
-    """Adds to a bounded memory that is read without a lock; the oldest entry makes room."""
+    """Adds an entry to a bounded dict that is read without a lock; the oldest entries are dropped."""
     with _LOCK:
         while len(calls) >= CACHED_CALLS:
             del calls[next(iter(calls))]
@@ -149,7 +147,7 @@ def remember(calls: dict, about: tuple, call: Call | None) -> None:
 def problem_of(
     a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, epilogue: tuple[bool, bool, bool], how: How | None = None
 ) -> Problem:
-    """The problem of operands as they are, in the precision that is asked for or that torch is set to."""
+    """The problem of these tensors, in the precision that is asked for or that torch is set to."""
     how = how or How()
     return Problem.of(a, b, out, how.precision or fp32_precision(), Epilogue(*epilogue), how.scales, how.group)
 
@@ -161,7 +159,7 @@ def fp32_precision() -> str:
 
 
 def gpu_of(device: torch.device) -> gpus.Gpu:
-    """The GPU to plan for; CPU tensors, in the interpreter, are planned for as on the default one."""
+    """The GPU to plan for. For CPU tensors, in the interpreter, it is the default one."""
     return gpus.of_device(device.index) if device.type == "cuda" else gpus.default()
 
 
@@ -173,7 +171,7 @@ _current_device = getattr(torch._C, "_cuda_getDevice", None)  # which a build fo
 
 
 def empty(shape: tuple[int, ...], strides: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-    """A new tensor of like's dtype, where like is."""
+    """A new tensor with the dtype and device of `like`."""
     index = like.get_device()
     if index < 0:
         return _empty_cpu(shape, strides, like.dtype)
@@ -206,7 +204,7 @@ def _check_device(device: torch.device, interpreted: bool) -> None:
 
 
 def _addends(a, b, out, c, bias, beta) -> torch.Tensor:
-    """What is left of a product whose alpha is 0."""
+    """The result for alpha = 0: bias and beta * c."""
     if out is None:
         out = new_output(a, b, None)
     if c is None:

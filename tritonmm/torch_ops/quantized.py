@@ -1,17 +1,25 @@
-"""Products of operands of one byte: int8, fp8 with scales, and weights of one byte beside bf16 and fp16.
+"""GEMMs of 8-bit operands: int8, fp8 with scales, and int8 or fp8 weights with bf16 or fp16 activations.
 
-Strides are any; what tensor cores cannot read where it lies is copied first, fastest is a row-major `a` and a
-column-major `b`. Sums of int8 are taken in int32, all others in fp32. Results are bitwise the same from run to run.
-Not differentiable: RuntimeError where an operand requires grad and grad mode is on.
+Any strides are allowed. Operands that tensor cores cannot read in place are copied first; a row-major first operand and
+a column-major second one need no copy. int8 by int8 is accumulated in int32, everything else in fp32. Results are
+bitwise reproducible from run to run.
+
+No function here is differentiable: RuntimeError if an operand requires grad while grad mode is on.
+
+Arguments that all functions share, keyword-only:
+
+out: where to store the result; as in `dense`.
+config: the `Config` to use, instead of the one that `select` chooses.
 """
 
 import math
 
 import torch
 
+from tritonmm.config import Config
 from tritonmm.problem import DTYPES, FP8, HALF
 from tritonmm.torch_ops.checks import check_dims, check_inner, prepare_out, shape_of
-from tritonmm.torch_ops.operator import compute
+from tritonmm.torch_ops.deliver import deliver
 from tritonmm.torch_ops.product import How
 
 Tensor = torch.Tensor
@@ -21,52 +29,83 @@ FP8_DTYPES = tuple(DTYPES[name] for name in FP8)
 OUTPUTS = tuple(DTYPES[name] for name in (*HALF, "fp32"))
 
 
-def int_mm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """The product of two int8 matrices, (m, k) and (k, n), in int32, as torch._int_mm; of any sizes, 0 included.
+def int_mm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None, config: Config | None = None) -> Tensor:
+    """Multiplies two int8 matrices, as torch._int_mm: (m, k) by (k, n) to (m, n) in int32. Any size, 0 included.
 
-    Exact while sums stay within int32. Raises RuntimeError, as torch does, for other dtypes and shapes.
+    Exact unless a sum overflows int32. Raises RuntimeError, as torch does, for other dtypes and for shapes that cannot
+    be multiplied, and ValueError for a config that is not legal.
+
+    >>> a = torch.full((16, 32), 3, device="cuda", dtype=torch.int8)
+    >>> tritonmm.int_mm(a, a.t())[0, 0].item()
+    288
     """
     _check("int_mm", input, mat2)
     if not input.dtype == mat2.dtype == torch.int8:
         raise RuntimeError(f"int_mm: operands must be torch.int8, but they are {input.dtype} and {mat2.dtype}")
-    if out is None:
-        return compute(input, mat2)
-    prepare_out("int_mm", out, (input.shape[0], mat2.shape[1]), input, mat2, dtype=torch.int32)
-    return out.copy_(compute(input, mat2))
+    shape = input.shape[0], mat2.shape[1]
+    how = How(out_dtype=torch.int32)
+    return deliver("int_mm", (input, mat2), input, mat2, shape, out=out, config=config, how=how)
 
 
 def scaled_mm(
-    a: Tensor,
-    b: Tensor,
+    input: Tensor,
+    mat2: Tensor,
     scale_a: Tensor,
     scale_b: Tensor,
     bias: Tensor | None = None,
+    scale_result: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     use_fast_accum: bool = False,
+    *,
+    out: Tensor | None = None,
+    config: Config | None = None,
 ) -> Tensor:
-    """(a * scale_a) @ (b * scale_b) + bias, as torch._scaled_mm: (m, k) and (k, n) of fp8, in any mix of its kinds.
+    """(input * scale_a) @ (mat2 * scale_b) + bias, with the arguments of torch._scaled_mm: (m, k) by (k, n) to (m, n).
 
-    scale_a, scale_b, fp32: one element each; (m, 1) and (1, n), a scale a row and a column; or of 128 elements of k
-    each: (m, ceil(k / 128)) or (ceil(m / 128), ceil(k / 128)), and the same for b with n, transposed, not both in
-    blocks of 128 rows and columns.
-    bias: (n,); out_dtype: bf16 (None), fp16 or fp32. torch's None is a's dtype: outputs of fp8 tritonmm has not.
-    use_fast_accum: add up as the tensor cores do, with about 13 bits on sm_90; otherwise every 128 elements of k in
-        fp32. Scales of 128 elements always do the latter.
+    input, mat2: fp8 of either kind, also one of each, or both int8.
+    scale_a, scale_b: fp32. Their shapes say what each scale applies to, in the terms of
+        torch.nn.functional.ScalingType:
 
-    What torch refuses and this does not: int8, e5m2 by e5m2, sizes that are no multiples of 16, any strides. Raises
-    RuntimeError for other dtypes, shapes, and scales that fit none of these; NotImplementedError for other outputs.
+        - TensorWise: one element each.
+        - RowWise: (m, 1) and (1, n).
+        - BlockWise1x128, one row of input or column of mat2 by 128 elements of k: (m, ceil(k / 128)) and
+          (ceil(k / 128), n).
+        - BlockWise128x128, 128 rows or columns by 128 elements of k: (ceil(m / 128), ceil(k / 128)) or
+          (ceil(k / 128), ceil(n / 128)), for one operand, with BlockWise1x128 for the other.
+    bias: (n,), of a floating-point dtype.
+    scale_result: None. It would scale fp8 results, which are not supported.
+    out_dtype: torch.bfloat16 (also for None), torch.float16 or torch.float32. torch's None means input's dtype instead.
+    use_fast_accum: True accumulates fp8 as tensor cores do, with about 13 bits on sm_90. False adds the sums of each
+        128 elements of k in fp32. Block-wise scales always do the latter.
+    out, config: as in `int_mm`.
+
+    Unlike torch, it takes int8, e5m2 by e5m2, any sizes and any strides. Raises RuntimeError for other dtypes, for
+    shapes that cannot be multiplied and for scales of other shapes; NotImplementedError for other output dtypes and for
+    `scale_result`; ValueError for a config that is not legal.
+
+    >>> a = torch.ones(16, 256, device="cuda").to(torch.float8_e4m3fn)
+    >>> b = torch.ones(32, 256, device="cuda").to(torch.float8_e4m3fn).t()
+    >>> one, per_block = torch.ones(1, device="cuda"), torch.full((16, 2), 0.5, device="cuda")
+    >>> tritonmm.scaled_mm(a, b, one, one)[0, 0].item()
+    256.0
+    >>> tritonmm.scaled_mm(a, b, per_block, torch.ones(2, 32, device="cuda"), out_dtype=torch.float32)[0, 0].item()
+    128.0
     """
-    _check("scaled_mm", a, b, scale_a, scale_b, bias)
+    _check("scaled_mm", input, mat2, scale_a, scale_b, bias)
+    a, b = input, mat2
     if not (a.dtype in FP8_DTYPES and b.dtype in FP8_DTYPES) and not a.dtype == b.dtype == torch.int8:
         raise RuntimeError(f"scaled_mm: operands must be fp8, or both int8, but they are {a.dtype} and {b.dtype}")
+    if scale_result is not None:
+        raise NotImplementedError("scaled_mm: scale_result is given; it would scale fp8 results, and there are none")
     out_dtype = _out_dtype("scaled_mm", out_dtype or torch.bfloat16)
     scale_a, scale_b, scales = matched_scales(a, b, scale_a, scale_b)
     _check_bias("scaled_mm", bias, b.shape[1])
+    shape = a.shape[0], b.shape[1]
     if not a.shape[1]:  # there are no groups of k to have scales
-        out = a.new_zeros((a.shape[0], b.shape[1]), dtype=out_dtype)
-        return out if bias is None else out.add_(bias)
+        return _empty_sum("scaled_mm", (a, b), shape, out_dtype, bias, out)
     precision = "fast" if use_fast_accum and a.dtype in FP8_DTYPES else "ieee"
-    return compute(a, b, bias=bias, how=How(precision, out_dtype, scale_a, scale_b, scales))
+    how = How(precision, out_dtype, scale_a, scale_b, scales)
+    return deliver("scaled_mm", (a, b), a, b, shape, added=bias, out=out, config=config, how=how)
 
 
 def matched_scales(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> tuple[Tensor, Tensor, str]:
@@ -91,12 +130,31 @@ def matched_scales(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> tu
     )
 
 
-def weight_only_linear(input: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
-    """input @ (weight * scale).T + bias, in input's dtype: bf16 or fp16 (..., k), and int8 or fp8 weights (n, k).
+def weight_only_linear(
+    input: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    bias: Tensor | None = None,
+    *,
+    out: Tensor | None = None,
+    config: Config | None = None,
+) -> Tensor:
+    """input @ (weight * scale).T + bias, with 8-bit weights: (..., k) by (n, k) to (..., n).
 
-    scale: fp32, (n,) or (n, 1), one for each row of the weights, or (n, k / group) one for each `group` elements of it,
-    16, 32, 64 or 128; those below 2**-126 may count as 0. Weights are read once and converted on their way to tensor
-    cores: with few rows of input that is what such a layer costs. Raises RuntimeError for other dtypes and shapes.
+    input: bf16 or fp16; the result has its dtype. weight: int8 or fp8.
+    scale: fp32. (n,) or (n, 1): one for each row of weight. (n, k / group): one for each `group` elements of a row, 16,
+        32, 64 or 128. Scales below 2**-126 may count as 0.
+    bias: (n,), of a floating-point dtype.
+    out, config: as in `int_mm`; a config is one for the rows of input as one matrix.
+
+    Weights are read once and converted on their way to the tensor cores. With few rows of input, reading them is what
+    takes the time, so 8 bits take half the time of 16. Raises RuntimeError for other dtypes and for shapes that do not
+    fit, and ValueError for a config that is not legal.
+
+    >>> x = torch.ones(4, 64, device="cuda", dtype=torch.bfloat16)
+    >>> weight = torch.full((32, 64), 2, device="cuda", dtype=torch.int8)
+    >>> tritonmm.weight_only_linear(x, weight, torch.full((32,), 0.5, device="cuda"))[0, 0].item()
+    64.0
     """
     _check_operands("weight_only_linear", input, weight, scale, bias)
     check_dims("weight_only_linear", weight=(weight, 2))
@@ -119,11 +177,28 @@ def weight_only_linear(input: Tensor, weight: Tensor, scale: Tensor, bias: Tenso
             f" float32 [{n}] or [{n}, {k} / group], with a group of 16, 32, 64 or 128"
         )
     _check_bias("weight_only_linear", bias, n)
-    if not n or not k:  # no weights to be scaled
-        out = input.new_zeros((*input.shape[:-1], n))
-        return out if bias is None else out.add_(bias)
+    shape = *input.shape[:-1], n
+    if not n or not k:  # there are no weights to be scaled
+        return _empty_sum("weight_only_linear", (input, weight), shape, input.dtype, bias, out)
     how = How("ieee", input.dtype, None, scale.reshape(n, groups).t(), "row" if groups == 1 else "group", group)
-    return compute(rows, right, bias=bias, how=how).reshape(*input.shape[:-1], n)
+    given = input, weight
+    return deliver("weight_only_linear", given, rows, right, shape, added=bias, out=out, config=config, how=how)
+
+
+def _empty_sum(
+    name: str,
+    operands: tuple[Tensor, Tensor],
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    bias: Tensor | None,
+    out: Tensor | None,
+) -> Tensor:
+    """The result where k or n is 0: the bias, or zeros."""
+    if out is None:
+        out = operands[0].new_empty(shape, dtype=dtype)
+    else:
+        prepare_out(name, out, shape, *operands, dtype=dtype)
+    return out.zero_() if bias is None else out.copy_(bias.expand(shape))
 
 
 def _check(name: str, a: Tensor, b: Tensor, *others: Tensor | None) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from tritonmm import forks
 from tritonmm.gpu import Gpu
-from tritonmm.problem import Problem
+from tritonmm.problem import FP8, HALF, Problem, default_output
 from tritonmm.torch_ops.product import remember
 
 Wanted = Callable[[Problem, Gpu], bool]
@@ -16,6 +16,34 @@ Wanted = Callable[[Problem, Gpu], bool]
 
 MESSAGE_LENGTH = 500
 """Characters of an exception's message that a warning repeats: a compiler's log may have thousands."""
+
+
+def kept_by_torch(problem: Problem) -> str:
+    """Why torch computes a problem under every policy: no overridden operator does, or torch refuses it. "" if none."""
+    p = problem
+    if 0 in (p.batch, p.m, p.n, p.k):
+        return "empty GEMMs stay with torch"
+    if p.dtype in HALF and p.b_dtype not in HALF:
+        return f"no overridden operator multiplies {p.dtype} by {p.b_dtype}; tritonmm.weight_only_linear does"
+    if p.dtype in FP8:
+        if not p.scales:
+            return "torch has no operator for fp8 without scales"
+        if p.dtype == p.b_dtype == "fp8e5m2":
+            return "torch's scaled_mm refuses e5m2 by e5m2; tritonmm.scaled_mm multiplies them"
+        if p.layout != "nt" or p.n % 16 or p.k % 16:
+            return "torch's scaled_mm takes layout nt and multiples of 16 for N and K; tritonmm.scaled_mm takes any"
+    elif p.dtype == "int8":
+        if p.scales or p.out_dtype != default_output(p.dtype):
+            return "torch has no operator for int8 but _int_mm, to int32 without scales; tritonmm.scaled_mm has scales"
+        if p.batch > 1 or p.m <= 16 or p.n % 8 or p.k % 8:
+            return (
+                "torch's _int_mm takes no batch, M above 16, and N and K in multiples of 8; tritonmm.int_mm any sizes"
+            )
+    elif p.precision.endswith("x3"):
+        return f'torch has no {p.precision}; tritonmm.matmul(..., precision="{p.precision}") has'
+    elif p.out_dtype != p.dtype:
+        return f"torch.mm(out_dtype=) is not overridden; tritonmm.mm(..., out_dtype=) has {p.dtype} to {p.out_dtype}"
+    return ""
 
 
 class Routes(dict):

@@ -181,7 +181,7 @@ def test_as_torch(device):
         (torch.rand(1, device=device)[0], torch.rand(1, device=device)[0]),
         (torch.rand(512, 1, device=device), torch.rand(1, 768, device=device)),
     ):
-        found = scaled_mm(a, b, scale_a, scale_b, bias, torch.bfloat16)
+        found = scaled_mm(a, b, scale_a, scale_b, bias, out_dtype=torch.bfloat16)
         expected = torch._scaled_mm(a, b, scale_a, scale_b, bias, out_dtype=torch.bfloat16)
         torch.testing.assert_close(found, expected, rtol=2**-7, atol=2**-3)
 
