@@ -32,14 +32,6 @@ def keep_order():
 
 
 @gluon.jit
-def load_acquire(pointer):
-    """The int32 at `pointer`, read so that what its writer released is visible afterwards."""
-    return gl.inline_asm_elementwise(
-        "ld.acquire.gpu.global.b32 $0, [$1];", "=r,l,~{memory}", [pointer.to(gl.int64)], gl.int32, is_pure=False, pack=1
-    )
-
-
-@gluon.jit
 def wait_for_previous_grid():
     """Waits for the grids that this one was launched to follow: all their writes are visible afterwards."""
     gl.inline_asm_elementwise("griddepcontrol.wait; // $0", "=r,~{memory}", [], gl.int32, is_pure=False, pack=1)

@@ -29,6 +29,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from tritonmm.device.gluon_compat import barrier, let_next_grid_start, wait_for_previous_grid
+from tritonmm.device.split_k import arrive
 
 
 @gluon.jit
@@ -66,9 +67,8 @@ def usher(flags, own, told):
             taken = gl.atomic_or(flags + 1 + seat, 1, sem="relaxed", scope="gpu") & 1
     buf.store(gl.full([32], 0, gl.int32, LANES) + seat)
     mbarrier.arrive(bar, count=1)
-    before = gl.atomic_add(flags, 1, sem="acq_rel", scope="gpu")
-    if (before & 0x7FFFFFFF) == seats - 1:
-        gl.store(flags, before - (seats - 1))
+    last, _ = arrive(flags, gl.program_id(0) == 0, 1, seats)
+    if last:
         lanes = gl.arange(0, 32, LANES)
         for first in range(1, seats + 1, 32):
             gl.atomic_and(flags + first + lanes, lanes * 0 - 2, mask=first + lanes <= seats, sem="relaxed", scope="gpu")

@@ -53,10 +53,8 @@ class HopperPlan(Plan):
         split, splits = self.schedule.split, self.schedule.splits
         if self.schedule.affinity:
             return None, workspace.flags(1 + self.grid, self.device)
-        return (
-            workspace.sums(split * splits * config.block_m * config.block_n, self.device),
-            workspace.flags(split * self.tiling.consumers, self.device),
-        )
+        elements = config.block_m * config.block_n
+        return workspace.split_k(split * splits, split, elements, self.tiling.consumers, self.device)
 
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
         p, config, tiling = self.problem, self.config, self.tiling

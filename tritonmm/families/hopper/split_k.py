@@ -22,7 +22,7 @@ that item's program belongs to an earlier group, or is a whole tile, and ends; h
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from tritonmm.device.split_k import meet
+from tritonmm.device.split_k import add_parts, arrive_and_wait, slot_sums
 from tritonmm.families.hopper.epilogue import finish, store_masked
 
 
@@ -41,13 +41,13 @@ def share(
     ACC: gl.constexpr = TILING.acc_layouts[0]
     LAYOUT: gl.constexpr = TILING.share_layout
     OUT_DTYPE: gl.constexpr = TILING.out_dtype
-    BETWEEN: gl.constexpr = TILING.consumers * ROWS * COLS  # from the sums of one part to those of the next
-    sums = workspace + (slot * splits).to(gl.int64) * BETWEEN + WHO * ROWS * COLS
+    STRIDE: gl.constexpr = TILING.consumers * ROWS * COLS
+    sums = slot_sums(workspace + WHO * ROWS * COLS, slot * splits, STRIDE)
     rows = gl.arange(0, ROWS, gl.SliceLayout(1, ACC))
     cols = gl.arange(0, COLS, gl.SliceLayout(0, ACC))
-    mine = sums + part.to(gl.int64) * BETWEEN
+    mine = slot_sums(sums, part, STRIDE)
     gl.store(mine + rows[:, None] * COLS + cols[None, :], accs[0], mask=(row + rows < m)[:, None])
-    meet(flags + slot * TILING.consumers + WHO, part, splits)
+    arrive_and_wait(flags + slot * TILING.consumers + WHO, part == 0, splits)
     rows = gl.arange(0, CHUNK, gl.SliceLayout(1, LAYOUT))
     cols = gl.arange(0, COLS, gl.SliceLayout(0, LAYOUT))
     last = gl.minimum(ROWS, m - row)
@@ -55,9 +55,6 @@ def share(
         at = (first + rows)[:, None] * COLS + cols[None, :]
         inside = (first + rows < last)[:, None]
         total = gl.zeros([CHUNK, COLS], TILING.sum_dtype, LAYOUT)
-        for base in range(0, splits, TOGETHER):  # so many parts' loads are in flight together
-            for i in gl.static_range(TOGETHER):
-                its = sums + (base + i).to(gl.int64) * BETWEEN
-                total += gl.load(its + at, mask=inside & (base + i < splits), other=0, cache_modifier=".cg")
+        total = add_parts(total, sums, 0, splits, at, inside, STRIDE, 1, TOGETHER)
         x = finish(total, batch, row + first, col, m, n, addends, TILING).to(OUT_DTYPE)
         store_masked(x, batch, row + first, col, output)
