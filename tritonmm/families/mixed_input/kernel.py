@@ -42,14 +42,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from tritonmm.device.gluon_compat import copy_async, let_next_grid_start, tma_load, unhoisted, wait_for_previous_grid
 from tritonmm.device.numeric import multiple_of
-from tritonmm.device.pipeline import Ringed, next_use
+from tritonmm.device.pipeline import Pipelined, next_use
 from tritonmm.families.mixed_input.epilogue import last_arriver, reduce_scatter, row_factors, write
 from tritonmm.families.mixed_input.mainloop import multiply
 from tritonmm.families.mixed_input.scheduler import first_row, line_of, origin, rounds_of, work_at
 
 
 @dataclass(frozen=True)
-class Streaming(Ringed):
+class Streaming(Pipelined):
     """Everything static about one kernel: a single compile-time argument.
 
     block_r, strips: rows of the weights and of the activations in a tile, these in one or two powers of two, which have
