@@ -115,7 +115,7 @@ def test_a_table_has_no_json():
         (
             Config("hopper", 128, 320, num_stages=3, split_tail=2, persistent=True),
             Problem(64, 1024, 128),
-            "two strips of columns, 256 + 64",
+            "two N-subtiles, of 256 + 64 columns",
         ),
         (Config("hopper", 64, 80, num_warps=4, num_stages=4, persistent=True), Problem(1, 1, 1), "a multiple of 32"),
         (Config(num_stages=8), Problem(1, 1, 1), "exceed the 232448 of h200"),
@@ -142,9 +142,17 @@ BYTES = Config("hopper", 128, 256, 128, 4, 8, persistent=True)
         (BYTES, {"dtype": "fp32", "precision": "tf32x3"}, "dtype is fp32 tf32x3"),
         (BYTES, {"dtype": "bf16", "b_dtype": "int8"}, "operands of one size"),
         (replace(BYTES, block_k=256, num_stages=2), {"dtype": "fp8e4m3", "layout": "nt"}, "need steps of 128"),
-        (replace(BYTES, block_n=192), {"dtype": "fp8e4m3", "layout": "nt"}, "and one strip"),
-        (replace(BYTES, block_n=192), {"dtype": "fp8e4m3", "layout": "nt", "scales": "1x128*128x128"}, "and one strip"),
-        (replace(BYTES, block_m=192, num_warps=12, num_stages=3), {"dtype": "fp8e4m3", "layout": "nt"}, "one strip"),
+        (replace(BYTES, block_n=192), {"dtype": "fp8e4m3", "layout": "nt"}, "and one N-subtile"),
+        (
+            replace(BYTES, block_n=192),
+            {"dtype": "fp8e4m3", "layout": "nt", "scales": "1x128*128x128"},
+            "and one N-subtile",
+        ),
+        (
+            replace(BYTES, block_m=192, num_warps=12, num_stages=3),
+            {"dtype": "fp8e4m3", "layout": "nt"},
+            "one N-subtile",
+        ),
         (BYTES, {"dtype": "fp8e4m3", "layout": "nt", "scales": "1x128*1x128"}, "224 accumulator registers"),
         (BYTES, {"dtype": "fp8e4m3", "layout": "nt", "epilogue": Epilogue(c=True)}, "256 accumulator registers"),
         (BYTES, {"dtype": "fp8e4m3", "layout": "nt", "out_alignment": 2}, "no registers to add sums in fp32"),
@@ -320,7 +328,7 @@ def cluster(axis, block_m=256, block_n=256, **fields):
         (cluster("n", block_m=64), "block_m is 64; in a cluster:n it must be a multiple of 128"),
         (cluster("m", block_m=257), "block_m is 257; in a cluster:m it must be a multiple of 2"),
         (cluster("n", block_n=64), "needs 64 columns"),
-        (cluster("m", num_warps=4), "two strips of columns, 128 + 128; clusters and split K need one"),
+        (cluster("m", num_warps=4), "two N-subtiles, of 128 + 128 columns; clusters and split K need one"),
         (cluster("m", num_stages=5), "shared memory"),
     ],
 )

@@ -42,14 +42,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from tritonmm.device.gluon_compat import copy_async, let_next_grid_start, tma_load, unhoisted, wait_for_previous_grid
 from tritonmm.device.numeric import multiple_of
-from tritonmm.device.pipeline import Ringed, next_use
-from tritonmm.families.mixed_input.epilogue import gather, row_factors, share, write
+from tritonmm.device.pipeline import Pipelined, next_use
+from tritonmm.families.mixed_input.epilogue import last_arriver, reduce_scatter, row_factors, write
 from tritonmm.families.mixed_input.mainloop import multiply
 from tritonmm.families.mixed_input.scheduler import first_row, line_of, origin, rounds_of, work_at
 
 
 @dataclass(frozen=True)
-class Streaming(Ringed):
+class Streaming(Pipelined):
     """Everything static about one kernel: a single compile-time argument.
 
     block_r, strips: rows of the weights and of the activations in a tile, these in one or two powers of two, which have
@@ -101,6 +101,11 @@ class Streaming(Ringed):
     @property
     def slices(self):
         return self.block_k // self.slice_k
+
+    @property
+    def slots(self):
+        """Slots of a program's partial sums: an equal share of all tiles may end one tile and begin another."""
+        return 2 if self.meeting == "gather" else 1
 
     @property
     def block_c(self):
@@ -232,13 +237,13 @@ def consume_tile(
     addends = (alpha, beta, bias, c, stride_cm, stride_cn, factors, scales)
     sums, stage, phase = multiply(ring, stage, phase, first, last, stride, WHO, S)
     if S.meeting == "share":
-        share(sums, tile, row, col, schedule, scratch, output, addends, WHO, S)
+        reduce_scatter(sums, tile, row, col, schedule, scratch, output, addends, WHO, S)
     elif S.meeting == "gather":
         if last - first == schedule[3]:
             write(sums, row, col, output, addends, S)
         else:
             shared = tile - rounds_of(schedule, S) * gl.num_programs(0)
-            gather(sums, shared, first, last, row, col, schedule, scratch, output, addends, WHO, S)
+            last_arriver(sums, shared, first, last, row, col, schedule, scratch, output, addends, WHO, S)
     else:
         write(sums, row, col, output, addends, S)
     return at, stage, phase

@@ -37,11 +37,9 @@ class WeightsPlan(Plan):
 
     def workspace(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Sums and flags of one launch on the current stream: none where every share is of whole tiles."""
-        config, parts = self.config, {"gather": 2 * self.grid, "share": self.grid, "": 0}[self.streaming.meeting]
-        return (
-            workspace.sums(parts * config.block_m * config.block_n, self.device),
-            workspace.flags(self.launched * self.streaming.consumers if parts else 0, self.device),
-        )
+        config, streaming = self.config, self.streaming
+        slots, tiles = (streaming.slots * self.grid, self.launched) if streaming.meeting else (0, 0)
+        return workspace.split_k(slots, tiles, config.block_m * config.block_n, streaming.consumers, self.device)
 
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
         p, config, streaming = self.problem, self.config, self.streaming
