@@ -43,9 +43,8 @@ def products(gpu: Gpu) -> list[Measured]:
 
     Raises FileNotFoundError if there are no results files.
     """
-    paths = sorted(
-        path for path in RESULTS.glob(f"{gpu.name}-*.csv*") if "-orders" not in path.name
-    )  # few configs each
+    paths = sorted(RESULTS.glob(f"{gpu.name}-*.csv*"))
+    paths = [path for path in paths if "-orders" not in path.name]  # these have few of a problem's configs
     if not paths:
         raise FileNotFoundError(f"{RESULTS} has no results of the {gpu.name}: it is in a checkout only")
     return [found for path in paths for found in _of_file(path, gpu)]
