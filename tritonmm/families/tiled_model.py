@@ -76,7 +76,8 @@ class TiledModel:
     def adapted(self, config: Config, tuned_for: Problem, problem: Problem, gpu: Gpu) -> Iterator[Config]:
         """As `Family.adapted`: the order's factor and what splits K follow the number of tiles."""
         tile = self.tile_of(config, problem, gpu)
-        if tile is None or (config.split_k > 1 and self.split != "split_k"):
+        is_listed = tile is not None and any(tile.blocks == listed.blocks for listed in self.tiles(problem, gpu))
+        if tile is None or not is_listed or (config.split_k > 1 and self.split != "split_k"):
             return
         if isinstance(config.order, SwizzleMerge):
             config = replace(config, order=tile_order.group_order(problem, gpu, config.block_m, config.block_n))
