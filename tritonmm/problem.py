@@ -361,8 +361,9 @@ class Problem:
 
     def operand_bytes(self, operands: str) -> int:
         """Bytes of the named operands: "a", "b" or "ab"."""
-        sizes = {"a": self.m * self.k * self.element_bytes, "b": self.k * self.n * self.b_element_bytes}
-        return self.batch * sum(sizes[name] for name in operands)
+        a_bytes = self.m * self.element_bytes if "a" in operands else 0
+        b_bytes = self.n * self.b_element_bytes if "b" in operands else 0
+        return self.batch * self.k * (a_bytes + b_bytes)
 
     @property
     def flops(self) -> int:

@@ -24,7 +24,7 @@ worst. With 1.05 it would be 62, which gain nothing in the mean.
 """
 
 
-ORDERED = 4
+ORDERED = 3
 """Configs that are estimated in other orders of tiles, too: the first by their estimates in the order of
 `tile_order.group_order`."""
 

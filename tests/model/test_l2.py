@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.config import Config
-from tritonmm.model import constants, l2, l2_laws, l2_megarows, l2_simulator, l2_waves
+from tritonmm.model import constants, l2, l2_groups, l2_laws, l2_simulator, l2_waves
 from tritonmm.orders import ColumnMajor, Hilbert, Morton, RowMajor, Serpentine, SplitMerge, SwizzleMerge, Table
 from tritonmm.problem import Problem
 
@@ -310,7 +310,7 @@ def test_within_a_sixth_of_the_simulator(sizes, order, persistent):
 def test_the_closed_form_is_near_the_simulator_on_any_problem():
     """Batches, split K, both axes, tiles in two sizes: half of the errors below 0.1%, 95% below 6%."""
     rng = np.random.default_rng(5)
-    orders = [o for o in ORDERS if l2_megarows.megarows(o)] + [SwizzleMerge(8), SwizzleMerge(24), Serpentine(12)]
+    orders = [o for o in ORDERS if l2_groups.groups(o)] + [SwizzleMerge(8), SwizzleMerge(24), Serpentine(12)]
     errors = []
     for _ in range(120):
         m, n, k = (int(2**x) for x in rng.uniform(6, 13.5, size=3))
@@ -326,7 +326,7 @@ def test_the_closed_form_is_near_the_simulator_on_any_problem():
 def test_the_closed_form_looks_at_no_program(monkeypatch):
     """However many waves there are, none is looked at: no order is mapped and nothing is sampled."""
     monkeypatch.setattr(l2_waves, "sampled", lambda *_: pytest.fail("sampled"))
-    for order in (o for o in ORDERS if l2_megarows.megarows(o)):
+    for order in (o for o in ORDERS if l2_groups.groups(o)):
         monkeypatch.setattr(type(order), "_map", lambda *_: pytest.fail("mapped"))
         l2.estimate(LARGE, large_config(order), H200, FITTED)
 

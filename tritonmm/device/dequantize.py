@@ -1,7 +1,7 @@
 """Weights of a byte as the bf16 or fp16 that tensor cores multiply: exactly, and at one or two instructions each for
 the conversion alone.
 
-A card that streams 4.3 TB/s brings each SM of an H200 19 weights a cycle, and an SM issues 128 instructions of a thread
+A GPU that streams 4.3 TB/s brings each SM of an H200 19 weights a cycle, and an SM issues 128 instructions of a thread
 in that time. What compilers make of int8 -> bf16 and of fp8 -> bf16 takes more than that leaves for the rest.
 
 Integers are converted by their place in a number: a byte in the mantissa of one whose last bit counts 1 is that number

@@ -42,9 +42,9 @@ def serpentine(i, rows, cols, factor):
 
 @triton.jit
 def split_merge(i, rows, cols, factor):
-    megarow = i // (cols * factor)
-    pos = i - megarow * (cols * factor)
-    return megarow * factor + pos % factor, pos // factor
+    group = i // (cols * factor)
+    pos = i - group * (cols * factor)
+    return group * factor + pos % factor, pos // factor
 
 
 @triton.jit

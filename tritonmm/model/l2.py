@@ -11,7 +11,7 @@ of most launches; two laws and a handful of constants are what a real GPU adds:
 * requests for one line that are close in time reach L2 as one: those of the two SMs of a TPC nearly always,
   those of other SMs sometimes, and both less where the programs wait for DRAM at different times.
 
-Two speeds. `of` is for choosing: a closed form for orders that walk through megarows (`l2_megarows`), a sample of the
+Two speeds. `of` is for choosing: a closed form for orders that walk through groups (`l2_groups`), a sample of the
 waves for all others (`l2_waves`). `l2_simulator.simulate` goes through all waves step by step and is for study. They
 share every law here and in `l2_laws`.
 
@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu, spec
 from tritonmm.model import constants as fitted
-from tritonmm.model import l2_megarows, l2_waves
+from tritonmm.model import l2_groups, l2_waves
 from tritonmm.model.l2_laws import (
     PARTIAL_BYTES,
     STEP,
@@ -136,7 +136,7 @@ def estimate(problem: Problem, config: Config, gpu: Gpu, constants: Constants) -
     """`of` with other constants, for fitting them."""
     if not concurrent(problem, config, gpu):
         return Traffic(0, 0, 0, verified=gpu.verified)
-    form = l2_megarows.counted if l2_megarows.megarows(config.order) else l2_waves.sampled
+    form = l2_groups.counted if l2_groups.groups(config.order) else l2_waves.sampled
     return joined(problem, config, gpu, constants, form(problem, config, gpu, constants))
 
 

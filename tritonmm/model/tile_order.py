@@ -5,7 +5,7 @@ import math
 
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
-from tritonmm.model import l2_megarows
+from tritonmm.model import l2_groups
 from tritonmm.orders import SwizzleMerge
 from tritonmm.problem import Problem
 
@@ -66,7 +66,7 @@ def run_bytes(problem: Problem, config: Config, gpu: Gpu) -> int:
     without groups write about a square.
     """
     tiles_m, tiles_n = config.tiles(problem)
-    factor, along = l2_megarows.megarows(config.order) or (math.isqrt(gpu.sms), "m")
+    factor, along = l2_groups.groups(config.order) or (math.isqrt(gpu.sms), "m")
     row_bytes = max(1, problem.n) * problem.out_element_bytes
     if factor >= tiles_n if along == "n" else factor == 1:
         return row_bytes * config.block_m

@@ -1,4 +1,4 @@
-"""The skinny configs worth trying for a problem: what fills the card, ranked by the bytes it moves."""
+"""The skinny configs worth trying for a problem: what fills the GPU, ranked by the bytes it moves."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

@@ -1,13 +1,13 @@
-"""The counts of a launch in closed form: for the orders that cut the grid into megarows and walk each column by column.
+"""The counts of a launch in closed form: for the orders that cut the grid into groups and walk each column by column.
 
-A grid of `rows` x `cols` tiles is cut into megarows of f rows, and P programs are a wave. Then, in tiles,
+A grid of `rows` x `cols` tiles is cut into groups of f rows, and P programs are a wave. Then, in tiles,
 
-    a wave meets        the f rows of its megarow, and those of the next where a border lies in it
+    a wave meets        the f rows of its group, and those of the next where a border lies in it
                         (P - gcd(P, f)) / f + 1 columns on average, at most all of them
-    a row is wanted     by every wave that meets its megarow, one after the other
-    a column is wanted  once a megarow, and by the next wave too where a border of waves cuts it
+    a row is wanted     by every wave that meets its group, one after the other
+    a column is wanted  once a group, and by the next wave too where a border of waves cuts it
 
-so a row comes again after what a wave touches, and a column after all columns and the rows of two megarows; with a
+so a row comes again after what a wave touches, and a column after all columns and the rows of two groups; with a
 serpentine the latter grows with the distance from the turn. Each is a sum over a few kinds of reuse: no wave and no
 program is looked at. Rows and columns count as equally large: those at the edge of the output are not told apart.
 """
@@ -22,8 +22,8 @@ from tritonmm.orders import ColumnMajor, Order, RowMajor, Serpentine, SplitMerge
 from tritonmm.problem import Problem
 
 
-def megarows(order: Order) -> tuple[int, str] | None:
-    """(factor, cut axis) of an order that is a walk through megarows, None of any other.
+def groups(order: Order) -> tuple[int, str] | None:
+    """(factor, cut axis) of an order that is a walk through groups, None of any other.
 
     The overflow programs of SplitMerge read nothing: what is left is the walk of SwizzleMerge. That they bring
     persistent programs out of step is left out.
@@ -38,15 +38,15 @@ def megarows(order: Order) -> tuple[int, str] | None:
 
 
 def counted(problem: Problem, config: Config, gpu: Gpu, constants: Constants) -> Counts:
-    """The counts of a launch in an order that `megarows` knows."""
-    known = megarows(config.order)
+    """The counts of a launch in an order that `groups` knows."""
+    known = groups(config.order)
     if known is None:
-        raise ValueError(f"{config.order} is walked in no megarows")
+        raise ValueError(f"{config.order} is walked in no groups")
     factor, along = known
     tiles_m, tiles_n = config.tiles(problem)
     whole_a, whole_b = problem.m * problem.element_bytes, problem.n * problem.b_element_bytes
     sides = (tiles_m, whole_a / tiles_m), (tiles_n, whole_b / tiles_n)
-    if factor >= (tiles_m if along == "m" else tiles_n):  # one megarow is row-major along the other axis
+    if factor >= (tiles_m if along == "m" else tiles_n):  # one group is row-major along the other axis
         factor, along = 1, "n" if along == "m" else "m"
     (rows, row), (cols, col) = sides if along == "m" else reversed(sides)
     tiles, passes = tiles_m * tiles_n, problem.batch * config.split_k
@@ -82,7 +82,7 @@ def counted(problem: Problem, config: Config, gpu: Gpu, constants: Constants) ->
 @dataclass(slots=True)
 class _Found:
     """Of one pass: rows and columns wanted, summed over waves; pairs of SMs that want the same; rows and columns
-    wanted, summed over groups of SMs; bytes a unit of K that are wanted again and still there."""
+    wanted, summed over sets of neighbouring SMs; bytes a unit of K that are wanted again and still there."""
 
     rows: float = 0.0
     cols: float = 0.0
@@ -115,12 +115,12 @@ class _Walk:
     constants: Constants
 
     def counted(self) -> _Found:
-        """Sums over the megarows that are whole and the last one, if it is lower."""
+        """Sums over the groups that are whole and the last one, if it is lower."""
         cols, programs, passes = self.cols, self.programs, self.passes
         tiles = self.rows * cols
         part = min(programs, tiles)  # of a wave, in one pass
         full, low = divmod(self.rows, self.factor)
-        megarow = self.factor * cols
+        group = self.factor * cols
 
         # Waves that meet a pass; `ends` of them are not whole: the last of a single pass, or first and last.
         met: float = self.waves
@@ -130,13 +130,13 @@ class _Walk:
             ends = 2 * min(met - 1, 1 - math.gcd(tiles, programs) / programs)
         crowd = met * passes / self.waves  # passes that a wave meets
 
-        # Borders of megarows, of which some are borders of waves too: `open` is the share of the others.
+        # Borders of groups, of which some are borders of waves too: `open` is the share of the others.
         borders = full + (low > 0) - 1
-        inside = borders - borders // (programs // math.gcd(megarow, programs))
+        inside = borders - borders // (programs // math.gcd(group, programs))
         open_ = inside / borders if borders else 0.0
         met_low = 0.0
         if low:
-            met_low = self.waves - full * megarow // programs if passes == 1 else low * cols / programs + open_
+            met_low = self.waves - full * group // programs if passes == 1 else low * cols / programs + open_
         wave_rows = (met + inside) / met * self.rows / (borders + 1) * crowd
 
         found, fresh = _Found(), float(cols)
@@ -147,12 +147,12 @@ class _Walk:
             share, crossed = region / tiles, inside * count / (borders + 1)
             wide = min(cols, (part - math.gcd(part, height)) / height + 1)  # columns of a wave
 
-            # A row is wanted by wave after wave until its megarow ends.
+            # A row is wanted by wave after wave until its group ends.
             uses = seen * min(height, part)
             if part > height:  # the part of a wave beyond a border may be shorter than a column
                 uses -= crossed * height * max(0, height - math.gcd(height * cols, programs)) / programs
             uses = min(max(uses, height * count), region)
-            steps = max(0.0, seen - count) if part >= height else 0.0  # of waves within a megarow
+            steps = max(0.0, seen - count) if part >= height else 0.0  # of waves within a group
             if part < height:
                 near = self._share(height, part / height + 1, height)
             else:
@@ -160,7 +160,7 @@ class _Walk:
             found.rows += uses
             found.kept += (uses - height * count) * self.row_bytes * near
 
-            # A column is wanted by two waves where their border cuts it, and again in the next megarow.
+            # A column is wanted by two waves where their border cuts it, and again in the next group.
             uses = (met - ends) * wide
             if passes > 1:
                 uses += ends * _columns_of_a_part(part, height, cols)
@@ -182,7 +182,7 @@ class _Walk:
             found.cols += uses
             found.kept += (cut * near + (uses - cut - first) * far) * self.col_bytes
 
-            # Programs 2j and 2j + 1 are in one column, or in one row where a megarow is one.
+            # Programs 2j and 2j + 1 are in one column, or in one row where a group is one.
             found.col_pairs += region / 2 * (_run(height, programs) if cols > 1 else 1.0)
             if height == 1:
                 found.row_pairs += region / 2 * _run(cols, programs)
@@ -191,17 +191,17 @@ class _Walk:
             found.near_cols += region * near_cols
         return found
 
-    def _nearby(self, height: int, group: int) -> tuple[float, float]:
-        """Rows and columns that `group` neighbours in megarows of `height` want, each once, a neighbour."""
-        megarow = height * self.cols
-        if group >= megarow:
-            met = (group - math.gcd(group, megarow)) / megarow + 1
-            return min(self.rows, met * height) / group, self.cols / group
-        rows, cols = min(height, group), min(self.cols, (group - math.gcd(group, height)) / height + 1)
-        # Across the border of two megarows they want rows of both.
-        crossing = (group - math.gcd(group, megarow)) / megarow if height < self.rows else 0.0
-        both = 2 * height - height * height / group if height < group else group
-        return (rows + crossing * (both - rows)) / group, cols / group
+    def _nearby(self, height: int, sms: int) -> tuple[float, float]:
+        """Rows and columns that `sms` neighbours in groups of `height` want, each once, a neighbour."""
+        group = height * self.cols
+        if sms >= group:
+            met = (sms - math.gcd(sms, group)) / group + 1
+            return min(self.rows, met * height) / sms, self.cols / sms
+        rows, cols = min(height, sms), min(self.cols, (sms - math.gcd(sms, height)) / height + 1)
+        # Across the border of two groups they want rows of both.
+        crossing = (sms - math.gcd(sms, group)) / group if height < self.rows else 0.0
+        both = 2 * height - height * height / sms if height < sms else sms
+        return (rows + crossing * (both - rows)) / sms, cols / sms
 
     def _share(self, rows: float, cols: float, tiles: float, swing: float = 0.0) -> float:
         """Share that is still there after rows, `swing` / 2 more or less, columns and finished tiles."""
@@ -210,10 +210,10 @@ class _Walk:
         return _kept(mean - swing, mean + swing, self.held, self.constants)
 
     def _near(self, height: int, cols: float, part: int, steps: float, open_: float, wave_rows: float) -> float:
-        """Share of what a wave left that the next one finds, in a megarow of `steps` such steps.
+        """Share of what a wave left that the next one finds, in a group of `steps` such steps.
 
-        At a step from the wave that a border lies in the rows of the megarow before are touched too, those less the
-        deeper a panel is; at a step to the next such wave those of the next megarow, the more.
+        At a step from the wave that a border lies in the rows of the group before are touched too, those less the
+        deeper a panel is; at a step to the next such wave those of the next group, the more.
         """
         within = self._share(height, cols, part)
         if not open_ or not steps:
@@ -229,9 +229,9 @@ class _Walk:
         return open_ * met + (1 - open_) * within
 
     def _megarow_later(self, height: int, cols: float, part: int) -> float:
-        """Share of the columns, `cols` of which are a wave's, that the next megarow finds.
+        """Share of the columns, `cols` of which are a wave's, that the next group finds.
 
-        It comes to a column after a whole megarow; if it is the last and lower, the sooner the later the column is.
+        It comes to a column after a whole group; if it is the last and lower, the sooner the later the column is.
         """
         whole = self.factor * self.cols
         if height == self.factor:
@@ -261,11 +261,11 @@ class _Walk:
 
     def _seen_twice(self, height: int, part: int, uses: float, crossed: float) -> float:
         """Columns, of `uses`, that waves in which a serpentine turns want on both sides of the turn."""
-        megarow = height * self.cols
-        if part < megarow:
+        group = height * self.cols
+        if part < group:
             return crossed * part / height / 4
-        whole = part / megarow - 1  # share of the waves that have a whole megarow in them
-        return uses * (1 - whole) * (0.5 - part / megarow / 4)
+        whole = part / group - 1  # share of the waves that have a whole group in them
+        return uses * (1 - whole) * (0.5 - part / group / 4)
 
 
 def _columns_of_a_part(programs: int, height: int, cols: int) -> float:
