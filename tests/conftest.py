@@ -5,6 +5,7 @@ import os
 import hypothesis
 import pytest
 import torch
+from scheduling import long_first
 
 pytest.register_assert_rewrite("promises")
 
@@ -21,8 +22,10 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 os.environ["TRITONMM_TABLES"] = os.path.join(os.path.dirname(__file__), "no-tables")
 
 
+@pytest.hookimpl(trylast=True)  # when it is known what is run
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    items[:] = long_first(items, lambda item: item.get_closest_marker("long"), workers)
     if not HAS_GPU:
         for item in items:
             if item.get_closest_marker("gpu"):

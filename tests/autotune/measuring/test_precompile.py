@@ -18,6 +18,7 @@ def kernels(cache, how, **environment):
     return done.stdout.strip()
 
 
+@pytest.mark.long
 def test_a_launch_compiles_nothing_again(tmp_path):
     assert kernels(tmp_path, "ahead", CUDA_VISIBLE_DEVICES="") == "13 kernels, 0 from the cache"
     assert kernels(tmp_path, "here") == "13 kernels, 13 from the cache"
