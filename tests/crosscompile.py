@@ -32,7 +32,7 @@ from tritonmm.families.exact import rules as sliced
 from tritonmm.families.hopper import ordered_mma
 from tritonmm.families.hopper.rules import consumer_grid
 from tritonmm.families.hopper.sm_affinity import affinity
-from tritonmm.families.mixed_input.rules import meeting, programs
+from tritonmm.families.mixed_input.rules import fixup, programs
 from tritonmm.launch.repack import RESIDENT
 from tritonmm.plan import bind
 from tritonmm.problem import DTYPES, Problem
@@ -151,7 +151,7 @@ def weights_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpu
     if compiled.shared_bytes > config.shared_bytes(problem):
         return f"needs more shared memory than the {config.shared_bytes(problem)} that are counted"
     tiles = config.order.launched(*config.tiles(problem))
-    how = meeting(config, programs(config, problem, gpu, tiles), tiles)
+    how = fixup(config, programs(config, problem, gpu, tiles), tiles)
     return meeting_fault(compiled, how != "")
 
 

@@ -26,12 +26,13 @@ GPUS = ("a100", "h200", "b200", "mi300x")
 
 
 def normalized(ptx: str) -> str:
-    """The assembly without kernel names, source lines, debug sections and comments."""
+    """The assembly without kernel names, source lines, debug sections, labels of debug information and comments."""
     ptx = re.sub(r"\.section\s+\.debug.*", "", ptx, flags=re.S)
     for name in set(re.findall(r"\.(?:visible \.entry|globl|amdhsa_kernel)\s+(\w+)", ptx)):
         ptx = re.sub(rf"\b{name}(?=\b|_param)", "kernel", ptx)
     lines = (re.sub(r"//.*|;.*$", "", line) if line.startswith("\t;") else line for line in ptx.splitlines())
-    kept = (line.partition("//")[0].strip() for line in lines if not re.match(r"\s*(\.loc|\.file|//)", line))
+    dropped = re.compile(r"\s*(\.loc|\.file|//|\$L__tmp\d+:)")
+    kept = (line.partition("//")[0].strip() for line in lines if not dropped.match(line))
     return "\n".join(filter(None, kept))
 
 

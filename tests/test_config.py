@@ -159,7 +159,7 @@ BYTES = Config("hopper", 128, 256, 128, 4, 8, persistent=True)
         (BYTES, {"dtype": "int8", "layout": "nt", "scales": "1x128*128x128"}, "scales groups of fp8"),
         (replace(BYTES, block_k=64), {"dtype": "int8", "layout": "nt"}, "block_k is 64; 128 or 256"),
         (replace(BYTES, cluster="m"), {"dtype": "int8", "layout": "nt"}, "of bf16 or fp16"),
-        (BYTES, {"dtype": "int8", "layout": "nt", "scales": "row", "batch": 2}, "batch is 2; scales"),
+        (BYTES, {"dtype": "int8", "layout": "nt", "scales": "row", "batch": 2}, "batch is 2; a GEMM with scales"),
         (Config(block_k=16), {"dtype": "int8"}, "at least 32 of int8"),
         (Config(), {"dtype": "bf16", "b_dtype": "int8", "scales": "group", "group": 32}, "divide the 32 elements"),
         (Config(block_m=32, block_n=32, block_k=256, num_stages=1), {"dtype": "fp8e4m3"}, "every 128 elements"),
@@ -181,7 +181,7 @@ def test_dtypes_that_a_gpu_lacks():
     assert small.fits(e5m2, gpus.spec("a100"))
     assert small.fits(e4m3, gpus.spec("rtx4090"))
     split = Problem(64, 64, 64, dtype="fp32", precision="tf32x3")
-    assert "mi300x has none" in small.fits(split, gpus.spec("mi300x")).reason
+    assert "mi300x has no tf32" in small.fits(split, gpus.spec("mi300x")).reason
     assert small.fits(split, H200)
 
 
@@ -200,7 +200,7 @@ SLICED = Config("exact", 64, 64, 16, 3, 4)
         (replace(SLICED, split_k=17), {}, "h200", "split_k is 17; there are 16 steps of K"),
         (replace(SLICED, split_k=2), {"dtype": "fp64"}, "h200", "parts of fp64"),
         (replace(SLICED, num_stages=1), {}, "h200", "num_stages is 1"),
-        (replace(SLICED, block_k=64), {}, "h200", "at most 32 of K"),
+        (replace(SLICED, block_k=64), {}, "h200", "block_k at most 32"),
         (replace(SLICED, block_k=8), {"dtype": "fp64"}, "h200", "at least 32x32x16"),
         (replace(SLICED, block_n=16), {}, "h200", "at least 16x32x8"),
         (replace(SLICED, num_warps=16), {}, "h200", "16 warps do not divide 64x64"),
@@ -209,7 +209,7 @@ SLICED = Config("exact", 64, 64, 16, 3, 4)
         (replace(SLICED, num_stages=99), {}, "h200", "shared memory"),
         (replace(SLICED, block_m=128), {"a_alignment": 4}, "h200", "24 copies a thread, of 1 elements"),
         (replace(SLICED, block_m=128, block_n=128, num_warps=8), {"a_alignment": 8}, "h200", "copies of 8 bytes"),
-        (replace(SLICED, cluster="m"), {}, "h200", "programs of one CTA"),
+        (replace(SLICED, cluster="m"), {}, "h200", "has no clusters"),
     ],
     ids=str,
 )
@@ -229,6 +229,7 @@ WEIGHTS = Config("mixed_input", 64, 256, 128, 4, 8, persistent=True, order=order
         (WEIGHTS, {"layout": "nn"}, "h200", "layout is nn"),
         (WEIGHTS, {"batch": 2}, "h200", "batch is 2"),
         (WEIGHTS, {"scales": "tensor"}, "h200", "scales are tensor"),
+        (WEIGHTS, {"scales": "group", "group": 32}, "h200", "one or two scale groups, of 32 elements"),
         (
             WEIGHTS,
             {"scales": "group", "group": 32},
@@ -239,30 +240,35 @@ WEIGHTS = Config("mixed_input", 64, 256, 128, 4, 8, persistent=True, order=order
             WEIGHTS,
             {"scales": "group", "group": 64, "dtype": "fp16"},
             "h200",
-            "no registers for the operands beside groups of K",
+            "no registers for the operands and for the scales of groups of K",
         ),
         (WEIGHTS, {"b_alignment": 8}, "h200", "b is aligned to 8 bytes"),
         (WEIGHTS, {"k": 0}, "h200", "k is 0"),
         (WEIGHTS, {"m": 2**20, "n": 2**20, "k": 2**20}, "h200", "8192 steps of K are too many for 132 programs"),
         (replace(WEIGHTS, split_tail=2), {}, "h200", "split_tail is 2"),
-        (replace(WEIGHTS, split_k=2), {}, "h200", "persistent programs have equal shares"),
+        (replace(WEIGHTS, split_k=2), {}, "h200", "persistent programs take 1"),
         (replace(WEIGHTS, split_k=3, persistent=False), {}, "h200", "there are 2 steps"),
         (replace(WEIGHTS, num_stages=1), {}, "h200", "num_stages is 1"),
         (replace(WEIGHTS, num_stages=9), {}, "h200", "shared memory"),
         (replace(WEIGHTS, num_warps=12), {}, "h200", "block_n and num_warps are 256 and 12"),
         (replace(WEIGHTS, block_k=32), {}, "h200", "64, 128 and 256 are legal"),
         (replace(WEIGHTS, block_m=56), {}, "h200", "block_m is 56; 8, 16, 24, 32, 40, 48, 64, 72"),
-        (replace(WEIGHTS, block_m=72, block_n=192, num_warps=12), {}, "h200", "block_m is 72, 64 and 8; 8 warps"),
-        (replace(WEIGHTS, block_k=64), {"scales": "group"}, "h200", "a step has one or two"),
+        (
+            replace(WEIGHTS, block_m=72, block_n=192, num_warps=12),
+            {},
+            "h200",
+            "block_m is 72, 64 and 8; two subtiles need 8 warps",
+        ),
+        (replace(WEIGHTS, block_k=64), {"scales": "group"}, "h200", "a step must have one or two scale groups"),
         (
             replace(WEIGHTS, block_m=256, block_n=128),
             {"scales": "group", "dtype": "fp16"},
             "h200",
-            "registers for the operands beside groups of K",
+            "registers for the operands and for the scales of groups of K",
         ),
         (replace(WEIGHTS, block_m=192), {}, "h200", "no registers for the operands"),
         (replace(WEIGHTS, block_n=192, num_warps=12), {"epilogue": Epilogue(c=True)}, "h200", "add C"),
-        (replace(WEIGHTS, cluster="m"), {}, "h200", "programs of one CTA"),
+        (replace(WEIGHTS, cluster="m"), {}, "h200", "has no clusters"),
     ],
     ids=str,
 )
@@ -320,7 +326,7 @@ def cluster(axis, block_m=256, block_n=256, **fields):
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        (Config(cluster="m"), "the tile kernel has programs of one CTA"),
+        (Config(cluster="m"), "the tile kernel has no clusters"),
         (cluster("m", split_k=2), "split_k, split_tail are 2, 1"),
         (cluster("n", split_tail=2), "split_k, split_tail are 1, 2"),
         (cluster("m", block_k=128, block_n=128), "block_k is 128"),

@@ -149,8 +149,8 @@ def test_tiles_of_weights_hold_few_more_activations_than_there_are():
         block_m = min(rows for rows in weights.ROWS if rows >= m)
         assert block_m < max(4 * m / 3, m + 8)
         problem = Problem.dense(m, 4096, 4096, layout="nt", b_dtype="int8", scales="row")
-        streaming = plan_of(problem, Config("mixed_input", block_m, 128, 128, 2, 8, persistent=True)).streaming
-        assert sum(streaming.strips) == block_m
-        assert all(strip.bit_count() == 1 for strip in streaming.strips)
-        assert streaming.stage_bytes == (128 + 2 * block_m) * 128
+        spec = plan_of(problem, Config("mixed_input", block_m, 128, 128, 2, 8, persistent=True)).spec
+        assert sum(spec.subtiles) == block_m
+        assert all(subtile.bit_count() == 1 for subtile in spec.subtiles)
+        assert spec.stage_bytes == (128 + 2 * block_m) * 128
         assert block_m in {config.block_m for config in streams.candidates(problem, gpus.spec("h200"))}

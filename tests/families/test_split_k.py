@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tritonmm.config import Config
 from tritonmm.families.hopper import scheduler as hopper
 from tritonmm.families.mixed_input import scheduler as weights_shares
-from tritonmm.families.mixed_input.rules import meeting, rounds, share
+from tritonmm.families.mixed_input.rules import fixup, rounds, shared_work
 from tritonmm.problem import Problem
 
 TILING = SimpleNamespace(split=True, order="row-major")
@@ -80,7 +80,7 @@ def test_persistent_programs_of_weights_have_every_step_once(monkeypatch, tiles,
     lists, schedule = weights_work(config, tiles, steps, programs, monkeypatch)
     done = Counter((tile, k) for items in lists for tile, first, end, by in items for k in range(first, end, by))
     assert done == Counter({(tile, k): 1 for tile in range(tiles) for k in range(steps)})
-    cut = meeting(config, programs, tiles) == "gather"
+    cut = fixup(config, programs, tiles) == "last-arriver"
     first_shared = rounds(config, programs, tiles) * programs if cut else tiles
     slots = set()
     for program, items in enumerate(lists):
@@ -107,19 +107,19 @@ def test_programs_of_one_tile_of_weights_have_its_steps_in_turn(monkeypatch, til
 def weights_work(config, tiles, steps, programs, monkeypatch):
     """Each program's items in its order, (tile, its first K step, their end, the step), and the schedule."""
     problem = Problem(1, 1, config.block_k * steps)
-    schedule = (0, 0, tiles, steps, *share(config, problem, programs, tiles), None, ())
-    how = meeting(config, programs, tiles)
-    streaming = SimpleNamespace(meeting=how, in_rounds=rounds(config, programs, tiles) > 0)
+    schedule = weights_shares.Schedule(0, 0, tiles, steps, *shared_work(config, problem, programs, tiles), None, ())
+    how = fixup(config, programs, tiles)
+    spec = SimpleNamespace(fixup=how, in_rounds=rounds(config, programs, tiles) > 0)
     with monkeypatch.context() as patch:
         for name in ("rounds_of", "begin_of"):
             patch.setattr(weights_shares, name, getattr(weights_shares, name).fn)
         lists = []
         for program in range(programs):
             patch.setattr(weights_shares, "gl", language(program, programs))
-            at, end = weights_shares.line_of.fn(schedule, streaming)
+            at, end = weights_shares.line_of.fn(schedule, spec)
             items = []
             while at < end:
-                *item, at = weights_shares.work_at.fn(at, end, schedule, streaming)
+                *item, at = weights_shares.work_at.fn(at, end, schedule, spec)
                 items.append(tuple(item))
             lists.append(items)
     return lists, schedule

@@ -60,8 +60,8 @@ def test_offsets_fit_32_bits_unless_the_plan_says_they_need_64(config, a, b, out
         name: torch.empty_strided(block, spans, dtype=torch.bfloat16, device="meta")
         for name, (block, spans) in operands.items()
     }
-    _, options = plan.arguments(**tensors)
-    if options["WIDE"]:
+    arguments, _ = plan.arguments(**tensors)
+    if arguments[-1].wide:
         return
     for name, (block, spans) in operands.items():
         with np.errstate(over="ignore"):
@@ -74,7 +74,7 @@ def test_batches_far_apart_leave_offsets_at_32_bits(batch):
     problem = Problem(64, 64, 64, batch=2)
     plan = bind(problem, TILE, gpus.default(), torch.device("cpu"))
     x = torch.empty_strided((2, 64, 64), (batch, 64, 1), dtype=torch.bfloat16, device="meta")
-    assert not plan.arguments(x, x, x)[1]["WIDE"]
+    assert not plan.arguments(x, x, x)[0][-1].wide
 
 
 def far_apart(values, step):

@@ -1,6 +1,6 @@
-"""Kernel families: one folder a family, with everything that knows about its kernel, and their registry.
+"""Kernel families, one folder each with everything that knows about its kernel, and their registry.
 
-This module imports no family: each is loaded when it is first asked for, by name.
+This module imports no family: each is imported when it is first used.
 """
 
 import functools
@@ -17,16 +17,16 @@ BUILT_IN = {
     "exact": "tritonmm.families.exact",
     "mixed_input": "tritonmm.families.mixed_input",
 }
-"""The families that ship, and their packages. The first computes every problem on every machine."""
+"""The families that ship, and their packages. The first computes every problem on every GPU."""
 
 FORMER_NAMES = {"sliced": "exact", "weights": "mixed_input"}
-"""Names in tables, stores and results files that are older than the families' present names."""
+"""Earlier names of families, in tables, stores and results files."""
 
 _REGISTERED: dict[str, Family] = {}
 
 
 def register(family: Family) -> None:
-    """Adds a family, under its name, for this process. Raises ValueError for a name that is taken."""
+    """Adds a family for this process. Raises ValueError if its name is taken."""
     if family.name in BUILT_IN or family.name in FORMER_NAMES or _REGISTERED.get(family.name, family) is not family:
         raise ValueError(f"the kernel family {family.name!r} is registered already")
     _REGISTERED[family.name] = family
@@ -38,12 +38,12 @@ def names() -> tuple[str, ...]:
 
 
 def portable() -> str:
-    """The name of the family that computes every problem on every machine."""
+    """The name of the family that computes every problem on every GPU."""
     return next(iter(BUILT_IN))
 
 
 def family(name: str) -> Family:
-    """The family of that name, of a former name, or for "" the portable one. Raises ValueError for an unknown name."""
+    """The family of a name or former name, or the portable one for "". Raises ValueError for an unknown name."""
     name = FORMER_NAMES.get(name, name) or portable()
     if name in BUILT_IN:
         return _built_in(name)
@@ -53,7 +53,7 @@ def family(name: str) -> Family:
 
 
 def each() -> Iterator[Family]:
-    """All families, as `names` has them."""
+    """All families, in the order of `names`."""
     return map(family, names())
 
 

@@ -1,4 +1,4 @@
-"""The interface of a kernel family: all that the rest of tritonmm asks of a kernel."""
+"""The interface of a kernel family: everything that the rest of tritonmm uses of a kernel."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,14 +14,13 @@ if TYPE_CHECKING:
 
 
 class Family(Protocol):
-    """What a family's package, `tritonmm.families.NAME`, has at its top level; any object with these will do.
+    """The top level of a family's package, `tritonmm.families.NAME`, or any object with these attributes.
 
-    name: as `Config.kernel` says it.
-    portable: whether it is plain Triton, which runs on every GPU's backend and in the interpreter.
-    persistent: True or False where all configs are, or none is: `Config.persistent` is that, whatever is given. None
-        where it is a choice.
-    complete: whether its candidates have all the stages and orders worth a trial, so that a tuner adds none.
-    defaults: the fields of a `Config` that is given none; legal for a plain GEMM of the family's kind.
+    name: its name in `Config.kernel`.
+    portable: True if it is plain Triton, for every GPU's backend and the interpreter.
+    persistent: True or False if all its configs are or none is, whatever `Config.persistent` is given; None for a choice.
+    complete: True if its candidates have all stages and orders worth a trial, so that a tuner adds none.
+    defaults: fields of `Config(name)`; legal for a plain GEMM of the family's dtypes.
     """
 
     name: str
@@ -31,9 +30,9 @@ class Family(Protocol):
     defaults: Mapping[str, Any]
 
     def reason(self, config: "Config", problem: "Problem", gpu: "Gpu") -> str:
-        """Why the config cannot compute the problem, whose operands are already repacked; "" if it can.
+        """Why the config cannot compute the problem, "" if it can. The problem's operands are already repacked.
 
-        The only statement of legality: no launch, tuner or test has another.
+        The only statement of legality: launches, tuners and tests call it.
         """
 
     def shared_bytes(self, config: "Config", problem: "Problem") -> int:
@@ -55,7 +54,7 @@ class Family(Protocol):
         """A config that was tuned for one problem as it suits another nearby."""
 
     def plan(self, problem: "Problem", config: "Config", gpu: "Gpu", device: "torch.device") -> "Plan":
-        """The launch of a legal config. Device code is imported inside: Gluon has none under the interpreter."""
+        """The launch of a legal config. Imports device code inside: Gluon does not import under the interpreter."""
 
     def describe(self, config: "Config", problem: "Problem", gpu: "Gpu") -> list[str]:
-        """What the family has to say of a config in `explain`: how its tiles are distributed."""
+        """The family's lines in `explain`: how programs divide the tiles."""

@@ -115,7 +115,7 @@ def test_whole_tiles_come_in_rounds_before_shares(blocks, device):
                 assert_right_if_it_fits(problem, config(blocks, "swizzle-merge:2"), device)
     problem = dense(blocks[0] + 9, (2 * sms + 1) * blocks[1], 1040)
     plan = plan_for(problem, config(blocks), device)
-    assert plan.streaming.in_rounds == (blocks[0] < 256)
+    assert plan.spec.in_rounds == (blocks[0] < 256)
     a, b, out = space.operands(problem, device)
     a.normal_()
     b.random_(-128, 128)
@@ -145,7 +145,7 @@ def test_meetings_leave_flags_as_others_need_them(device):
     b.copy_(torch.randint(-2, 3, b.shape, device=device))
     expected = (a.double() @ b.double()).to(out.dtype)
     plans = [plan_for(problem, config((64, 128, 128, 6, 8), split_k=split), device) for split in (2, 0, 3, 8, 0, 5)]
-    assert {plan.streaming.meeting for plan in plans} == {"share", "gather"}
+    assert {plan.spec.fixup for plan in plans} == {"reduce-scatter", "last-arriver"}
     streams = torch.cuda.Stream(), torch.cuda.Stream()
     torch.cuda.synchronize()
     found = []

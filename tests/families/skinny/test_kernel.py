@@ -231,7 +231,7 @@ def test_decode_fills_the_card():
         ({"block_m": 256}, Problem(1, 1, 128, layout="tt"), "h200", ""),
         ({"block_m": 256, "split_k": 2}, Problem(1, 1, 128), "h200", "128 accumulator registers"),
         ({"block_n": 256, "num_stages": 8}, Problem(1, 1, 1), "a100", "bytes of shared memory exceed"),
-        ({"cluster": "m"}, Problem(1, 1, 1), "h200", "the skinny kernel has programs of one CTA"),
+        ({"cluster": "m"}, Problem(1, 1, 1), "h200", "the skinny kernel has no clusters"),
     ],
 )
 def test_what_does_not_fit_says_why(fields, problem, gpu, says):

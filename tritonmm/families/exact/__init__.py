@@ -1,4 +1,4 @@
-"""Exact fp32 and fp64 on Hopper: operands are read into registers slice by slice."""
+"""Exact fp32 and fp64 on Hopper: both operands are multiplied from registers."""
 
 from typing import TYPE_CHECKING
 
@@ -30,9 +30,9 @@ shared_bytes = portable_shared_bytes
 
 def plan(problem: Problem, config: Config, gpu: Gpu, device: torch.device) -> "Plan":
     """As `Family.plan`."""
-    from tritonmm.families.exact.launch import SlicedPlan
+    from tritonmm.families.exact.launch import ExactPlan
 
-    return SlicedPlan.of(problem, config, device, config.programs(problem) * config.split_k)
+    return ExactPlan.of(problem, config, device, config.programs(problem) * config.split_k)
 
 
 def describe(config: Config, problem: Problem, gpu: Gpu) -> list[str]:

@@ -1,165 +1,46 @@
-"""Products of fp32 on CUDA cores and of fp64 on tensor cores, both of which multiply operands in registers.
+"""GEMM of exact fp32 on CUDA cores and of fp64 on tensor cores, with both operands in registers.
 
-One program computes one output tile, or a part of its K. Copies of A and B lie in a ring of `num_stages` steps of K in
-shared memory, as they lie in memory, whichever dimension is contiguous, filled by cp.async. A step is multiplied slice
-by slice, and the operands of a slice are read from shared memory while the one before it is multiplied: also across
-steps, so that only the first slice of all is waited for.
+Supports: fp32 with precision ieee, and fp64 with Triton 3.6 and 3.9; any sizes, strides and alignment; sm_90.
 
-What makes fp32 fast is what it reads. A thread sums 8 x 8 elements or more and reads 16 bytes at a time: four elements
-of K where K is contiguous, whose lanes then are dealt adjacent rows and whose lines are swizzled, else four rows. Eight
-lanes always read from different banks, and of sixteen the pairs next to each other, or next but one, read the same 16
-bytes of each operand, which shared memory then serves in one turn instead of two: lanes are dealt a row, eight columns,
-a row. (Triton's own dot deals four adjacent rows to each thread, whatever the layout: with K contiguous eight lanes
-read the same banks, and fp32 takes four times as long.)
+1. A program computes one output tile, or with split-K one of its parts of K.
+2. cp.async copies A and B to a pipeline of `num_stages` steps of K in shared memory, as they lie in memory, whichever
+   dimension is contiguous. Lines that are not aligned are copied element by element: cp.async copies 4 bytes from
+   anywhere.
+3. A step is multiplied slice by slice. While one slice is multiplied, the operands of the next are read from shared
+   memory, also across steps: only the first slice of a tile is waited for.
+4. On CUDA cores a thread sums 8 x 8 elements or more and reads 16 bytes at a time: four elements of K where K is
+   contiguous, else four lines. `spec.py` says which lanes read which lines, so that banks do not conflict.
+5. Split-K (fp32): each program stores its sums and counts itself; the one that counts last adds all of them. No program
+   waits, so the grid need not be resident as a whole.
+6. The epilogue applies alpha, bias and C, rounds once and stores.
 
-On CUDA cores what is not multiplied costs as much an instruction. Where copies have 16 bytes, lines beyond the edge are
-copies of others, which are not stored, and K that has whole steps needs no mask for each copy. Lines that are not
-aligned are copied element by element, which 4 bytes are that cp.async can copy anywhere; there masks take fewer
-registers. Tensor cores leave time for masks: without them ptxas issues all copies of a step at once, and products of
-fp64 took 8% longer.
+Constraints: see `rules.py`; most bound the registers of a thread.
 
-Where SPLIT_K programs share a tile of fp32, each leaves its sums in memory and counts itself; the one that counts last
-adds all of them. Nobody waits, so no grid needs to be resident as a whole.
-
-Determinism: a program sums in a fixed order, and parts are added in the order of K, whoever adds them, so results are
-bitwise the same from run to run, and do not depend on the order of the tiles.
+Determinism: a program sums in a fixed order, and parts are added in the order of K, whichever program adds them.
+Results are bitwise the same from run to run and do not depend on the order of the tiles.
 """
 
-import itertools
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-from tritonmm.device.constexpr_args import Static
 from tritonmm.device.gluon_compat import copy_async, mma_f64
 from tritonmm.device.numeric import multiple_of
 from tritonmm.device.order import tile_at
 from tritonmm.device.pdl import follow_previous_grid
 from tritonmm.device.split_k import last_arriver_fixup, slot_sums
 
-POWERS = tuple(1 << bit for bit in range(10))
 
+class Source(NamedTuple):
+    """An operand of a tile in memory, and its stages in shared memory."""
 
-@dataclass(frozen=True)
-class Slicing(Static):
-    """Everything static about one kernel: a single compile-time argument.
-
-    warps: how the warps divide the rows and the columns of the tile; layout: the letters of A and B, see
-    `Problem.layout`; vector: elements that are copied at once, which divide the lines of both; divisor: a power of two
-    that divides the output's lines; whole: whether block_k divides K, and copies of a whole step need no mask; wide:
-    whether offsets within a tile need 64 bits.
-    """
-
-    block_m: int
-    block_n: int
-    block_k: int
-    num_stages: int
-    warps: tuple[int, int]
-    dtype: gl.dtype
-    layout: str
-    vector: int
-    divisor: int = 1
-    order: str = "row-major"
-    along: str = "m"
-    scaled: bool = False
-    split_k: int = 1
-    whole: bool = False
-    wide: bool = False
-
-    @property
-    def on_tensor_cores(self):
-        return self.dtype == gl.float64
-
-    @property
-    def clamped(self):
-        """Whether lines beyond the edge are copied from others, instead of masked."""
-        return not self.on_tensor_cores and self.vector * self.dtype.primitive_bitwidth == 128
-
-    @property
-    def slice_k(self):
-        return 16 if self.on_tensor_cores else 4
-
-    @property
-    def slices(self):
-        return self.block_k // self.slice_k
-
-    @property
-    def num_warps(self):
-        return self.warps[0] * self.warps[1]
-
-    def across(self, operand):
-        """Whether the lines of A (0) or B (1) lie across K: whether it is not K that is contiguous."""
-        return self.layout[operand] == "tn"[operand]
-
-    def lines(self, operand):
-        """Rows of A or columns of B in a tile."""
-        return (self.block_m, self.block_n)[operand]
-
-    def bits(self, operand):
-        """Of the rows of A or columns of B, on CUDA cores: what a thread's run, lanes, warps and further runs add.
-
-        Where K is contiguous a run is one line, and adjacent lanes have adjacent lines; else it is four.
-        """
-        run = 4 if self.across(operand) else 1
-        ends = 1, run, run * (4, 8)[operand], run * (4, 8)[operand] * self.warps[operand], self.lines(operand)
-        return [[x for x in POWERS if start <= x < end] for start, end in itertools.pairwise(ends)]
-
-    @property
-    def threads(self):
-        """What the bits of a lane's number, and of a warp's, add to (row, column)."""
-        (_, rows, warp_rows, _), (_, cols, warp_cols, _) = self.bits(0), self.bits(1)
-        lanes = [[rows[0], 0], *([0, x] for x in cols), [rows[1], 0]]
-        return lanes, [*([0, x] for x in warp_cols), *([x, 0] for x in warp_rows)]
-
-    @property
-    def sums(self):
-        """Layout of the sums, which are multiplied in its order, four columns and all rows of a thread at a time.
-
-        So what is multiplied after each other shares a row or column, which is read from registers once for several.
-        """
-        if self.on_tensor_cores:
-            return gl.NVMMADistributedLayout([2, 0], list(self.warps), [16, 8])
-        (row_run, _, _, rows), (col_run, _, _, cols) = self.bits(0), self.bits(1)
-        cols = col_run + cols
-        held = [*([0, x] for x in cols[:2]), *([x, 0] for x in row_run + rows), *([0, x] for x in cols[2:])]
-        return gl.DistributedLinearLayout(held, *self.threads, [], [self.block_m, self.block_n])
-
-    def read(self, operand):
-        """Layout of a slice in registers, [lines, slice_k], or [slice_k, lines] for tensor cores' B."""
-        if self.on_tensor_cores:
-            return gl.DotOperandLayout(operand, self.sums, 1)
-        run, _, _, further = self.bits(operand)
-        held = [[0, 1], [0, 2], *([x, 0] for x in (*run, *further))]
-        lanes, warps = ([[x[operand], 0] for x in bases] for bases in self.threads)
-        return gl.DistributedLinearLayout(held, lanes, warps, [], [self.lines(operand), self.slice_k])
-
-    def shared(self, operand):
-        """Layout of a step in shared memory, [lines, block_k]. Rows of 8 times 16 bytes are permuted."""
-        order = [0, 1] if self.across(operand) else [1, 0]
-        if self.on_tensor_cores:
-            return gl.SwizzledSharedLayout(4, 1, 4, order)
-        if self.across(operand):
-            return gl.SwizzledSharedLayout(1, 1, 1, order)
-        phases = min(8, self.block_k // 4)
-        return gl.SwizzledSharedLayout(4, 8 // phases, phases, order)
-
-    def copied(self, operand):
-        """Layout of the addresses of a step, [lines, block_k]."""
-        vector = self.vector
-        if self.across(operand):
-            along = min(32, self.lines(operand) // vector)
-            return gl.BlockedLayout([vector, 1], [along, 32 // along], [1, self.num_warps], [0, 1])
-        along = min(32, self.block_k // vector)
-        return gl.BlockedLayout([1, vector], [32 // along, along], [self.num_warps, 1], [1, 0])
-
-    @property
-    def stored(self):
-        """Layout in which the output is written: 16 bytes a thread, along rows."""
-        vector = 2 if self.on_tensor_cores else 4
-        along = min(32, self.block_n // vector)
-        return gl.BlockedLayout([1, vector], [32 // along, along], [self.num_warps, 1], [1, 0])
+    at: Any  # pointer to the tile's first line and element of K
+    offsets: Any  # of the elements of a step, [lines, block_k]
+    lines_left: Any  # lines inside of the operand
+    stride_k: Any
+    stages: Any  # shared memory, [num_stages, lines, block_k]
 
 
 @gluon.jit
@@ -170,31 +51,39 @@ def indices(SIZE: gl.constexpr, LAYOUT: gl.constexpr, S: gl.constexpr):
 
 
 @gluon.jit
-def offsets(left, stride_line, stride_k, OPERAND: gl.constexpr, S: gl.constexpr):
-    """Where the elements of a step are, from its first one on, [lines, block_k], of which `left` lines are inside."""
+def offsets(lines_left, stride_line, stride_k, OPERAND: gl.constexpr, S: gl.constexpr):
+    """Offsets of the elements of a step from its first, [lines, block_k]; `lines_left` lines are inside."""
     LAYOUT: gl.constexpr = S.copied(OPERAND)
     lines = indices(S.lines(OPERAND), gl.SliceLayout(1, LAYOUT), S)
     depth = indices(S.block_k, gl.SliceLayout(0, LAYOUT), S)
     if S.clamped:
-        RUN: gl.constexpr = S.vector if S.across(OPERAND) else 1  # which divides `left`, and stays a run
-        lines = gl.where(lines < left, lines, lines % RUN)
+        RUN: gl.constexpr = S.vector if S.across(OPERAND) else 1  # divides lines_left: what is copied stays a run
+        lines = gl.where(lines < lines_left, lines, lines % RUN)
     return lines[:, None] * stride_line + depth[None, :] * stride_k
 
 
 @gluon.jit
-def copy_step(x, x_offsets, left, k, stride_k, step, ring, OPERAND: gl.constexpr, S: gl.constexpr):
-    """Lets a step of the lines from `x` on, of which `left` are inside, be copied to the ring, and zeros beyond `k`."""
+def allocate(OPERAND: gl.constexpr, S: gl.constexpr):
+    """Shared memory of an operand's stages, [num_stages, lines, block_k]."""
+    SHAPE: gl.constexpr = [S.num_stages, S.lines(OPERAND), S.block_k]
+    SHARED: gl.constexpr = S.shared(OPERAND)
+    return gl.allocate_shared_memory(S.dtype, SHAPE, SHARED)
+
+
+@gluon.jit
+def copy_step(x, k, step, OPERAND: gl.constexpr, S: gl.constexpr):
+    """Starts to copy a step of operand x to its stage, with zeros beyond `k`."""
     LAYOUT: gl.constexpr = S.copied(OPERAND)
-    if S.whole:
+    if S.whole_steps:
         inside = step * S.block_k < k
     else:
         depth = gl.arange(0, S.block_k, gl.SliceLayout(0, LAYOUT))
         inside = (depth < k - step * S.block_k)[None, :]
     if not S.clamped:
         lines = gl.arange(0, S.lines(OPERAND), gl.SliceLayout(1, LAYOUT))
-        inside = inside & (lines < left)[:, None]
-    origin = x + (step * gl.full((), S.block_k, gl.int64)) * stride_k
-    copy_async(ring.index(step % S.num_stages), origin + x_offsets, mask=inside)
+        inside = inside & (lines < x.lines_left)[:, None]
+    at = x.at + (step * gl.full((), S.block_k, gl.int64)) * x.stride_k
+    copy_async(x.stages.index(step % S.num_stages), at + x.offsets, mask=inside)
 
 
 @gluon.jit
@@ -212,18 +101,20 @@ def columns(x, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def read_slice(a_ring, b_ring, step, J: gl.constexpr, S: gl.constexpr):
+def read_slice(a, b, step, J: gl.constexpr, S: gl.constexpr):
+    """Slice J of a step of both operands, from shared memory to registers."""
     A_READ: gl.constexpr = S.read(0)
     B_READ: gl.constexpr = S.read(1)
-    a = a_ring.index(step % S.num_stages).slice(J * S.slice_k, S.slice_k, 1)
-    b = b_ring.index(step % S.num_stages).slice(J * S.slice_k, S.slice_k, 1)
+    x = a.stages.index(step % S.num_stages).slice(J * S.slice_k, S.slice_k, 1)
+    y = b.stages.index(step % S.num_stages).slice(J * S.slice_k, S.slice_k, 1)
     if S.on_tensor_cores:
-        b = b.permute([1, 0])
-    return a.load(A_READ), b.load(B_READ)
+        y = y.permute([1, 0])
+    return x.load(A_READ), y.load(B_READ)
 
 
 @gluon.jit
 def multiply(x, y, acc, S: gl.constexpr):
+    """acc plus the product of a slice of each operand."""
     if S.on_tensor_cores:
         acc = mma_f64(x, y, acc)
     else:
@@ -236,20 +127,52 @@ def multiply(x, y, acc, S: gl.constexpr):
     return acc
 
 
+@gluon.jit
+def accumulate(a, b, k, steps, S: gl.constexpr):
+    """The sums over `steps` steps of K, of which `k` elements are inside."""
+    STAGES: gl.constexpr = S.num_stages
+    SLICES: gl.constexpr = S.slices
+    SHAPE: gl.constexpr = [S.block_m, S.block_n]
+    SUMS: gl.constexpr = S.sums
+    for stage in gl.static_range(STAGES):
+        copy_step(a, k, stage, 0, S)
+        copy_step(b, k, stage, 1, S)
+        async_copy.commit_group()
+    acc = gl.full(SHAPE, 0, S.dtype, SUMS)
+    async_copy.wait_group(STAGES - 1)
+    x, y = read_slice(a, b, 0, 0, S)
+    for step in range(steps):
+        for j in gl.static_range(SLICES - 1):
+            next_x, next_y = read_slice(a, b, step, j + 1, S)
+            acc = multiply(x, y, acc, S)
+            x, y = next_x, next_y
+        async_copy.wait_group(STAGES - 2)
+        copy_step(a, k, step + STAGES, 0, S)
+        copy_step(b, k, step + STAGES, 1, S)
+        async_copy.commit_group()
+        next_x, next_y = read_slice(a, b, step + 1, 0, S)
+        acc = multiply(x, y, acc, S)
+        x, y = next_x, next_y
+    async_copy.wait_group(0)
+    return acc
+
+
 @gluon.jit(do_not_specialize=["launched", "programs"])
-def sliced_kernel(
+def exact_kernel(
     a, b, out, c, bias, alpha: gl.float64, beta: gl.float64, table, factors, workspace, flags,
-    m, n, k, launched, programs,
-    stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn,
-    stride_ob, stride_om, stride_on, stride_cb, stride_cm, stride_cn,
-    S: gl.constexpr,
+    m, n, k, launched, programs, a_strides, b_strides, out_strides, c_strides, S: gl.constexpr,
 ):  # fmt: skip
     """out[batch] = alpha * A[batch] @ B[batch] + bias + beta * C[batch], rounded once.
 
-    A is m x k, B k x n. bias, of n, and C are added where they are given; alpha multiplies if scaled.
-    Grid: `programs` times split_k, `launched` programs for each product of the batch; those of a part of K follow each
-    other. workspace: split_k times a tile's sums, for each tile; flags: one for each, its lower 31 bits zero.
+    A is m x k, B k x n. Strides are along the batch, rows and columns, in elements. bias, of n, and C are added where
+    they are given. workspace: block_m x block_n sums for each of split_k parts of each tile; flags: one for each tile,
+    its lower 31 bits zero. launched: indices of the order for one GEMM of the batch; programs: for all.
+    Grid: (programs * split_k,); the programs of one part of K follow each other.
     """
+    stride_ab, stride_am, stride_ak = a_strides
+    stride_bb, stride_bk, stride_bn = b_strides
+    stride_ob, stride_om, stride_on = out_strides
+    stride_cb, stride_cm, stride_cn = c_strides
     follow_previous_grid()
     stride_ab, stride_bb = multiple_of(stride_ab, S.vector), multiple_of(stride_bb, S.vector)
     if S.layout[0] == "n":
@@ -288,41 +211,15 @@ def sliced_kernel(
             start = first.to(gl.int64) * S.block_k
             a += start * stride_ak
             b += start * stride_bk
-            # What the next part multiplies is not copied. (The minimum of a difference would be wrong: ptxas 12.8 adds
-            # where it should subtract, in a VIADDMNMX.)
+            # This part copies nothing of the next. ptxas 12.8 miscompiles the minimum of a difference: subtract after.
             k = gl.minimum(k, (first + steps) * S.block_k) - first * S.block_k
             if S.layout[0] == "n" or S.layout[1] == "t":
                 k = multiple_of(k, S.vector)
         a_offsets = offsets(m_left, stride_am, stride_ak, 0, S)
         b_offsets = offsets(n_left, stride_bn, stride_bk, 1, S)
-        A_SHARED: gl.constexpr = S.shared(0)
-        B_SHARED: gl.constexpr = S.shared(1)
-        SUMS: gl.constexpr = S.sums
-        SHAPE: gl.constexpr = [S.block_m, S.block_n]
-        STAGES: gl.constexpr = S.num_stages
-        SLICES: gl.constexpr = S.slices
-        a_ring = gl.allocate_shared_memory(S.dtype, [S.num_stages, S.block_m, S.block_k], A_SHARED)
-        b_ring = gl.allocate_shared_memory(S.dtype, [S.num_stages, S.block_n, S.block_k], B_SHARED)
-        for stage in gl.static_range(STAGES):
-            copy_step(a, a_offsets, m_left, k, stride_ak, stage, a_ring, 0, S)
-            copy_step(b, b_offsets, n_left, k, stride_bk, stage, b_ring, 1, S)
-            async_copy.commit_group()
-        acc = gl.full(SHAPE, 0, S.dtype, SUMS)
-        async_copy.wait_group(S.num_stages - 1)
-        x, y = read_slice(a_ring, b_ring, 0, 0, S)
-        for step in range(steps):
-            for j in gl.static_range(SLICES - 1):
-                next_x, next_y = read_slice(a_ring, b_ring, step, j + 1, S)
-                acc = multiply(x, y, acc, S)
-                x, y = next_x, next_y
-            async_copy.wait_group(S.num_stages - 2)
-            copy_step(a, a_offsets, m_left, k, stride_ak, step + S.num_stages, a_ring, 0, S)
-            copy_step(b, b_offsets, n_left, k, stride_bk, step + S.num_stages, b_ring, 1, S)
-            async_copy.commit_group()
-            next_x, next_y = read_slice(a_ring, b_ring, step + 1, 0, S)
-            acc = multiply(x, y, acc, S)
-            x, y = next_x, next_y
-        async_copy.wait_group(0)
+        a_source = Source(a, a_offsets, m_left, stride_ak, allocate(0, S))
+        b_source = Source(b, b_offsets, n_left, stride_bk, allocate(1, S))
+        acc = accumulate(a_source, b_source, k, steps, S)
 
         LAYOUT: gl.constexpr = S.stored
         acc = gl.convert_layout(acc, LAYOUT)

@@ -11,7 +11,21 @@ from tritonmm.gpu import TRITON, Gpu
 from tritonmm.problem import Problem, divisor
 
 HAS_FP64 = TRITON.startswith(("3.6.", "3.9."))
-"""Whether this Triton's blocks of fp64 are known: those of its dot with 3.6, ours with 3.9; see `gluon_api.mma_f64`."""
+"""True if the layout of fp64 MMA is known for this Triton: its dot's with 3.6, `gluon_compat.mma_f64`'s with 3.9."""
+
+# Limits of what a thread holds, beyond which ptxas spills: found by compiling for sm_90 (`tests/test_compile.py`).
+
+MAX_SUMS = {"fp32": 64, "fp64": 32}
+"""Elements that a thread sums."""
+
+MAX_SUMS_WITH_MASKS = 32
+"""Elements that a thread sums where copies are shorter than 16 bytes and need masks."""
+
+MAX_COPIES = 8
+"""Copies that a thread issues in a step, each with an address of its own."""
+
+MAX_COPIES_OF_FEW_SUMS = 16
+"""The same where a thread sums at most MAX_SUMS_WITH_MASKS elements and K is not split."""
 
 
 def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
@@ -25,52 +39,52 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
 
 
 def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
-    """Why a config of powers of two is not legal, or "".
-
-    Operands are multiplied in registers, of any shape and strides: fp32 on CUDA cores, fp64 on tensor cores.
-    """
+    """Why the dtypes or blocks of a config of powers of two are not legal, or "". Shapes and strides all are."""
     p = problem
     if gpu.capability != 90:
-        return f"the exact kernel was fitted to sm_90; {gpu.name} is {gpu.arch}"
+        return f"the exact kernel needs sm_90; {gpu.name} is {gpu.arch}"
     if p.dtype not in ("fp32", "fp64") or (p.b_dtype, p.out_dtype, p.precision) != (p.dtype, p.dtype, "ieee"):
         return f"dtype is {p.dtype} {p.precision}; the exact kernel multiplies fp32 ieee and fp64"
     if p.dtype == "fp64" and not HAS_FP64:
-        return "dtype is fp64; the exact kernel multiplies it with Triton 3.6 and 3.9"
+        return "dtype is fp64; the exact kernel supports it with Triton 3.6 and 3.9"
     if config.split_tail != 1:
         return f"split_tail is {config.split_tail}; the exact kernel splits the K of all tiles, or of none"
     if config.split_k > 1 and config.num_stages < 3:
-        return f"num_stages is {config.num_stages}; the ring of two steps leaves no registers to add up parts of K"
-    if config.split_k > (1 if p.dtype == "fp64" else max(1, -(-p.k // config.block_k))):
-        steps = -(-p.k // config.block_k)
-        return f"split_k is {config.split_k}; there are {steps} steps of K, and parts of fp64 cannot meet in fp32 sums"
+        return (
+            f"num_stages is {config.num_stages}; split-K needs at least 3: with 2 no registers are left to add up parts"
+        )
+    steps = -(-p.k // config.block_k)
+    if config.split_k > (1 if p.dtype == "fp64" else max(1, steps)):
+        why = "parts of fp64 do not fit the fp32 workspace" if p.dtype == "fp64" else f"there are {steps} steps of K"
+        return f"split_k is {config.split_k}; {why}"
     if config.num_stages < 2:
-        return f"num_stages is {config.num_stages}; one is filled while another is read"
+        return f"num_stages is {config.num_stages}; it must be at least 2: one is filled while another is read"
     least = (32, 32, 16) if p.dtype == "fp64" else (16, 32, 8)
     if config.block_m < least[0] or config.block_n < least[1] or not least[2] <= config.block_k <= 32:
         blocks = f"{config.block_m}x{config.block_n}x{config.block_k}"
-        return f"blocks {blocks}: at least {'x'.join(map(str, least))}, and at most 32 of K"
+        return f"blocks {blocks}: they must be at least {'x'.join(map(str, least))}, and block_k at most 32"
     if warp_grid(config, p) == (0, 0):
-        return f"{config.num_warps} warps do not divide {config.block_m}x{config.block_n} into whole blocks of a warp"
-    registers = config.block_m * config.block_n // (32 * config.num_warps)
-    if registers > (32 if p.dtype == "fp64" else 64):
-        return f"{registers} sums a thread leave no room for the operands; more warps or a smaller tile"
+        return f"{config.num_warps} warps do not divide {config.block_m}x{config.block_n} into whole warp tiles"
+    sums = config.block_m * config.block_n // (32 * config.num_warps)
+    if sums > MAX_SUMS[p.dtype]:
+        return f"{sums} sums a thread leave no room for the operands; use more warps or a smaller tile"
     copies = (config.block_m + config.block_n) * config.block_k // (32 * config.num_warps * vector(p))
-    if copies > (16 if registers <= 32 and config.split_k == 1 else 8):
+    if copies > (MAX_COPIES_OF_FEW_SUMS if sums <= MAX_SUMS_WITH_MASKS and config.split_k == 1 else MAX_COPIES):
         return f"{copies} copies a thread, of {vector(p)} elements each, leave no room for their addresses"
-    if registers > 32 and vector(p) * p.element_bytes < 16:
-        return f"copies of {vector(p) * p.element_bytes} bytes need masks, and {registers} sums leave no room for them"
+    if sums > MAX_SUMS_WITH_MASKS and vector(p) * p.element_bytes < 16:
+        return f"copies of {vector(p) * p.element_bytes} bytes need masks, and {sums} sums leave no room for them"
     return ""
 
 
 def vector(problem: Problem) -> int:
-    """Elements that are copied at once: at most 16 bytes, as many as divide the lines of both operands."""
+    """Elements of a copy: at most 16 bytes, and a divisor of the contiguous lines of both operands."""
     return divisor(problem, problem.alignment // problem.element_bytes)
 
 
 def warp_grid(config: Config, problem: Problem) -> tuple[int, int]:
-    """How the warps divide the rows and the columns of a tile, so that they read least; (0, 0): not at all.
+    """Warps along the rows and along the columns of a tile, such that they read least; (0, 0) if none divide it.
 
-    A warp sums blocks of 16 x 8 on tensor cores; on CUDA cores 4 x 8 threads have 4 x 4 elements each, or more.
+    A warp tile is a multiple of 16 x 8 on tensor cores. On CUDA cores 4 x 8 threads sum 4 x 4 elements each, or more.
     """
     block_m, block_n, warps = config.block_m, config.block_n, config.num_warps
     unit_m, unit_n, rows, cols = (16, 8, 1, 1) if problem.dtype == "fp64" else (16, 32, 4, 8)

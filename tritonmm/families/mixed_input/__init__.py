@@ -26,9 +26,9 @@ defaults = {
 
 def plan(problem: Problem, config: Config, gpu: Gpu, device: torch.device) -> "Plan":
     """As `Family.plan`."""
-    from tritonmm.families.mixed_input.launch import WeightsPlan
+    from tritonmm.families.mixed_input.launch import MixedInputPlan
 
-    return WeightsPlan.of(problem, config, device, programs(config, problem, gpu, config.programs(problem)))
+    return MixedInputPlan.of(problem, config, device, programs(config, problem, gpu, config.programs(problem)))
 
 
 def describe(config: Config, problem: Problem, gpu: Gpu) -> list[str]:

@@ -1,4 +1,4 @@
-"""Launches the kernel that streams weights of a byte through TMA."""
+"""Launches the mixed-input kernel."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -6,90 +6,91 @@ from typing import Any, ClassVar
 import torch
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from tritonmm.families.mixed_input.kernel import Streaming, weights_kernel
+from tritonmm.families.mixed_input.kernel import mixed_input_kernel
 from tritonmm.families.mixed_input.rules import (
-    gathered_cols,
+    fixup,
+    fixup_cols,
     groups,
-    meeting,
     piece_cols,
     rescales,
     resident,
     rounds,
-    share,
-    share_cols,
+    scatter_cols,
+    shared_work,
     slice_k,
-    strips,
+    subtiles,
 )
+from tritonmm.families.mixed_input.spec import MixedInputSpec
 from tritonmm.launch import Plan, addend_strides, described, line_divisor, scale_arguments, workspace
 from tritonmm.launch.gluon_dtypes import GLUON_DTYPES
 
 
 @dataclass(frozen=True, slots=True)
-class WeightsPlan(Plan):
-    """streaming: what is static about the kernel."""
+class MixedInputPlan(Plan):
+    """spec: what the kernel is compiled for."""
 
-    kernel: ClassVar[Any] = weights_kernel
+    kernel: ClassVar[Any] = mixed_input_kernel
 
-    streaming: Streaming = field(init=False, repr=False, compare=False)
+    spec: MixedInputSpec = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
-        object.__setattr__(self, "streaming", _streaming(self))
+        object.__setattr__(self, "spec", _spec(self))
 
     def workspace(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sums and flags of one launch on the current stream: none where every share is of whole tiles."""
-        config, streaming = self.config, self.streaming
-        slots, tiles = (streaming.slots * self.grid, self.launched) if streaming.meeting else (0, 0)
-        return workspace.split_k(slots, tiles, config.block_m * config.block_n, streaming.consumers, self.device)
+        """Sums and flags of one launch on the current stream; empty where no tile is shared."""
+        config, spec = self.config, self.spec
+        slots, tiles = (spec.slots * self.grid, self.launched) if spec.fixup else (0, 0)
+        return workspace.split_k(slots, tiles, config.block_m * config.block_n, spec.consumers, self.device)
 
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
-        p, config, streaming = self.problem, self.config, self.streaming
+        p, config, spec = self.problem, self.config, self.spec
         a, b, out = (x.unsqueeze(0) if x.dim() == 2 else x for x in (a, b, out))
         *_, scale_b, stride_sn, stride_sk = scale_arguments(p, scales)
-        blocks = zip(streaming.x_blocks, streaming.x_shared, strict=True)
-        strip, *second = [TensorDescriptor(*described(a), *block) for block in blocks]
+        blocks = zip(spec.x_blocks, spec.x_shared, strict=True)
+        first, *second = [TensorDescriptor(*described(a), *block) for block in blocks]
         arguments = (
-            strip, *(second or [None]),
-            TensorDescriptor(*described(b.mT), streaming.w_block, streaming.w_shared),
+            first, *(second or [None]),
+            TensorDescriptor(*described(b.mT), spec.w_block, spec.w_shared),
             out, out.stride(1), out.stride(2), float(alpha), float(beta), bias, c, *addend_strides(c, out)[1:],
             p.m, p.n, *config.tiles(p), self.launched, -(-p.k // config.block_k),
-            *share(config, p, self.grid, self.launched), self.table, self.order[1], *self.workspace(),
-            scale_b, stride_sn, stride_sk, streaming,
+            *shared_work(config, p, self.grid, self.launched), self.table, self.order[1], *self.workspace(),
+            scale_b, stride_sn, stride_sk, spec,
         )  # fmt: skip
         # Programs that wait for each other: a cooperative grid is resident as a whole, or not started.
         return arguments, {
-            "num_warps": 4, "maxnreg": streaming.registers, "launch_cooperative_grid": streaming.meeting == "share",
+            "num_warps": 4, "maxnreg": spec.registers, "launch_cooperative_grid": spec.fixup == "reduce-scatter",
             "launch_pdl": True,
         }  # fmt: skip
 
 
-def _streaming(plan: WeightsPlan) -> Streaming:
+def _spec(plan: MixedInputPlan) -> MixedInputSpec:
     p, config = plan.problem, plan.config
     name, _, along = plan.order
-    return Streaming(
-        config.block_n,
-        strips(config),
-        config.block_k,
-        slice_k(config, p),
-        piece_cols(config, p),
-        meeting(config, plan.grid, plan.launched),
-        rounds(config, plan.grid, plan.launched) > 0,
-        gathered_cols(config, p),
-        share_cols(config, p),
-        config.num_stages,
-        config.num_warps // 4,
-        resident(config, p),
-        GLUON_DTYPES[p.dtype],
-        GLUON_DTYPES[p.b_dtype],
-        GLUON_DTYPES[p.out_dtype],
-        p.scales,
-        groups(config, p),
-        -(-p.k // p.group) if groups(config, p) > 1 else 0,
-        rescales(config, p),
-        p.epilogue.scaled,
-        p.epilogue.bias,
-        p.epilogue.c,
-        line_divisor(p.out_alignment // p.out_element_bytes, p.n),
-        name,
-        along,
-        p.m > config.block_m and p.m % config.block_m > 0,
+    return MixedInputSpec(
+        block_r=config.block_n,
+        subtiles=subtiles(config),
+        block_k=config.block_k,
+        slice_k=slice_k(config, p),
+        piece_cols=piece_cols(config, p),
+        fixup=fixup(config, plan.grid, plan.launched),
+        in_rounds=rounds(config, plan.grid, plan.launched) > 0,
+        fixup_cols=fixup_cols(config, p),
+        scatter_cols=scatter_cols(config, p),
+        num_stages=config.num_stages,
+        consumers=config.num_warps // 4,
+        resident=resident(config, p),
+        dtype=GLUON_DTYPES[p.dtype],
+        w_dtype=GLUON_DTYPES[p.b_dtype],
+        out_dtype=GLUON_DTYPES[p.out_dtype],
+        scales=p.scales,
+        groups=groups(config, p),
+        all_groups=-(-p.k // p.group) if groups(config, p) > 1 else 0,
+        rescales=rescales(config, p),
+        scaled=p.epilogue.scaled,
+        bias=p.epilogue.bias,
+        add_c=p.epilogue.c,
+        divisor=line_divisor(p.out_alignment // p.out_element_bytes, p.n),
+        order=name,
+        along=along,
+        shifts=p.m > config.block_m and p.m % config.block_m > 0,
     )

@@ -1,19 +1,18 @@
-"""The mixed-input kernel's loop over K: a consumer converts its weights slice by slice, and multiplies them.
+"""The mixed-input kernel's loop over K: a consumer converts its weights slice by slice and multiplies them.
 
-A slice is converted while the one before it is multiplied, also the first one of the next step: but only converted,
-since ptxas has no registers for operands that are multiplied from one round of the loop into the next.
+1. A slice is converted while wgmma multiplies the slice before it, also across steps. A slice is not multiplied across
+   steps: ptxas has no registers for wgmma operands that live from one round of the loop into the next.
+2. Scales of groups of K differ from row to row, so wgmma cannot apply them. There are two ways:
+   - `multiply_added`: each group's sums are added, times their scales, to totals, which take as many registers again.
+   - `multiply_rescaled`, where there are no registers for totals and activations are bf16: a scale is a power of two
+     times a rest, from 1 to 2 for scales below 2. Weights are multiplied by the power as they are converted, exactly
+     and at no cost from int8. There is one accumulator, in units of the current group's rests, and it is multiplied by
+     the quotient of two rests from group to group. fp16 lacks the exponents for that.
 
-Scales of groups of K. The sums of a group are worth its scale, which differs from row to row, and the tensor cores add
-only what is worth the same. So each group's sums are added, times their scales, to totals, which take as many registers
-again. Where there are none left, weights in bf16 take on powers of two: a scale is a power, by which the weights are
-multiplied, exactly and at no cost as they are converted from int8, times a rest, from 1 to 2 for scales below 2. There
-is one accumulator then, in units of the group's rests, and what is in it is multiplied by the quotient of two rests
-from a group to the next. A sum is rounded once more for each group by either. fp16 has no exponents for that.
-
-With totals it takes 2 to 7% less time where both are possible (an H200, 16 to 160 rows). Without them tiles have up to
-256 rows: 192 rows take 10% less time than in tiles of up to 160, 256 5% and 2048 18% (h200-weights-9.csv, -11.csv and
--13.csv in autotune/results, Triton 3.6.0).
+Both round a sum once more for each group. `rules.rescales` chooses; docs/notebook/mixed_input.md has the times.
 """
+
+from typing import Any, NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -24,6 +23,16 @@ from tritonmm.device.gluon_compat import barrier, computed, keep_order
 from tritonmm.device.pipeline import next_use, operand, release
 
 
+class Pipeline(NamedTuple):
+    """The pipeline's shared memory."""
+
+    w: Any  # weights of each stage and consumer
+    x: Any  # activations of each stage, a buffer for each subtile
+    scales: Any  # of each stage, consumer and group of a step; () where groups have none
+    empty: Any  # mbarriers of each stage: consumers are done with it
+    full: Any  # mbarriers of each stage: the producer has filled it
+
+
 @gluon.jit
 def converted(w, J: gl.constexpr, S: gl.constexpr):
     """Slice J of a consumer's weights of a step, as wgmma takes it from registers."""
@@ -32,68 +41,68 @@ def converted(w, J: gl.constexpr, S: gl.constexpr):
 
 
 @gluon.jit
-def strip_factor(buf, STRIP: gl.constexpr, S: gl.constexpr):
-    """A consumer's scales of a group, for weights in their units, [rows, 1] in the layout of strip STRIP."""
+def subtile_factor(buf, SUBTILE: gl.constexpr, S: gl.constexpr):
+    """A consumer's scales of a group, for weights in their units, [rows, 1] in the layout of subtile SUBTILE."""
     UNIT: gl.constexpr = unit(S.w_dtype, S.dtype)
-    LAYOUT: gl.constexpr = gl.SliceLayout(1, S.sums[STRIP])
+    LAYOUT: gl.constexpr = gl.SliceLayout(1, S.sums[SUBTILE])
     return (buf.load(LAYOUT) * UNIT)[:, None]
 
 
 @gluon.jit
 def step_factors(stage, step, scale_bufs, WHO: gl.constexpr, S: gl.constexpr):
-    """The scales that the rows of a consumer have for the groups of a step, one group's strips after another's.
+    """The scales that the rows of a consumer have for the groups of a step, one group's subtiles after another's.
 
-    Shared memory is asked for them behind wgmma, which is to be issued first: it answers late while it reads operands.
+    They are read after wgmma is issued: shared memory answers late while wgmma reads its operands.
     """
     GROUPS: gl.constexpr = S.groups
-    STRIPS: gl.constexpr = len(S.strips)
+    SUBTILES: gl.constexpr = len(S.subtiles)
     keep_order()
     factors = ()
     for i in gl.static_range(GROUPS):
-        for j in gl.static_range(STRIPS):
-            factor = strip_factor(scale_bufs.index((stage * S.consumers + WHO) * GROUPS + i), j, S)
+        for j in gl.static_range(SUBTILES):
+            factor = subtile_factor(scale_bufs.index((stage * S.consumers + WHO) * GROUPS + i), j, S)
             factors += (factor if i == 0 else gl.where(2 * step + 1 < S.all_groups, factor, 0.0),)  # has it a second?
     return factors
 
 
 @gluon.jit
-def strip_zeros(STRIP: gl.constexpr, S: gl.constexpr):
-    SHAPE: gl.constexpr = [S.rows, S.strips[STRIP]]
-    LAYOUT: gl.constexpr = S.sums[STRIP]
+def subtile_zeros(SUBTILE: gl.constexpr, S: gl.constexpr):
+    SHAPE: gl.constexpr = [S.rows, S.subtiles[SUBTILE]]
+    LAYOUT: gl.constexpr = S.sums[SUBTILE]
     return gl.zeros(SHAPE, gl.float32, LAYOUT)
 
 
 @gluon.jit
 def zeros(S: gl.constexpr):
-    """Sums of a consumer, a tensor a strip."""
-    STRIPS: gl.constexpr = len(S.strips)
+    """A consumer's sums: a tensor for each subtile."""
+    SUBTILES: gl.constexpr = len(S.subtiles)
     sums = ()
-    for i in gl.static_range(STRIPS):
-        sums += (strip_zeros(i, S),)
+    for i in gl.static_range(SUBTILES):
+        sums += (subtile_zeros(i, S),)
     return sums
 
 
 @gluon.jit
-def strip_multiplied(a, x, sums, use_acc, STRIP: gl.constexpr, J: gl.constexpr, S: gl.constexpr):
-    """`multiplied` for strip STRIP, whose rows of the stage are x."""
-    LAYOUT: gl.constexpr = S.reads[STRIP]
+def subtile_multiplied(a, x, sums, use_acc, SUBTILE: gl.constexpr, J: gl.constexpr, S: gl.constexpr):
+    """`multiplied` for subtile SUBTILE, whose rows of the stage are x."""
+    LAYOUT: gl.constexpr = S.reads[SUBTILE]
     b = operand(x, False).slice(J * S.slice_k, S.slice_k, 1).permute((1, 0))
     return warpgroup_mma(gl.convert_layout(a, LAYOUT, assert_trivial=True), b, sums, is_async=True, use_acc=use_acc)
 
 
 @gluon.jit
 def multiplied(a, stage, sums, x_bufs, use_acc, J: gl.constexpr, S: gl.constexpr):
-    """The sums once wgmma, which is issued, has added slice J's products to them, or set them to those."""
-    STRIPS: gl.constexpr = len(S.strips)
+    """Issues wgmma of slice J. Returns the sums, which are valid once it is waited for."""
+    SUBTILES: gl.constexpr = len(S.subtiles)
     found = ()
-    for i in gl.static_range(STRIPS):
-        found += (strip_multiplied(a, x_bufs[i].index(stage), sums[i], use_acc, i, J, S),)
+    for i in gl.static_range(SUBTILES):
+        found += (subtile_multiplied(a, x_bufs[i].index(stage), sums[i], use_acc, i, J, S),)
     return found
 
 
 @gluon.jit
 def waited(sums, OTHERS: gl.constexpr):
-    """The sums once all but the last OTHERS wgmma are done, the registers of whose operands are then free."""
+    """Waits for all but the last OTHERS wgmma, which frees their operand registers. Returns the sums."""
     done = warpgroup_mma_wait(OTHERS, sums)
     return (done,) if len(sums) == 1 else done
 
@@ -101,50 +110,49 @@ def waited(sums, OTHERS: gl.constexpr):
 @gluon.jit
 def scaled_sums(totals, sums, factors, GROUP: gl.constexpr):
     """The totals and a group's sums times its scales."""
-    STRIPS: gl.constexpr = len(totals)
+    SUBTILES: gl.constexpr = len(totals)
     found = ()
-    for i in gl.static_range(STRIPS):
-        found += (computed(totals[i] + sums[i] * factors[GROUP * STRIPS + i]),)
+    for i in gl.static_range(SUBTILES):
+        found += (computed(totals[i] + sums[i] * factors[GROUP * SUBTILES + i]),)
     return found
 
 
 @gluon.jit
-def multiply_added(ring, stage, phase, first, last, stride, WHO: gl.constexpr, S: gl.constexpr):
-    """`multiply` where no groups have scales, or their sums are added to totals, each while the next is multiplied."""
-    w_bufs, x_bufs, scale_bufs, empty, full = ring
+def multiply_added(pipeline, stage, phase, first, last, stride, WHO: gl.constexpr, S: gl.constexpr):
+    """`multiply` without scales of groups, or with totals: a group's sums are added while the next is multiplied."""
     SLICES: gl.constexpr = S.slices
     GROUPS: gl.constexpr = S.groups
-    STRIPS: gl.constexpr = len(S.strips)
+    SUBTILES: gl.constexpr = len(S.subtiles)
     OF_GROUP: gl.constexpr = SLICES // max(GROUPS, 1)
     sums = zeros(S)
     before = zeros(S)
     totals = zeros(S)
-    mbarrier.wait(full.index(stage), phase)
-    a = converted(operand(w_bufs.index(stage * S.consumers + WHO), False), 0, S)
+    mbarrier.wait(pipeline.full.index(stage), phase)
+    a = converted(operand(pipeline.w.index(stage * S.consumers + WHO), False), 0, S)
     for step in range(first, last, stride):
-        w = operand(w_bufs.index(stage * S.consumers + WHO), False)
+        w = operand(pipeline.w.index(stage * S.consumers + WHO), False)
         for j in gl.static_range(SLICES):
             if GROUPS == 2 and j == OF_GROUP:
                 sums, before = before, sums
             use_acc = j % OF_GROUP > 0 if GROUPS else (step > first) | (j > 0)
-            sums = multiplied(a, stage, sums, x_bufs, use_acc, j, S)
+            sums = multiplied(a, stage, sums, pipeline.x, use_acc, j, S)
             if j == 0 and GROUPS:
-                factors = step_factors(stage, step, scale_bufs, WHO, S)
+                factors = step_factors(stage, step, pipeline.scales, WHO, S)
             if j > 0 and GROUPS == 2:
-                both = waited(sums + before, STRIPS)
-                sums, before = both[:STRIPS], both[STRIPS:]
+                both = waited(sums + before, SUBTILES)
+                sums, before = both[:SUBTILES], both[SUBTILES:]
                 if j == OF_GROUP:
                     totals = scaled_sums(totals, before, factors, 0)
             elif j > 0:
-                sums = waited(sums, STRIPS)
+                sums = waited(sums, SUBTILES)
             if j < SLICES - 1:
                 a = converted(w, j + 1, S)
         stage, phase = next_use(stage, phase, S.num_stages)
-        mbarrier.wait(full.index(stage), phase, pred=step + stride < last)
-        a = converted(operand(w_bufs.index(stage * S.consumers + WHO), False), 0, S)  # of the last step, for nothing
+        mbarrier.wait(pipeline.full.index(stage), phase, pred=step + stride < last)
+        a = converted(operand(pipeline.w.index(stage * S.consumers + WHO), False), 0, S)  # unused after the last step
         sums = waited(sums, 0)
         barrier()  # all warps are done with the step
-        release(empty, stage, True, S)
+        release(pipeline.empty, stage, True, S)
         if GROUPS:
             totals = scaled_sums(totals, sums, factors, GROUPS - 1)
         if GROUPS == 2:
@@ -161,27 +169,27 @@ def group_power(buf, S: gl.constexpr):
 
 
 @gluon.jit
-def strip_rest(buf, STRIP: gl.constexpr, S: gl.constexpr):
-    """What else is in those scales, [rows, 1] in the layout of strip STRIP."""
-    LAYOUT: gl.constexpr = gl.SliceLayout(1, S.sums[STRIP])
+def subtile_rest(buf, SUBTILE: gl.constexpr, S: gl.constexpr):
+    """The rests of these scales, [rows, 1] in the layout of subtile SUBTILE."""
+    LAYOUT: gl.constexpr = gl.SliceLayout(1, S.sums[SUBTILE])
     power, rest = power_and_rest(buf.load(LAYOUT))
     return rest[:, None]
 
 
 @gluon.jit
 def step_scales(stage, scale_bufs, WHO: gl.constexpr, S: gl.constexpr):
-    """Powers of two that the rows of a consumer have for the groups of a step, and rests, one group's strips after
-    another's. Shared memory is asked for them behind wgmma, as in `step_factors`."""
+    """Powers of two that the rows of a consumer have for the groups of a step, and rests, one group's subtiles after
+    another's. They are read after wgmma is issued, as in `step_factors`."""
     GROUPS: gl.constexpr = S.groups
-    STRIPS: gl.constexpr = len(S.strips)
+    SUBTILES: gl.constexpr = len(S.subtiles)
     keep_order()
     powers = ()
     rests = ()
     for i in gl.static_range(GROUPS):
         buf = scale_bufs.index((stage * S.consumers + WHO) * GROUPS + i)
         powers += (group_power(buf, S),)
-        for j in gl.static_range(STRIPS):
-            rests += (strip_rest(buf, j, S),)
+        for j in gl.static_range(SUBTILES):
+            rests += (subtile_rest(buf, j, S),)
     return powers, rests
 
 
@@ -195,60 +203,59 @@ def converted_times(w, power, J: gl.constexpr, S: gl.constexpr):
 @gluon.jit
 def rescaled(sums, before, after):
     """The sums, which are in units of `before`, in units of `after`."""
-    STRIPS: gl.constexpr = len(sums)
+    SUBTILES: gl.constexpr = len(sums)
     found = ()
-    for i in gl.static_range(STRIPS):
+    for i in gl.static_range(SUBTILES):
         found += (sums[i] * (before[i] / after[i]),)
     return found
 
 
 @gluon.jit
-def multiply_rescaled(ring, stage, phase, first, last, stride, WHO: gl.constexpr, S: gl.constexpr):
-    """`multiply` where the sums are in units of their group's rests."""
-    w_bufs, x_bufs, scale_bufs, empty, full = ring
+def multiply_rescaled(pipeline, stage, phase, first, last, stride, WHO: gl.constexpr, S: gl.constexpr):
+    """`multiply` with one accumulator, in units of the current group's rests."""
     SLICES: gl.constexpr = S.slices
     GROUPS: gl.constexpr = S.groups
-    STRIPS: gl.constexpr = len(S.strips)
+    SUBTILES: gl.constexpr = len(S.subtiles)
     OF_GROUP: gl.constexpr = SLICES // GROUPS
     UNIT: gl.constexpr = unit(S.w_dtype, S.dtype)
     sums = zeros(S)
-    mbarrier.wait(full.index(stage), phase)
-    powers, rests = step_scales(stage, scale_bufs, WHO, S)
-    a = converted_times(operand(w_bufs.index(stage * S.consumers + WHO), False), powers[0], 0, S)
+    mbarrier.wait(pipeline.full.index(stage), phase)
+    powers, rests = step_scales(stage, pipeline.scales, WHO, S)
+    a = converted_times(operand(pipeline.w.index(stage * S.consumers + WHO), False), powers[0], 0, S)
     for step in range(first, last, stride):
-        w = operand(w_bufs.index(stage * S.consumers + WHO), False)
+        w = operand(pipeline.w.index(stage * S.consumers + WHO), False)
         for j in gl.static_range(SLICES):
             if j > 0 and j % OF_GROUP == 0:
-                sums = rescaled(waited(sums, 0), rests[:STRIPS], rests[STRIPS:])
-            sums = multiplied(a, stage, sums, x_bufs, True, j, S)
+                sums = rescaled(waited(sums, 0), rests[:SUBTILES], rests[SUBTILES:])
+            sums = multiplied(a, stage, sums, pipeline.x, True, j, S)
             if j > 0:
-                sums = waited(sums, STRIPS)
+                sums = waited(sums, SUBTILES)
             if j < SLICES - 1:
                 a = converted_times(w, powers[(j + 1) // OF_GROUP], j + 1, S)
         stage, phase = next_use(stage, phase, S.num_stages)
         more = step + stride < last
-        mbarrier.wait(full.index(stage), phase, pred=more)
-        before = rests[(GROUPS - 1) * STRIPS :]
-        powers, rests = step_scales(stage, scale_bufs, WHO, S)
-        a = converted_times(operand(w_bufs.index(stage * S.consumers + WHO), False), powers[0], 0, S)
+        mbarrier.wait(pipeline.full.index(stage), phase, pred=more)
+        before = rests[(GROUPS - 1) * SUBTILES :]
+        powers, rests = step_scales(stage, pipeline.scales, WHO, S)
+        a = converted_times(operand(pipeline.w.index(stage * S.consumers + WHO), False), powers[0], 0, S)
         after = ()
-        for i in gl.static_range(STRIPS):
+        for i in gl.static_range(SUBTILES):
             after += (gl.where(more, rests[i], before[i]),)
-        rests = after + rests[STRIPS:]
+        rests = after + rests[SUBTILES:]
         sums = waited(sums, 0)
         barrier()  # all warps are done with the step
-        release(empty, stage, True, S)
+        release(pipeline.empty, stage, True, S)
         sums = rescaled(sums, before, after)
     found = ()
-    for i in gl.static_range(STRIPS):
+    for i in gl.static_range(SUBTILES):
         found += (sums[i] * (rests[i] * UNIT),)
     return found, stage, phase
 
 
 @gluon.jit
-def multiply(ring, stage, phase, first, last, stride, WHO: gl.constexpr, S: gl.constexpr):
-    """The consumer's sums over every `stride` steps from `first` to `last`, and the ring position after them."""
+def multiply(pipeline, stage, phase, first, last, stride, WHO: gl.constexpr, S: gl.constexpr):
+    """The consumer's sums over every `stride` steps from `first` to `last`, and the pipeline position after them."""
     if S.rescales:
-        return multiply_rescaled(ring, stage, phase, first, last, stride, WHO, S)
+        return multiply_rescaled(pipeline, stage, phase, first, last, stride, WHO, S)
     else:
-        return multiply_added(ring, stage, phase, first, last, stride, WHO, S)
+        return multiply_added(pipeline, stage, phase, first, last, stride, WHO, S)

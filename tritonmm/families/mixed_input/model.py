@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tritonmm.config import Config
-from tritonmm.families.mixed_input.rules import ROWS, gathered_cols, groups, meeting, programs, resident, slice_k
+from tritonmm.families.mixed_input.rules import ROWS, fixup, fixup_cols, groups, programs, resident, slice_k
 from tritonmm.gpu import Gpu
 from tritonmm.model.time import Parts, Time, joined
 from tritonmm.orders import RowMajor, SwizzleMerge
@@ -149,7 +149,7 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     """A launch, what reading and computing take beside each other, and the gathering of parts.
 
     Constants are fits to an H200 (burst, 2026-11-23), 2,984 times of bf16 by int8 with 16 to 4096 rows, Triton 3.6.0
-    and 3.9.0 (h200-weights-7.csv and -8.csv in autotune/results); two strips and sums that are scaled from group to
+    and 3.9.0 (h200-weights-7.csv and -8.csv in autotune/results); two subtiles and sums that are scaled from group to
     group, in -11.csv and -12.csv, were none of them. Those of all four within 35% of a product's best are off by 4.9%
     (root mean square); what they choose there takes 0.5% longer than the best (geometric mean), at most 11%. More
     programs than the SMs hold were timed with more than 64 rows.
@@ -159,13 +159,13 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     tiles = tiles_m * tiles_n
     steps = -(-p.k // config.block_k)
     count = max(1, programs(config, p, gpu, tiles))
-    how = meeting(config, count, tiles)
+    how = fixup(config, count, tiles)
     slots = gpu.sms * resident(config, p)
     rounds, running = -(-count // slots), min(count, slots)
     held = -(-running // gpu.sms)  # an SM's programs share its units, and hide latencies
     weights_us = config.block_n * config.block_k * (CONVERT_US + MULTIPLY_US * config.block_m)
     scales_us = groups(config, p) * config.block_n * config.block_m * SCALE_US
-    pieces = -(-tiles // count) + (how == "gather" and count % tiles > 0)  # of a program that cuts two tiles
+    pieces = -(-tiles // count) + (how == "last-arriver" and count % tiles > 0)  # of a program that cuts two tiles
     busy_us = weights_us + scales_us
     way_us = config.num_warps // 4 * STEP_US + config.block_k // slice_k(config, p) * SLICE_US
     products = (config.block_m + ISSUE) * config.block_n * config.block_k
@@ -180,15 +180,15 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     compute_us = rounds * (first_us + most * step_us + pieces_us)
     tall = config.order.factors[0] if isinstance(config.order, SwizzleMerge) else 1  # tiles that read weights together
     again = -(-tiles_m // tall) - 1
-    if how == "gather" and min(count, tiles_n) * config.block_n * p.k * p.b_element_bytes > gpu.l2_bytes:
+    if how == "last-arriver" and min(count, tiles_n) * config.block_n * p.k * p.b_element_bytes > gpu.l2_bytes:
         again = tiles_m - 1  # programs read other steps of K, and L2 has lost them when it is their turn
     read_us = (p.compulsory_bytes + again * p.operand_bytes("b")) / (STREAM * gpu.bandwidth) * 1e6
     split_us = 0.0
-    if how == "share":
+    if how == "reduce-scatter":
         split_us = MEET_US + config.split_k * PART_US
-    elif how == "gather":
+    elif how == "last-arriver":
         parts = -(-count // tiles) + (count % tiles > 0)
-        passes = config.block_m // gathered_cols(config, p)
+        passes = config.block_m // fixup_cols(config, p)
         sums = parts * config.block_n * config.block_m
         split_us = GATHER_US + PASS_US * (passes - 1) + 4 * sums / GATHER_BANDWIDTH * 1e6
     us = FIXED_US + joined((read_us, compute_us), OVERLAP) + split_us

@@ -1,15 +1,16 @@
-"""How the mixed-input kernel's programs divide the K steps of its tiles, whatever they then do with them.
+"""How the mixed-input kernel's programs divide the K steps of its tiles.
 
-All steps of all tiles lie in one line, tile after tile, and each program takes an equal share of it. With as many
-programs as the SMs hold all stream to the end, however many tiles there are; with one for each tile, or several, no
-share lies in two tiles. Where persistent programs have two tiles or more each, they are dealt whole ones in rounds
-first, so that those which run together have tiles next to each other, whose operands L2 holds; shares are of the one to
-two rounds that remain. Beside 256 rows of activations, or two strips of them, there are no registers to gather parts:
-all tiles are whole, those of the last round too.
+All steps of all tiles form one line, tile after tile, and each program takes an equal share of it.
 
-A `schedule` is the tiles along m and n, those of the order, the K steps of each, the steps that are shared and the
-programs that share them, in lowest terms, and the order's table and factors.
+- With as many programs as the SMs hold, all of them stream to the end, however many tiles there are. Shares cut tiles
+  anywhere, and the last arriver adds up a tile's parts.
+- With one program for each tile, or several (split-K, added up by reduce-scatter), no share lies in two tiles.
+- Persistent programs with two tiles or more each first take whole tiles in rounds. Programs that run together then have
+  neighbouring tiles, and L2 holds their operands. Shares are of the one to two rounds' tiles that remain.
+- With 256 rows of activations, or two subtiles, there are no registers to add up parts: all tiles are whole.
 """
+
+from typing import Any, NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -17,12 +18,24 @@ from triton.experimental.gluon import language as gl
 from tritonmm.device.order import tile_at
 
 
+class Schedule(NamedTuple):
+    """The tiles, and the steps that programs share."""
+
+    tiles_m: Any
+    tiles_n: Any
+    tiles: Any  # indices of the order
+    steps: Any  # K steps of a tile
+    shared_steps: Any  # of all shared tiles, divided by their greatest common divisor with the sharers
+    sharers: Any  # programs that take the shared steps, divided likewise
+    table: Any  # of the order, see device/order.py
+    factors: Any
+
+
 @gluon.jit
 def rounds_of(schedule, S: gl.constexpr):
     """Rounds in which each program has a whole tile before its share."""
-    tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors = schedule
     if S.in_rounds:
-        return tiles // gl.num_programs(0) - 1
+        return schedule.tiles // gl.num_programs(0) - 1
     else:
         return 0
 
@@ -30,67 +43,62 @@ def rounds_of(schedule, S: gl.constexpr):
 @gluon.jit
 def begin_of(program, schedule):
     """The first step of a program's share, of the tiles that are shared."""
-    tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors = schedule
-    return program * shared_steps // sharers
+    return program * schedule.shared_steps // schedule.sharers
 
 
 @gluon.jit
 def program_of(step, schedule):
     """The program whose share a step is in: the last that begins before the next step does."""
-    tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors = schedule
-    return ((step + 1) * sharers - 1) // shared_steps
+    return ((step + 1) * schedule.sharers - 1) // schedule.shared_steps
 
 
 @gluon.jit
 def line_of(schedule, S: gl.constexpr):
-    """Where this program's work begins and ends: as many steps before its share as its whole tiles have, and with it.
-    Where all tiles are whole, there are no shares."""
-    tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors = schedule
-    if S.meeting == "":
-        return gl.to_tensor(0), gl.cdiv(tiles - gl.program_id(0), gl.num_programs(0)) * steps
+    """Where this program's work begins and ends, in steps: its whole tiles come before its share, if it has one."""
+    if S.fixup == "":
+        return gl.to_tensor(0), gl.cdiv(schedule.tiles - gl.program_id(0), gl.num_programs(0)) * schedule.steps
     else:
-        begin = begin_of(gl.program_id(0), schedule) - rounds_of(schedule, S) * steps
+        begin = begin_of(gl.program_id(0), schedule) - rounds_of(schedule, S) * schedule.steps
         return begin, begin_of(gl.program_id(0) + 1, schedule)
 
 
 @gluon.jit
 def work_at(at, end, schedule, S: gl.constexpr):
-    """The first work from step `at` on of a program whose work ends at `end`: a tile, the first of its K steps, their
-    end, from one to the next, and where the work goes on.
+    """The first work from step `at` on of a program whose work ends at `end`.
 
-    Programs that share a tile alone have every so manieth step: at any time they read K next to each other.
+    Returns a tile, its first K step, the end of its steps, the distance between them, and where the work goes on.
+    The programs of a reduce-scatter interleave their steps: at any time they read neighbouring parts of K.
     """
-    tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors = schedule
-    if S.meeting == "share":
-        splits = steps * sharers // shared_steps
+    if S.fixup == "reduce-scatter":
+        splits = schedule.steps * schedule.sharers // schedule.shared_steps
         tile = gl.program_id(0) // splits
-        return tile, gl.program_id(0) - tile * splits, steps, splits, end
-    elif S.meeting == "gather":
-        tile = at // steps
-        first = at - tile * steps
-        last = gl.minimum(steps, first + end - at)
+        return tile, gl.program_id(0) - tile * splits, schedule.steps, splits, end
+    elif S.fixup == "last-arriver":
+        tile = at // schedule.steps
+        first = at - tile * schedule.steps
+        last = gl.minimum(schedule.steps, first + end - at)
         if S.in_rounds:
             rounds = rounds_of(schedule, S)
             left = begin_of(gl.program_id(0), schedule) - at
             tile += rounds * gl.num_programs(0)
             if left > 0:
-                tile = (rounds - left // steps) * gl.num_programs(0) + gl.program_id(0)
+                tile = (rounds - left // schedule.steps) * gl.num_programs(0) + gl.program_id(0)
                 first = 0
-                last = steps
+                last = schedule.steps
         return tile, first, last, 1, at + last - first
     else:
-        return at // steps * gl.num_programs(0) + gl.program_id(0), at - at, steps, 1, at + steps
+        tile = at // schedule.steps * gl.num_programs(0) + gl.program_id(0)
+        return tile, at - at, schedule.steps, 1, at + schedule.steps
 
 
 @gluon.jit
 def origin(tile, schedule, S: gl.constexpr):
     """The first row of the weights, and of the activations, of a tile at an index of the order."""
-    tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors = schedule
     ORDER: gl.constexpr = S.order
     ALONG: gl.constexpr = S.along
-    m, n = tile_at(tile, tiles_m, tiles_n, table, factors, ORDER, ALONG)
+    m, n = tile_at(tile, schedule.tiles_m, schedule.tiles_n, schedule.table, schedule.factors, ORDER, ALONG)
     if ORDER == "split-merge":  # far overflow would wrap around to rows of the output
-        m, n = gl.minimum(m, tiles_m), gl.minimum(n, tiles_n)
+        m, n = gl.minimum(m, schedule.tiles_m), gl.minimum(n, schedule.tiles_n)
     return n * S.block_r, m * S.block_c
 
 

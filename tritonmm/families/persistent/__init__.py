@@ -1,4 +1,4 @@
-"""The persistent kernel of plain Triton with TMA descriptors."""
+"""The persistent family: plain Triton with TMA descriptors."""
 
 from typing import TYPE_CHECKING
 

@@ -1,28 +1,47 @@
-"""GEMM by TMA in plain Triton, for sm_90 and sm_100: fp16 and bf16 in, sums in fp32.
+"""Persistent GEMM in plain Triton that loads and stores by TMA.
 
-One program an SM walks the tiles. The compiler makes the pipeline out of two nested loops, the walk
-and the steps along K, which it flattens into one: the loads of the next tile are in flight while
-this one is written. On sm_100 it gives loads, tensor cores and epilogue warps of their own as well,
-and the accumulator two places in tensor memory.
+Supports: A and B of bf16 or fp16, any output dtype, fp32 sums; sm_90 and sm_100, and the interpreter. It compiles for
+sm_100 with Triton 3.6 and 3.9 and has not run there. Measured times: docs/notebook/persistent.md.
 
-A and B are loaded as they lie in memory, whichever dimension is contiguous, and the tensor cores
-read the transposed view of a block where needed. Ragged edges come out of TMA: elements outside of
-the tensor read as zero and are not written. Results are bitwise the same from run to run, and do
-not depend on the order of the tiles.
+1. One program runs on each SM and visits its tiles one after the other, in the tile order.
+2. Triton's compiler flattens the loop over tiles and the loop over K into one and pipelines it: it loads the next
+   tile's operands while this tile is written. On sm_100 it also specializes warps for loads, MMA and the epilogue, and
+   keeps two accumulators in tensor memory.
+3. The epilogue writes a tile in pieces along its columns, by TMA, or by masked stores if TMA cannot address the output.
 
-On an H200 (bf16, NT, 128 x 256 x 64, 4 stages, swizzle-merge:16, 2026-11-21) torch.mm takes 1.002 times its time at
-4096^3 on a rested card and 0.999 at the power limit, at 8192^3 1.009 and 1.018.
+Constraints: one dimension of A and of B is contiguous; their addresses and other strides are multiples of 16 bytes. A
+and B are loaded as they lie in memory; the tensor cores read a transposed view where needed. TMA reads elements outside
+of a tensor as zero and does not write them.
 
-Compiled for sm_100 with Triton 3.6 and 3.9 and looked at, but never run there: no such GPU was at hand.
+Determinism: results are bitwise the same from run to run and do not depend on the order of the tiles.
 """
+
+from dataclasses import dataclass
 
 import triton
 import triton.language as tl
 from triton.language.target_info import cuda_capability_geq
 
+from tritonmm.device.constexpr_args import Static
 from tritonmm.device.numeric import rounded
 from tritonmm.device.order import tile_at
 from tritonmm.device.pdl import follow_previous_grid
+
+
+@dataclass(frozen=True)
+class PersistentSpec(Static):
+    """What the kernel is compiled for: a single constexpr argument."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    pieces: int  # in which a tile is written, along its columns
+    order: str  # name and axis of the tile order, see device/order.py
+    along: str
+    a_transposed: bool
+    b_transposed: bool
+    scaled: bool  # alpha multiplies
+    interpreted: bool
 
 
 @triton.jit
@@ -60,44 +79,45 @@ def block_at(origin, batch, row, col, stride_b, stride_m, stride_n, ROWS: tl.con
 @triton.jit(do_not_specialize=["m", "n", "steps", "launched", "programs"])
 def persistent_kernel(
     a_desc, b_desc, out_desc, out, c, bias, alpha, beta, table, factors, m, n, steps, launched, programs,
-    stride_ob, stride_om, stride_on, stride_cb, stride_cm, stride_cn,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECES: tl.constexpr,
-    ORDER: tl.constexpr, ALONG: tl.constexpr,
-    A_TRANSPOSED: tl.constexpr, B_TRANSPOSED: tl.constexpr, SCALED: tl.constexpr, INTERPRETED: tl.constexpr,
+    out_strides, c_strides, S: tl.constexpr,
 ):  # fmt: skip
     """out[batch] = alpha * A[batch] @ B[batch] + bias + beta * C[batch], rounded once. Grid: at most `programs`.
 
-    A is m x k, B k x n; bias, of n, and C are added where they are given, and alpha multiplies if SCALED.
-    The descriptors are of [batch, rows, columns] as stored. `steps`, at least 1, are those along K; `launched` is the
-    number of programs that the order launches for one product of the batch, `programs` that of the whole batch. A tile
-    is written in PIECES along its columns, which share a buffer: by TMA, or by masked stores where there is no
-    `out_desc`.
+    A is m x k, B k x n; bias, of n, and C are added where they are given. The descriptors are of [batch, rows, columns]
+    as stored; out_desc is None where TMA cannot address the output. Strides are along the batch, rows and columns.
+    steps: steps along K, at least 1; launched: indices of the order for one GEMM of the batch; programs: for all.
     """
-    follow_previous_grid()
+    stride_ob, stride_om, stride_on = out_strides
+    stride_cb, stride_cm, stride_cn = c_strides
+    ORDER: tl.constexpr = S.order
+    ALONG: tl.constexpr = S.along
     OVERFLOWS: tl.constexpr = ORDER == "split-merge"
-    # Steps that differ from tile to tile leave the loops nested, and Triton 3.6 cannot specialise nested ones.
+    # Steps that differ from tile to tile leave the loops nested, and Triton 3.6 cannot specialize nested ones.
     SPECIALIZE: tl.constexpr = cuda_capability_geq(10) and not OVERFLOWS
-    COLS: tl.constexpr = BLOCK_N // PIECES
+    PIECES: tl.constexpr = S.pieces
+    COLS: tl.constexpr = S.block_n // PIECES
+    SHAPE: tl.constexpr = [S.block_m, S.block_n]
+    follow_previous_grid()
     # A loop that may run zero times is compiled twice when flattened, and makes ptxas wait after every
     # wgmma when not (Triton 3.6).
     tl.assume(steps > 0)
-    tiles_m = tl.cdiv(m, BLOCK_M)
-    tiles_n = tl.cdiv(n, BLOCK_N)
+    tiles_m = tl.cdiv(m, S.block_m)
+    tiles_n = tl.cdiv(n, S.block_n)
     for i in tl.range(tl.program_id(0), programs, tl.num_programs(0), flatten=True, warp_specialize=SPECIALIZE):
         batch = i // launched
         tile_m, tile_n = tile_at(i % launched, tiles_m, tiles_n, table, factors, ORDER, ALONG)
         tile_steps = steps
-        if OVERFLOWS:  # one step on zeros, and nothing is written; clamped, so that no product below overflows
+        if OVERFLOWS:  # one step on zeros, and nothing is written; clamped, so that no offset below overflows
             tile_steps = tl.where((tile_m < tiles_m) & (tile_n < tiles_n), steps, 1)
             tile_m = tl.minimum(tile_m, tiles_m)
             tile_n = tl.minimum(tile_n, tiles_n)
-        row = tile_m * BLOCK_M
-        col = tile_n * BLOCK_N
-        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        row = tile_m * S.block_m
+        col = tile_n * S.block_n
+        acc = tl.zeros(SHAPE, tl.float32)
         for step in range(tile_steps):
-            x = load_block(a_desc, batch, row, step * BLOCK_K, BLOCK_M, BLOCK_K, A_TRANSPOSED)
-            y = load_block(b_desc, batch, col, step * BLOCK_K, BLOCK_N, BLOCK_K, not B_TRANSPOSED).T
-            if INTERPRETED:  # numpy has no bf16
+            x = load_block(a_desc, batch, row, step * S.block_k, S.block_m, S.block_k, S.a_transposed)
+            y = load_block(b_desc, batch, col, step * S.block_k, S.block_n, S.block_k, not S.b_transposed).T
+            if S.interpreted:  # numpy has no bf16
                 x, y = x.to(tl.float32), y.to(tl.float32)
             acc = tl.dot(x, y, acc)
         pieces = split_columns(acc, PIECES)
@@ -105,17 +125,17 @@ def persistent_kernel(
             piece = pieces[j]
             at = col + j * COLS
             cols = tl.arange(0, COLS)
-            inside = (tl.arange(0, BLOCK_M) < m - row)[:, None] & (cols < n - at)[None, :]
-            if SCALED:
+            inside = (tl.arange(0, S.block_m) < m - row)[:, None] & (cols < n - at)[None, :]
+            if S.scaled:
                 piece *= alpha
             if bias is not None:
                 piece += tl.load(bias + at + cols, mask=cols < n - at, other=0.0).to(tl.float32)[None, :]
             if c is not None:
-                addresses = block_at(c, batch, row, at, stride_cb, stride_cm, stride_cn, BLOCK_M, COLS)
+                addresses = block_at(c, batch, row, at, stride_cb, stride_cm, stride_cn, S.block_m, COLS)
                 piece += beta * tl.load(addresses, mask=inside, other=0.0).to(tl.float32)
-            piece = rounded(piece, out.dtype.element_ty, INTERPRETED)
+            piece = rounded(piece, out.dtype.element_ty, S.interpreted)
             if out_desc is not None:
-                out_desc.store([batch, row, at], piece.reshape(1, BLOCK_M, COLS))
+                out_desc.store([batch, row, at], piece.reshape(1, S.block_m, COLS))
             else:
-                addresses = block_at(out, batch, row, at, stride_ob, stride_om, stride_on, BLOCK_M, COLS)
+                addresses = block_at(out, batch, row, at, stride_ob, stride_om, stride_on, S.block_m, COLS)
                 tl.store(addresses, piece, mask=inside)

@@ -1,7 +1,8 @@
-"""What the persistent kernel of plain Triton can compute."""
+"""What the persistent kernel can compute."""
 
 from tritonmm.config import Config
 from tritonmm.families.common_rules import (
+    BARRIER_BYTES,
     shared_memory_reason,
     single_cta_reason,
     tma_reason,
@@ -12,7 +13,7 @@ from tritonmm.problem import HALF, Problem
 
 
 def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
-    """TMA in plain Triton: what TMA can address, and tiles whose accumulator leaves room for the epilogue."""
+    """As `Family.reason`: what TMA can address, and tiles that leave registers for the epilogue."""
     if gpu.capability not in (90, 100):
         return f"the persistent kernel needs sm_90 or sm_100; {gpu.name} is {gpu.arch}"
     if problem.dtype not in HALF or problem.b_dtype not in HALF:
@@ -24,26 +25,26 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     heights = (64, 128, 256) if gpu.capability == 90 and config.num_warps == 4 else (128, 256)
     for name, legal in (
         ("num_warps", (4, 8)),
-        ("block_m", heights),  # halves of lower tiles are moved through shared memory to be written
+        ("block_m", heights),  # halves of less tall tiles go through shared memory to be written
         ("block_n", (64, 128, 256)),
         ("block_k", (32, 64, 128)),
     ):
         if getattr(config, name) not in legal:
             return f"{name} is {getattr(config, name)}; it must be one of {', '.join(map(str, legal))}"
     if config.num_stages < 2:
-        return f"num_stages is {config.num_stages}; loads are in flight from 2"
+        return f"num_stages is {config.num_stages}; it must be at least 2 for loads to overlap"
     registers = config.block_m * config.block_n // (32 * config.num_warps)
     masked = problem.out_alignment < 16
     if registers > (64 if masked and (problem.epilogue.c or config.num_warps == 4) else 128):
-        return f"{registers} accumulator registers a thread leave no room for the others; more warps or a smaller tile"
+        return f"{registers} accumulator registers a thread leave no room for others; use more warps or a smaller tile"
     return shared_memory_reason(shared_bytes(config, problem), gpu)
 
 
 def output_pieces(config: Config, problem: Problem) -> int:
-    """Pieces, along the columns, in which the persistent kernel writes a tile.
+    """Pieces, along the columns, in which the kernel writes a tile.
 
-    A thread has 128 bytes of a piece, or so few elements that the addresses it needs, in C and in an output that TMA
-    cannot store, stay in registers.
+    By TMA a thread writes 128 bytes of a piece, or 64 with C. By masked stores, which need an address for each element,
+    it writes 16 elements, or 8 with C.
     """
     if problem.out_alignment < 16:
         elements = 8 if problem.epilogue.c else 16
@@ -54,9 +55,9 @@ def output_pieces(config: Config, problem: Problem) -> int:
 
 def shared_bytes(config: Config, problem: Problem) -> int:
     """Shared memory of one CTA, in bytes."""
-    ring = config.num_stages * config.step_bytes(problem)
+    pipeline = config.num_stages * config.step_bytes(problem)
     piece = config.block_m * config.block_n // output_pieces(config, problem)
     out = piece * problem.out_element_bytes
     if problem.epilogue.c:  # C changes layout through shared memory of its own; it may be fp32
         out = (out if problem.out_alignment == 16 else 0) + piece * 4
-    return ring + out + 1024  # barriers and alignment
+    return pipeline + out + BARRIER_BYTES

@@ -1,4 +1,4 @@
-"""GEMMs with few rows or few columns, which cost what it costs to read the larger operand."""
+"""The skinny family: GEMMs with few rows or few columns, as fast as the larger operand can be read."""
 
 from typing import TYPE_CHECKING
 

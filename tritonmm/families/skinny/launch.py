@@ -1,10 +1,10 @@
-"""Launches the skinny kernel: which operand is streamed, and the memory in which split tiles meet."""
+"""Launches the skinny kernel: which operand is streamed, and the workspace of split-K."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tritonmm.config import Config
-from tritonmm.families.skinny.kernel import skinny_kernel
+from tritonmm.families.skinny.kernel import SkinnySpec, skinny_kernel
 from tritonmm.families.skinny.rules import streams_a
 from tritonmm.launch import Plan, addend_strides, early_start, line_divisor, needs_int64, scale_arguments, strides
 from tritonmm.launch.interpreter import INTERPRETED, dot_precision
@@ -41,25 +41,37 @@ class SkinnyPlan(Plan):
             block_r, block_c, config.block_k,
             w_strides[1:], x_strides[1:], out_strides[1:], c_strides[1:],
         )  # fmt: skip
-        options = {
-            "BLOCK_R": block_r, "BLOCK_C": block_c, "BLOCK_K": config.block_k, "SPLIT_K": config.split_k,
-            "ORDER": order, "ALONG": along, "SWAPPED": swapped, "BATCHED": p.batch > 1,
-            "LAYOUT_W": layouts[0], "LAYOUT_X": layouts[1],
-            "DIVISOR_W": line_divisor(held[0], p.k if layouts[0] == "n" else rows),
-            "DIVISOR_X": line_divisor(held[1], p.k if layouts[1] == "n" else cols),
-            "EVEN_K": p.k > 0 and p.k % config.block_k == 0, "STAGES": config.num_stages,
-            "UNROLL": _unroll(block_r * block_c // config.num_warps, config.split_k),
-            "SCALED": p.epilogue.scaled, "GROUP": p.group if p.grouped else 0,
-            "INTERLEAVED": _interleaved(config, p, layouts[0]), "PRECISION": dot_precision(p),
-            "WIDE": wide, "INTERPRETED": INTERPRETED,
-            "num_warps": config.num_warps, "num_stages": config.num_stages, **early_start(self.device),
-        }  # fmt: skip
+        spec = SkinnySpec(
+            block_r=block_r,
+            block_c=block_c,
+            block_k=config.block_k,
+            split_k=config.split_k,
+            order=order,
+            along=along,
+            swapped=swapped,
+            batched=p.batch > 1,
+            layouts=layouts,
+            divisors=(
+                line_divisor(held[0], p.k if layouts[0] == "n" else rows),
+                line_divisor(held[1], p.k if layouts[1] == "n" else cols),
+            ),
+            even_k=p.k > 0 and p.k % config.block_k == 0,
+            num_stages=config.num_stages,
+            unroll=_unroll(block_r * block_c // config.num_warps, config.split_k),
+            scaled=p.epilogue.scaled,
+            group=p.group if p.grouped else 0,
+            interleaved=_interleaved(config, p, layouts[0]),
+            precision=dot_precision(p),
+            wide=wide,
+            interpreted=INTERPRETED,
+        )
+        scale_b, stride_sn, stride_sk = scale_arguments(p, scales)[3:]
         arguments = (
             w, x, out, c, bias, float(alpha), float(beta), self.table, factors, sums, flags,
             rows, cols, p.k, self.launched, self.programs,
-            *w_strides, *x_strides, *out_strides, *c_strides, *bias_strides,
-            *scale_arguments(p, scales)[3:],
+            w_strides, x_strides, out_strides, c_strides, bias_strides, scale_b, (stride_sn, stride_sk), spec,
         )  # fmt: skip
+        options = {"num_warps": config.num_warps, "num_stages": config.num_stages, **early_start(self.device)}
         return arguments, options
 
 
@@ -71,9 +83,9 @@ def _swap(spans: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 def _interleaved(config: Config, problem: Problem, layout: str) -> bool:
-    """Whether operands are multiplied in an order of K in which threads load 16 weights of a byte at once.
+    """True if operands are multiplied in an order of K in which a thread loads 16 8-bit weights at once.
 
-    That is the order of mma.sync, which Triton chooses for fewer than the four warps that wgmma needs.
+    It is the order of mma.sync, which Triton uses with fewer than wgmma's four warps.
     """
     bytes_along_k = problem.b_element_bytes == 1 and layout == "n"
     return (
@@ -81,6 +93,10 @@ def _interleaved(config: Config, problem: Problem, layout: str) -> bool:
     )
 
 
+FIXUP_REGISTERS = 32
+"""Registers of a thread for the sums of other parts whose loads are in flight together."""
+
+
 def _unroll(elements: int, splits: int) -> int:
-    """Parts whose loads are in flight together, for `elements` of a tile a warp: 32 registers a thread."""
-    return max(1, min(32 * 32 // max(elements, 1), splits - 1))
+    """Parts whose loads are in flight together. elements: of a tile, for each warp of 32 threads."""
+    return max(1, min(FIXUP_REGISTERS * 32 // max(elements, 1), splits - 1))

@@ -15,7 +15,7 @@ from tritonmm.problem import Problem
 
 
 def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
-    """The skinny kernel: any shape, any strides; a narrow block of 1 on CUDA cores, or one that tensor cores take."""
+    """As `Family.reason`: the narrower of block_m and block_n is 1, on CUDA cores, or at least 16, on tensor cores."""
     if why := power_of_two_reason(config) or single_cta_reason(config):
         return why
     if config.split_tail != 1:
@@ -23,10 +23,10 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     if problem.sum_dtype != "fp32" or problem.element_bytes == 1:
         return f"dtype is {problem.dtype}; the skinny kernel multiplies bf16, fp16 and fp32, and B of 1 byte"
     if problem.scales and (problem.scales not in ("row", "group") or streams_a(config)):
-        return f"scales are {problem.scales}; the skinny kernel takes those of each row of the weights, if B is those"
+        return f"scales are {problem.scales}; the skinny kernel takes scales of B, row or group, and streams B"
     narrow, wide = sorted((config.block_m, config.block_n))
     if problem.grouped and narrow == 1 and config.block_k < 16:
-        return f"block_k is {config.block_k}; on CUDA cores 16 weights share a load of their scale"
+        return f"block_k is {config.block_k}; it must be at least 16 on CUDA cores, where 16 weights share a scale load"
     if why := (operands_reason(problem, gpu) if narrow == 1 else dot_reason(config, problem, gpu)):
         return why
     steps = max(1, -(-problem.k // config.block_k))
@@ -36,7 +36,7 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     if narrow == 1:
         elements = wide * config.block_k
         if not threads <= elements <= 64 * threads:
-            return f"{wide}x{config.block_k} weights a step for {threads} threads: each sums 1 to 64 on its own"
+            return f"{wide}x{config.block_k} weights a step for {threads} threads: a thread must have 1 to 64 of them"
     else:
         if min(narrow, config.block_k) < 16:
             return (
@@ -45,13 +45,15 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
             )
         registers = narrow * wide // threads
         limit = accumulator_limit(config, problem, gpu)
-        if config.split_k > 1:  # the sums of other parts; operands that are loaded element by element need addresses
+        if config.split_k > 1:  # registers for other parts' sums, and addresses of unaligned elements
             limit = min(limit, 64 if problem.alignment >= 4 else 32)
         if registers > limit:
-            return f"{registers} accumulator registers a thread leave no room for others; more warps or a smaller tile"
+            return (
+                f"{registers} accumulator registers a thread leave no room for others; use more warps or a smaller tile"
+            )
     return shared_memory_reason(portable_shared_bytes(config, problem), gpu)
 
 
 def streams_a(config: Config) -> bool:
-    """Whether the skinny kernel streams A and keeps B small, instead of the reverse: the taller block is streamed."""
+    """True if A is the streamed operand and B the small one: the operand with the taller block is streamed."""
     return config.block_m > config.block_n

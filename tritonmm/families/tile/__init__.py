@@ -1,4 +1,4 @@
-"""The portable kernel: any sizes, strides and alignment, on every GPU and in the interpreter."""
+"""The portable family: any sizes, strides and alignment, on every GPU and in the interpreter."""
 
 from typing import TYPE_CHECKING
 

@@ -1,157 +1,180 @@
-"""The portable kernel: C = A @ B for any dtype, sizes, strides and batch, on every GPU Triton compiles for.
+"""The portable GEMM kernel.
 
-One program computes one output tile, or walks several when PERSISTENT. Every load and store is
-masked, so nothing has to divide and nothing has to be contiguous or aligned.
+Supports: bf16, fp16, fp32, fp64, int8 and fp8, and B of 1 byte with A of 2; any sizes, strides and alignment; every GPU
+that Triton compiles for, and the interpreter.
 
-Offsets: a tile's origin is a 64-bit product, so operands of more than 2**31 elements are safe;
-inside a tile 32 bits are enough unless strides are so large that a tile of an operand spans 2**31
-elements, which the plan announces with WIDE.
+1. A program computes one output tile, or visits several if `persistent`.
+2. `accumulate` sums the tile over all of K with tl.dot. Triton's compiler pipelines the loads.
+3. The epilogue applies scales, alpha, bias and C to the sums, rounds once and stores.
 
-Determinism: one program sums a tile's whole K in a fixed order, so results are bitwise the same
-from run to run, and do not depend on the order of the tiles.
+Constraints: blocks are powers of two of at least 16. Every load and store is masked: nothing has to divide, to be
+contiguous or to be aligned. A tile's origin is a 64-bit offset; offsets within a tile have 32 bits unless `wide`.
+
+Determinism: one program sums all of a tile's K in a fixed order. Results are bitwise the same from run to run and do
+not depend on the order of the tiles.
 """
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
+from tritonmm.device.constexpr_args import Static
 from tritonmm.device.numeric import block_offsets, multiple_of, rounded
+from tritonmm.device.operand import Operand
 from tritonmm.device.order import tile_at
 from tritonmm.device.pdl import follow_previous_grid
 
 
-@triton.jit
-def group_scales(
-    scale_a, scale_b, rows, cols, group, row_mask, col_mask, stride_sam, stride_sak, stride_sbn, stride_sbk,
-    SCALES: tl.constexpr,
-):  # fmt: skip
-    """What the sums of a group of K are multiplied by: scales of A's rows, if it has any, times those of B's columns.
+@dataclass(frozen=True)
+class TileSpec(Static):
+    """What the kernel is compiled for: a single constexpr argument."""
 
-    SCALES says how many rows and columns share one, as `Problem.scales` does.
-    """
-    SHARED_ROWS: tl.constexpr = 128 if SCALES == "128x128*1x128" else 1
-    SHARED_COLS: tl.constexpr = 128 if SCALES == "1x128*128x128" else 1
-    of_cols = tl.load(scale_b + cols // SHARED_COLS * stride_sbn + group * stride_sbk, mask=col_mask, other=0.0)[
-        None, :
-    ]
-    if scale_a is not None:
-        of_rows = tl.load(scale_a + rows // SHARED_ROWS * stride_sam + group * stride_sak, mask=row_mask, other=0.0)
+    block_m: int
+    block_n: int
+    block_k: int
+    order: str  # name and axis of the tile order, see device/order.py
+    along: str
+    layout: str  # letters of A and B, see Problem.layout
+    divisor: int  # divides the lengths and strides of the contiguous lines of all three operands
+    b_divisor: int  # the same of B alone
+    persistent: bool
+    scaled: bool  # alpha multiplies
+    precision: str  # input_precision of tl.dot
+    sum_dtype: tl.dtype
+    promotes: bool  # each step's sums are added to the others outside of the tensor cores
+    scales: str  # see Problem.scales
+    group: int  # elements of K that share a scale; 0: all of K
+    wide: bool  # offsets within a tile have 64 bits
+    interpreted: bool
+
+
+class Scales(NamedTuple):
+    """fp32 scales of A's rows, which may be missing, and of B's columns, for each group of K."""
+
+    a: Any
+    stride_am: Any
+    stride_ak: Any
+    b: Any
+    stride_bn: Any
+    stride_bk: Any
+
+
+@triton.jit
+def group_scales(scales, rows, cols, group, row_mask, col_mask, S: tl.constexpr):
+    """What multiplies the sums of a group of K: scales of A's rows, if it has any, times scales of B's columns."""
+    SHARED_ROWS: tl.constexpr = 128 if S.scales == "128x128*1x128" else 1
+    SHARED_COLS: tl.constexpr = 128 if S.scales == "1x128*128x128" else 1
+    of_cols = tl.load(
+        scales.b + cols // SHARED_COLS * scales.stride_bn + group * scales.stride_bk, mask=col_mask, other=0.0
+    )[None, :]
+    if scales.a is not None:
+        of_rows = tl.load(
+            scales.a + rows // SHARED_ROWS * scales.stride_am + group * scales.stride_ak, mask=row_mask, other=0.0
+        )
         of_cols = of_rows[:, None] * of_cols
     return of_cols
 
 
 @triton.jit
-def accumulate(
-    a, b, m_left, n_left, k, stride_am, stride_ak, stride_bk, stride_bn,
-    scale_a, scale_b, row, col, stride_sam, stride_sak, stride_sbn, stride_sbk,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SUM: tl.constexpr,
-    PROMOTES: tl.constexpr, SCALES: tl.constexpr, GROUP: tl.constexpr,
-    PRECISION: tl.constexpr, WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
-):  # fmt: skip
-    """The sums, in SUM, of the tile whose first row of A is at `a` and first column of B at `b`.
+def accumulate(a, b, m_left, n_left, k, scales, row, col, S: tl.constexpr):
+    """The sums of the tile at (row, col), in S.sum_dtype. a, b: the operands from the tile's first row and column on.
 
-    If PROMOTES, each step's sums are added to the others outside of the tensor cores, which keep few bits of sums of
-    fp8; if there are scales for each GROUP of K (0: there are none), multiplied by them. B of another dtype than A is
-    converted to it.
+    Tensor cores keep few bits of sums of fp8. If S.promotes, each step's sums are added outside of them, times the
+    scales of their group of K if there are any. B is converted to A's dtype.
     """
-    rows = block_offsets(BLOCK_M, WIDE)
-    cols = block_offsets(BLOCK_N, WIDE)
-    depth = block_offsets(BLOCK_K, WIDE)
-    # Offsets within a tile stay the same along K and only the two origins move: offsets are half as
-    # wide as pointers, and there are as many of them as elements where rows are not aligned.
-    a_offsets = rows[:, None] * stride_am + depth[None, :] * stride_ak
-    b_offsets = depth[:, None] * stride_bk + cols[None, :] * stride_bn
+    SHAPE: tl.constexpr = [S.block_m, S.block_n]
+    rows = block_offsets(S.block_m, S.wide)
+    cols = block_offsets(S.block_n, S.wide)
+    depth = block_offsets(S.block_k, S.wide)
+    # Offsets within a tile stay the same along K and only the two pointers move: offsets are half as wide as pointers,
+    # and there is one for each element where lines are not aligned.
+    a_offsets = rows[:, None] * a.stride_line + depth[None, :] * a.stride_k
+    b_offsets = depth[:, None] * b.stride_k + cols[None, :] * b.stride_line
+    a_at, b_at = a.at, b.at
     a_mask = (rows < m_left)[:, None]
     b_mask = (cols < n_left)[None, :]
-    block_k = tl.full((), BLOCK_K, tl.int64)
-    acc = tl.zeros((BLOCK_M, BLOCK_N), SUM)
+    block_k = tl.full((), S.block_k, tl.int64)
+    acc = tl.zeros(SHAPE, S.sum_dtype)
     # At least one step, masked off entirely when K is 0: a loop that may run zero times makes ptxas
     # wait after every wgmma (Triton 3.6).
-    for step in range(tl.maximum(tl.cdiv(k, BLOCK_K), 1)):
-        k_mask = depth < k - step * BLOCK_K
-        x = tl.load(a + a_offsets, mask=a_mask & k_mask[None, :], other=0.0)
-        y = tl.load(b + b_offsets, mask=k_mask[:, None] & b_mask, other=0.0)
-        if INTERPRETED and SUM == tl.float32:  # numpy has neither bf16 nor fp8
+    for step in range(tl.maximum(tl.cdiv(k, S.block_k), 1)):
+        k_mask = depth < k - step * S.block_k
+        x = tl.load(a_at + a_offsets, mask=a_mask & k_mask[None, :], other=0.0)
+        y = tl.load(b_at + b_offsets, mask=k_mask[:, None] & b_mask, other=0.0)
+        if S.interpreted and S.sum_dtype == tl.float32:  # numpy has neither bf16 nor fp8
             x, y = x.to(tl.float32), y.to(tl.float32)
         elif x.dtype.primitive_bitwidth > y.dtype.primitive_bitwidth:
             y = y.to(x.dtype)
-        if PROMOTES:
-            part = tl.dot(x, y, input_precision=PRECISION, out_dtype=SUM)
-            if GROUP > 0:
-                part *= group_scales(
-                    scale_a, scale_b, row + rows, col + cols, step * BLOCK_K // GROUP, rows < m_left, cols < n_left,
-                    stride_sam, stride_sak, stride_sbn, stride_sbk, SCALES,
-                )  # fmt: skip
+        if S.promotes:
+            part = tl.dot(x, y, input_precision=S.precision, out_dtype=S.sum_dtype)
+            if S.group > 0:
+                group = step * S.block_k // S.group
+                part *= group_scales(scales, row + rows, col + cols, group, rows < m_left, cols < n_left, S)
             acc += part
         else:
-            acc = tl.dot(x, y, acc, input_precision=PRECISION, out_dtype=SUM)
-        a += block_k * stride_ak
-        b += block_k * stride_bk
+            acc = tl.dot(x, y, acc, input_precision=S.precision, out_dtype=S.sum_dtype)
+        a_at += block_k * a.stride_k
+        b_at += block_k * b.stride_k
     return acc
 
 
 @triton.jit(do_not_specialize=["launched", "programs"])
 def tile_kernel(
     a, b, out, c, bias, alpha: tl.float64, beta: tl.float64, table, factors, m, n, k, launched, programs,
-    stride_ab, stride_am, stride_ak, stride_bb, stride_bk, stride_bn,
-    stride_ob, stride_om, stride_on, stride_cb, stride_cm, stride_cn,
-    scale_a, stride_sam, stride_sak, scale_b, stride_sbn, stride_sbk,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    ORDER: tl.constexpr, ALONG: tl.constexpr,
-    LAYOUT_A: tl.constexpr, LAYOUT_B: tl.constexpr, DIVISOR: tl.constexpr, DIVISOR_B: tl.constexpr,
-    PERSISTENT: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr, SUM: tl.constexpr,
-    PROMOTES: tl.constexpr, SCALES: tl.constexpr, GROUP: tl.constexpr,
-    WIDE: tl.constexpr, INTERPRETED: tl.constexpr,
+    a_strides, b_strides, out_strides, c_strides, scale_a, scale_a_strides, scale_b, scale_b_strides, S: tl.constexpr,
 ):  # fmt: skip
     """out[batch] = alpha * A[batch] @ B[batch] + bias + beta * C[batch], rounded once.
 
-    A is m x k, B k x n. bias, of n, and C are added where they are given; alpha multiplies if SCALED. What is added to
-    sums, of dtype SUM, and multiplies them, does so in fp32, or in fp64 where they are. scale_a and scale_b, fp32, are
-    the scales of the operands, read at their strides along rows, columns and groups of K, as `Problem.scales` says.
-    Grid: (`programs`,), or fewer when PERSISTENT. `launched` is the number of programs that the
-    order launches for one product of the batch, `programs` that of the whole batch. DIVISOR divides
-    the length of every contiguous row and the stride from one to the next, of all three operands, DIVISOR_B those of B:
-    Triton itself only looks for 16, and loads one element at a time where it does not know.
+    A is m x k, B k x n. Strides are along the batch, rows and columns, in elements. bias, of n, and C are added where
+    they are given. The epilogue computes in fp32, or in fp64 if the sums are fp64.
+    scale_a, scale_b: fp32 scales, as `Problem.scales` says; their strides are along rows or columns, then groups of K.
+    launched: indices of the order for one GEMM of the batch; programs: for all of them.
+    Grid: (programs,), or fewer if S.persistent.
     """
+    stride_ab, stride_am, stride_ak = a_strides
+    stride_bb, stride_bk, stride_bn = b_strides
+    stride_ob, stride_om, stride_on = out_strides
+    stride_cb, stride_cm, stride_cn = c_strides
+    scales = Scales(scale_a, scale_a_strides[0], scale_a_strides[1], scale_b, scale_b_strides[0], scale_b_strides[1])
+    ORDER: tl.constexpr = S.order
+    ALONG: tl.constexpr = S.along
     follow_previous_grid()
-    if LAYOUT_A == "n":
-        stride_am, k = multiple_of(stride_am, DIVISOR), multiple_of(k, DIVISOR)
-    elif LAYOUT_A == "t":
-        stride_ak, m = multiple_of(stride_ak, DIVISOR), multiple_of(m, DIVISOR)
-    if LAYOUT_B == "n":
-        stride_bk, n = multiple_of(stride_bk, DIVISOR_B), multiple_of(n, DIVISOR_B)
-    elif LAYOUT_B == "t":
-        stride_bn, k = multiple_of(stride_bn, DIVISOR_B), multiple_of(k, DIVISOR_B)
-    stride_om, n = multiple_of(stride_om, DIVISOR), multiple_of(n, DIVISOR)
-    tiles_m = tl.cdiv(m, BLOCK_M)
-    tiles_n = tl.cdiv(n, BLOCK_N)
+    # Triton itself only looks for 16, and loads one element at a time where it does not know.
+    if S.layout[0] == "n":
+        stride_am, k = multiple_of(stride_am, S.divisor), multiple_of(k, S.divisor)
+    elif S.layout[0] == "t":
+        stride_ak, m = multiple_of(stride_ak, S.divisor), multiple_of(m, S.divisor)
+    if S.layout[1] == "n":
+        stride_bk, n = multiple_of(stride_bk, S.b_divisor), multiple_of(n, S.b_divisor)
+    elif S.layout[1] == "t":
+        stride_bn, k = multiple_of(stride_bn, S.b_divisor), multiple_of(k, S.b_divisor)
+    stride_om, n = multiple_of(stride_om, S.divisor), multiple_of(n, S.divisor)
+    tiles_m = tl.cdiv(m, S.block_m)
+    tiles_n = tl.cdiv(n, S.block_n)
     stride = programs
-    if PERSISTENT:
+    if S.persistent:
         stride = tl.num_programs(0)
     for i in range(tl.program_id(0), programs, stride):
         batch = (i // launched).to(tl.int64)
         tile_m, tile_n = tile_at(i % launched, tiles_m, tiles_n, table, factors, ORDER, ALONG)
         if tile_m < tiles_m and tile_n < tiles_n:  # else overflow: split-merge launches more than there is
-            row = tile_m.to(tl.int64) * BLOCK_M
-            col = tile_n.to(tl.int64) * BLOCK_N
+            row = tile_m.to(tl.int64) * S.block_m
+            col = tile_n.to(tl.int64) * S.block_n
             m_left = (m - row).to(tl.int32)
             n_left = (n - col).to(tl.int32)
-            acc = accumulate(
-                a + batch * stride_ab + row * stride_am, b + batch * stride_bb + col * stride_bn,
-                m_left, n_left, k, stride_am, stride_ak, stride_bk, stride_bn,
-                scale_a, scale_b, row, col, stride_sam, stride_sak, stride_sbn, stride_sbk,
-                BLOCK_M, BLOCK_N, BLOCK_K, SUM, PROMOTES, SCALES, GROUP, PRECISION, WIDE, INTERPRETED,
-            )  # fmt: skip
-            rows = block_offsets(BLOCK_M, WIDE)
-            cols = block_offsets(BLOCK_N, WIDE)
+            a_tile = Operand(a + batch * stride_ab + row * stride_am, stride_am, stride_ak)
+            b_tile = Operand(b + batch * stride_bb + col * stride_bn, stride_bn, stride_bk)
+            acc = accumulate(a_tile, b_tile, m_left, n_left, k, scales, row, col, S)
+            rows = block_offsets(S.block_m, S.wide)
+            cols = block_offsets(S.block_n, S.wide)
             inside = (rows < m_left)[:, None] & (cols < n_left)[None, :]
-            if SUM == tl.int32 and out.dtype.element_ty != tl.int32:
+            if S.sum_dtype == tl.int32 and out.dtype.element_ty != tl.int32:
                 acc = acc.to(tl.float32)
-            if SCALES == "tensor" or SCALES == "row":
-                acc *= group_scales(
-                    scale_a, scale_b, row + rows, col + cols, 0, rows < m_left, cols < n_left,
-                    stride_sam, stride_sak, stride_sbn, stride_sbk, SCALES,
-                )  # fmt: skip
-            if SCALED:
+            if S.scales == "tensor" or S.scales == "row":
+                acc *= group_scales(scales, row + rows, col + cols, 0, rows < m_left, cols < n_left, S)
+            if S.scaled:
                 acc *= tl.full((), alpha, acc.dtype)
             if bias is not None:
                 acc += tl.load(bias + col + cols, mask=cols < n_left, other=0.0).to(acc.dtype)[None, :]
@@ -162,6 +185,6 @@ def tile_kernel(
             origin = out + batch * stride_ob + row * stride_om + col * stride_on
             tl.store(
                 origin + rows[:, None] * stride_om + cols[None, :] * stride_on,
-                rounded(acc, out.dtype.element_ty, INTERPRETED),
+                rounded(acc, out.dtype.element_ty, S.interpreted),
                 mask=inside,
             )

@@ -1,11 +1,11 @@
-"""Launches the portable kernel."""
+"""Launches the tile kernel."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import triton.language as tl
 
-from tritonmm.families.tile.kernel import tile_kernel
+from tritonmm.families.tile.kernel import TileSpec, tile_kernel
 from tritonmm.launch import Plan, addend_strides, early_start, line_divisor, needs_int64, scale_arguments, strides
 from tritonmm.launch.interpreter import INTERPRETED, dot_precision
 from tritonmm.problem import Problem, divisor
@@ -27,26 +27,39 @@ class TilePlan(Plan):
         )  # fmt: skip
         elements = min(p.alignment, p.out_alignment) // max(p.element_bytes, p.b_element_bytes, p.out_element_bytes)
         shared = line = divisor(p, elements, p.n)
-        if p.element_bytes != p.b_element_bytes:  # more weights than others to 16 bytes
+        if p.element_bytes != p.b_element_bytes:  # 16 bytes hold more elements of B than of A
             line = line_divisor(p.b_alignment // p.b_element_bytes, p.n if p.layout[1] == "n" else p.k)
-        options = {
-            "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BLOCK_K": config.block_k,
-            "ORDER": order, "ALONG": along,
-            "LAYOUT_A": p.layout[0], "LAYOUT_B": p.layout[1], "DIVISOR": shared, "DIVISOR_B": line,
-            "PERSISTENT": config.persistent, "SCALED": p.epilogue.scaled, "PRECISION": dot_precision(p),
-            "SUM": _SUMS[p.sum_dtype], "PROMOTES": p.promotes, "SCALES": p.scales, "GROUP": p.group if p.grouped else 0,
-            "WIDE": wide, "INTERPRETED": INTERPRETED,
-            "num_warps": config.num_warps, "num_stages": config.num_stages, **early_start(self.device),
-        }  # fmt: skip
+        spec = TileSpec(
+            block_m=config.block_m,
+            block_n=config.block_n,
+            block_k=config.block_k,
+            order=order,
+            along=along,
+            layout=p.layout,
+            divisor=shared,
+            b_divisor=line,
+            persistent=config.persistent,
+            scaled=p.epilogue.scaled,
+            precision=dot_precision(p),
+            sum_dtype=_SUMS[p.sum_dtype],
+            promotes=p.promotes,
+            scales=p.scales,
+            group=p.group if p.grouped else 0,
+            wide=wide,
+            interpreted=INTERPRETED,
+        )
         arguments = (
             a, b, out, c, bias, float(alpha), float(beta), self.table, factors,
             p.m, p.n, p.k, self.launched, self.programs,
-            *a_strides, *b_strides, *out_strides, *c_strides, *_scales(p, scales),
+            a_strides, b_strides, out_strides, c_strides, *_scales(p, scales), spec,
         )  # fmt: skip
+        options = {"num_warps": config.num_warps, "num_stages": config.num_stages, **early_start(self.device)}
         return arguments, options
 
 
 def _scales(problem: Problem, scales) -> tuple:
-    """As `scale_arguments`; those of whole tensors are read for every row and column."""
+    """Scales of A and their strides, and of B. A scale of a whole tensor is read everywhere: its strides are 0."""
     a, *a_strides, b, stride_n, stride_k = scale_arguments(problem, scales)
-    return (a, 0, 0, b, 0, 0) if problem.scales == "tensor" else (a, *a_strides, b, stride_n, stride_k)
+    if problem.scales == "tensor":
+        return a, (0, 0), b, (0, 0)
+    return a, tuple(a_strides), b, (stride_n, stride_k)

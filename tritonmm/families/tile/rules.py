@@ -13,9 +13,12 @@ from tritonmm.families.common_rules import (
 from tritonmm.gpu import Gpu
 from tritonmm.problem import Problem
 
+UNALIGNED_BYTES = 40
+"""Bytes of A and B that a thread may load one by one in a step: each has a 64-bit address. Found by compiling."""
+
 
 def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
-    """The portable kernel: any shape, any strides; blocks are powers of two that the GPU can hold."""
+    """As `Family.reason`: blocks are powers of two of at least 16 that fit registers and shared memory."""
     if why := power_of_two_reason(config):
         return why
     if min(config.block_m, config.block_n, config.block_k) < 16:
@@ -29,9 +32,9 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     registers = config.block_m * config.block_n // (config.num_warps * (32 if gpu.is_nvidia else 64))
     if registers > accumulator_limit(config, problem, gpu):
         return (
-            f"{registers} accumulator registers a thread leave no room for the operands; more warps or a smaller tile"
+            f"{registers} accumulator registers a thread leave no room for operands; use more warps or a smaller tile"
         )
     loaded = (config.block_m + config.block_n) * config.block_k // (config.num_warps * (32 if gpu.is_nvidia else 64))
-    if 1 in (problem.element_bytes, problem.b_element_bytes) and problem.alignment < 4 and loaded > 40:
-        return f"{loaded} bytes a thread, loaded one by one, and their addresses leave no room for others"
+    if 1 in (problem.element_bytes, problem.b_element_bytes) and problem.alignment < 4 and loaded > UNALIGNED_BYTES:
+        return f"{loaded} bytes a thread are loaded one by one; at most {UNALIGNED_BYTES} leave registers for addresses"
     return ""

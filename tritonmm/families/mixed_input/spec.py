@@ -1,0 +1,121 @@
+"""What the mixed-input kernel is compiled for: its tile, pipeline and fixup, and the layouts that follow from them."""
+
+from dataclasses import dataclass
+
+from triton.experimental.gluon import language as gl
+
+from tritonmm.device.pipeline import Pipelined
+from tritonmm.families.common_rules import SM_REGISTERS
+
+
+@dataclass(frozen=True)
+class MixedInputSpec(Pipelined):
+    """A single constexpr argument."""
+
+    block_r: int  # rows of weights in a tile
+    subtiles: tuple  # rows of activations in each of the one or two wgmma tiles of a tile, powers of two
+    block_k: int
+    slice_k: int  # elements of K that are converted while others are multiplied
+    piece_cols: int  # columns of a consumer's sums that are finished and written at a time
+    fixup: str  # of tiles that programs share: "last-arriver", "reduce-scatter", or "" where none is shared
+    in_rounds: bool  # programs have whole tiles before their shares
+    fixup_cols: int  # columns that the last arriver adds up at a time
+    scatter_cols: int  # columns that each program of a reduce-scatter adds up at a time
+    num_stages: int
+    consumers: int  # warpgroups that multiply
+    resident: int  # programs that an SM holds
+    dtype: gl.dtype
+    w_dtype: gl.dtype
+    out_dtype: gl.dtype
+    scales: str  # "row": one for each row of weights; "group": for each of its groups of K; or ""
+    groups: int  # groups of K in a step that have scales, 1 or 2; 0 where none have
+    all_groups: int  # groups of K, where a step has 2
+    rescales: bool  # one accumulator is rescaled from group to group, instead of sums added to totals
+    scaled: bool  # alpha multiplies
+    bias: bool
+    add_c: bool
+    divisor: int  # a power of two that divides the output's contiguous lines
+    order: str  # name and axis of the tile order, see device/order.py
+    along: str
+    shifts: bool  # the last tile of activations begins earlier, so that all of its rows are inside
+
+    ctas = 1  # of a program
+
+    @property
+    def rows(self):
+        """Rows of weights of a consumer."""
+        return self.block_r // self.consumers
+
+    @property
+    def slices(self):
+        return self.block_k // self.slice_k
+
+    @property
+    def slots(self):
+        """Slots of a program's partial sums: an equal share of all tiles may end one tile and begin another."""
+        return 2 if self.fixup == "last-arriver" else 1
+
+    @property
+    def block_c(self):
+        return sum(self.subtiles)
+
+    @property
+    def starts(self):
+        """The first of each subtile's columns."""
+        return tuple(sum(self.subtiles[:i]) for i in range(len(self.subtiles)))
+
+    @property
+    def sums(self):
+        """Layout of a consumer's sums of each subtile, [rows, subtile]."""
+        return tuple(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, subtile, 16]) for subtile in self.subtiles)
+
+    @property
+    def reads(self):
+        """Layout of a consumer's slice of weights, [rows, slice_k], for each subtile. All place the same data alike."""
+        return tuple(gl.DotOperandLayout(0, sums, 2) for sums in self.sums)
+
+    @property
+    def w_block(self):
+        return [1, self.rows, self.block_k]
+
+    @property
+    def x_blocks(self):
+        return tuple([1, subtile, self.block_k] for subtile in self.subtiles)
+
+    @property
+    def w_shared(self):
+        return gl.NVMMASharedLayout.get_default_for(self.w_block, self.w_dtype)
+
+    @property
+    def x_shared(self):
+        return tuple(gl.NVMMASharedLayout.get_default_for(block, self.dtype) for block in self.x_blocks)
+
+    @property
+    def stage_bytes(self):
+        return (self.block_r + 2 * self.block_c) * self.block_k
+
+    @property
+    def ahead(self):
+        """True if scales of rows are loaded before the loop over K, which hides their latency and takes registers."""
+        return self.scales == "row" and self.consumers == 2
+
+    @property
+    def stored(self):
+        """Layout of a piece of sums as it is written, [rows, cols]: the output is contiguous along rows of weights."""
+        lanes = min(32, self.rows // 4)
+        return gl.BlockedLayout([4, 1], [lanes, 32 // lanes], [1, 4], [0, 1])
+
+    @property
+    def registers(self):
+        """Registers of a thread at launch: an equal share of the SM's, as a multiple of 8."""
+        return SM_REGISTERS // (32 * self.resident * (4 * self.consumers + 4)) // 8 * 8
+
+    @property
+    def loader_registers(self):
+        """Registers of a producer's thread: 24, the least that setmaxnreg takes, or 48 for the addresses of scales."""
+        return 48 if self.grouped else 24
+
+    @property
+    def grouped(self):
+        """True if groups of K have scales, which the pipeline then holds."""
+        return self.groups > 0
