@@ -232,12 +232,6 @@ WEIGHTS = Config("mixed_input", 64, 256, 128, 4, 8, persistent=True, order=order
         (WEIGHTS, {"scales": "group", "group": 32}, "h200", "one or two scale groups, of 32 elements"),
         (
             WEIGHTS,
-            {"scales": "group", "group": 32},
-            "h200",
-            "32 elements of K share a scale, and a step",
-        ),
-        (
-            WEIGHTS,
             {"scales": "group", "group": 64, "dtype": "fp16"},
             "h200",
             "no registers for the operands and for the scales of groups of K",

@@ -36,14 +36,7 @@ ALLOWED = {
 }
 """Uses that stay, by word and by file or folder, each with its reason."""
 
-PENDING = {
-    "autotune/studies": {"beside torch", "weights of a byte"},
-    "tritonmm/device": {"card", "dealt", "megarow", "ring", "strips", "usher", "weights of a byte"},
-    "tritonmm/families": {"card", "dealt", "promoted", "ring", "seats", "strips", "usher", "weights of a byte"},
-    "tritonmm/launch/workspace.py": {"dealt"},
-    "tritonmm/model": {"card", "dealt", "megarow"},
-    "tritonmm/tuned/errors.py": {"relayout"},
-}
+PENDING: dict[str, set[str]] = {"tritonmm/tuned/errors.py": {"relayout"}}
 """Words that are still to be replaced, by file or folder."""
 
 

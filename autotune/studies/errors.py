@@ -1,4 +1,4 @@
-"""How far products are from exact ones, of every kind and beside torch's. `python -m tritonmm.autotune.studies.errors`
+"""Errors of GEMMs of every kind, compared with torch's: `python -m tritonmm.autotune.studies.errors`
 
 Operands are standard normal numbers, or their absolute values, whose sums grow and whose roundings do not cancel; int8
 is any, or any not below 0. Each is rounded to its dtype first: what is compared is the exact product of what is
@@ -6,8 +6,8 @@ multiplied, scales included, so that the rest are the errors of multiplying, add
 
 An output of 2 bytes is mostly its own rounding. Such kinds are computed into fp32 too, where the sums show.
 
-torch multiplies as `bench` has it: beside tf32x3 and bf16x3, which it has not, in fp32; beside weights of a byte, by
-weights that were multiplied by their scales and rounded to A's dtype before.
+torch multiplies as `bench` has it. For tf32x3 and bf16x3, which torch lacks, it multiplies in fp32; for 8-bit weights it
+multiplies by weights that were scaled and rounded to A's dtype before.
 
 Without a GPU the kernels run in Triton's interpreter, which multiplies fp32 as it is: tf32 and its like are fp32 there.
 """

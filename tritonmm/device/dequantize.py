@@ -1,4 +1,4 @@
-"""Weights of a byte as the bf16 or fp16 that tensor cores multiply: exactly, and at one or two instructions each for
+"""8-bit weights as the bf16 or fp16 that tensor cores multiply: exactly, and at one or two instructions each for
 the conversion alone.
 
 A GPU that streams 4.3 TB/s brings each SM of an H200 19 weights a cycle, and an SM issues 128 instructions of a thread

@@ -18,7 +18,7 @@ class Family(Protocol):
 
     name: its name in `Config.kernel`.
     portable: True if it is plain Triton, for every GPU's backend and the interpreter.
-    persistent: True or False if all its configs are or none is, whatever `Config.persistent` is given; None for a choice.
+    persistent: True or False if all its configs are or none is; None if it is a choice of `Config`.
     complete: True if its candidates have all stages and orders worth a trial, so that a tuner adds none.
     defaults: fields of `Config(name)`; legal for a plain GEMM of the family's dtypes.
     """

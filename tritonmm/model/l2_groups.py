@@ -178,7 +178,7 @@ class _Walk:
             elif wide >= cols:
                 far = self._share(max(wave_rows, height), cols * crowd, part)
             else:
-                far = self._megarow_later(height, wide, part)
+                far = self._after_group(height, wide, part)
             found.cols += uses
             found.kept += (cut * near + (uses - cut - first) * far) * self.col_bytes
 
@@ -228,7 +228,7 @@ class _Walk:
             met = (one * 2 + within * (steps - 2)) / steps
         return open_ * met + (1 - open_) * within
 
-    def _megarow_later(self, height: int, cols: float, part: int) -> float:
+    def _after_group(self, height: int, cols: float, part: int) -> float:
         """Share of the columns, `cols` of which are a wave's, that the next group finds.
 
         It comes to a column after a whole group; if it is the last and lower, the sooner the later the column is.

@@ -104,7 +104,7 @@ def orders(config: Config, problem: Problem, gpu: Gpu) -> Iterable[Config]:
 
 
 def passed_over(problem: Problem, gpu: Gpu) -> str:
-    """As `Family.passed_over`: elsewhere than on Hopper with weights of a byte."""
+    """As `Family.passed_over`: elsewhere than on Hopper with 8-bit weights."""
     mixed = problem.element_bytes == 2 and problem.b_element_bytes == 1
     if mixed and gpu.capability == 90 and problem.m > 0 and problem.k > 0:
         return ""

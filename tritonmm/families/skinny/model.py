@@ -211,7 +211,7 @@ def _by_element(problem: Problem) -> bool:
 
 
 def _converts(config: Config, problem: Problem) -> bool:
-    """Whether weights of a byte are streamed along K to tensor cores, which multiply another dtype."""
+    """Whether 8-bit weights are streamed along K to tensor cores, which multiply another dtype."""
     narrow = min(config.block_m, config.block_n)
     return problem.b_element_bytes == 1 and problem.layout[1] == "t" and narrow > 1 and not streams_a(config)
 
