@@ -91,7 +91,7 @@ def hopper_cases():
     for blocks in sorted(HOPPER):
         yield case(blocks, layout="nt")
         gpu, problem, config = case(blocks, split_k=4)
-        yield (gpu, problem, config) if config.fits(problem, gpu) else case(blocks)  # two strips are not split
+        yield (gpu, problem, config) if config.fits(problem, gpu) else case(blocks)  # two N-subtiles are not split
     for blocks in (
         (128, 64, 64, 8, 4),
         (64, 160, 64, 7, 4),
@@ -99,7 +99,7 @@ def hopper_cases():
         (192, 64, 64, 6, 12),
         (128, 256, 64, 4, 8),
     ):
-        for m in (100, 185, 257):  # rests behind whole boxes and alone, shifts; of 4000 rows some come in boxes
+        for m in (100, 185, 257):  # last boxes, after others or alone, and shifts; of 4000 rows some come in boxes
             yield case(blocks, m=m, layout="nt", split_tail=1 + 2 * (blocks[1] == 256))
     for m in (20, 100):
         yield case((64, 64, 128, 6, 4), m=m, layout="nt")
@@ -111,7 +111,7 @@ def hopper_cases():
         yield case(blocks, m=blocks[0] + 31, n=1024, layout="nt", epilogue=Epilogue(scaled=True, bias=True), **fields)
     for blocks in ((64, 160, 64, 7, 4), (64, 192, 64, 6, 4), (64, 96, 64, 8, 4), (128, 96, 64, 7, 8)):
         yield case(blocks, m=72, n=1024, layout="nt", epilogue=Epilogue(scaled=True, bias=True))
-    fields = {"order": "swizzle-merge:2", "epilogue": Epilogue(scaled=True, bias=True)}  # dealt tiles
+    fields = {"order": "swizzle-merge:2", "epilogue": Epilogue(scaled=True, bias=True)}  # SM-assigned tiles
     yield case((64, 160, 64, 7, 4), m=40, n=16000, layout="nn", **fields)
     yield case((128, 64, 64, 8, 4), m=152, n=3201, layout="nt", **fields)
     for blocks in ((128, 256, 64, 4, 8), (192, 128, 64, 5, 12)):
@@ -153,7 +153,7 @@ def kind_cases():
     yield case((128, 256, 128, 4, 8), scales="tensor", precision="fast", n=1023, **fp8)
     for kind in ("int8", "fp8-row", "fp8-block"):
         yield case((64, 128, 128, 8, 4), m=80, n=1024, **{"layout": "nt"} | KINDS[kind])  # equal shares
-    yield case((64, 64, 128, 8, 4), m=60, n=6400, **{"layout": "nt"} | KINDS["fp8-row"])  # dealt tiles
+    yield case((64, 64, 128, 8, 4), m=60, n=6400, **{"layout": "nt"} | KINDS["fp8-row"])  # SM-assigned tiles
     for scales in ("128x1", "1x1"):
         yield case((128, 128, 128, 6, 8), scales=scales, epilogue=Epilogue(bias=True), **fp8)
     yield case((128, 128, 128, 6, 8), scales="1x128", n=1023, split_k=4, **fp8)

@@ -29,9 +29,9 @@ from tritonmm.autotune.measuring.precompile import Elsewhere
 from tritonmm.autotune.studies.bank_conflicts import launch as transposes
 from tritonmm.config import Config
 from tritonmm.families.exact import rules as sliced
-from tritonmm.families.hopper import ordered_mma as turns
+from tritonmm.families.hopper import ordered_mma
 from tritonmm.families.hopper.rules import consumer_grid
-from tritonmm.families.hopper.sm_affinity import seats
+from tritonmm.families.hopper.sm_affinity import affinity
 from tritonmm.families.mixed_input.rules import fixup, programs
 from tritonmm.launch.repack import RESIDENT
 from tritonmm.plan import bind
@@ -182,10 +182,10 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
                 return f"{'no' if there else 'unwanted'} {instruction}"
     if config.kernel == "hopper":
         waits = compiled.assembly.count("griddepcontrol.wait")
-        ushers = int(bool(seats(config, problem, gpu)))
-        if waits != config.num_warps // 4 + 1 + ushers:
+        claim_warps = int(bool(affinity(config, problem, gpu)))
+        if waits != config.num_warps // 4 + 1 + claim_warps:
             return f"{waits} of its partitions wait for the previous grid"
-        if why := turns_fault(compiled.assembly, config, problem):
+        if why := ordered_mma_fault(compiled.assembly, config, problem):
             return why
     if config.kernel in ("hopper", "persistent"):
         if compiled.shared_bytes > config.shared_bytes(problem):
@@ -201,15 +201,15 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
     return cluster_fault(compiled.assembly, config) if config.cluster else ""
 
 
-def turns_fault(ptx: str, config: Config, problem: Problem) -> str:
-    """What is wrong with how consumers take turns, or "": each waits at its own barrier as often as it is passed."""
+def ordered_mma_fault(ptx: str, config: Config, problem: Problem) -> str:
+    """What is wrong with how consumers order their wgmma, or "": each waits as often as the one before it arrives."""
     consumers = math.prod(consumer_grid(config))
     for i in range(consumers if problem.grouped and consumers > 1 else 0):
-        barrier = turns.barrier_of(i)
+        barrier = ordered_mma.barrier_of(i)
         uses = re.findall(rf"bar\S*\s+{barrier}\b[^;]*", ptx)
         waits, passes = (uses.count(f"bar.{what} {barrier}, 256") for what in ("sync", "arrive"))
         if not waits == passes == len(uses) / 2 > 0:
-            return f"consumer {i}'s turns are {uses}"
+            return f"consumer {i} uses its barrier as {uses}"
     return ""
 
 

@@ -34,27 +34,27 @@ def rows_loaded(tiling, m, tile):
 
     Not for tiles that have equal shares.
     """
-    assert not tiling.even
+    assert not tiling.equal_tiles
     for consumer in range(tiling.consumers_m):
         row = tile + consumer * tiling.rows
         left = m - row
-        if tiling.rest:
+        if tiling.last_box_rows:
             if left >= tiling.rows:
                 yield consumer, row, tiling.rows
             elif left > 0:
-                boxes = tiling.all_rows // tiling.edge
-                assert tiling.all_rows in (0, boxes * tiling.edge + tiling.rest)
+                boxes = tiling.tile_rows // tiling.box_rows
+                assert tiling.tile_rows in (0, boxes * tiling.box_rows + tiling.last_box_rows)
                 for box in range(boxes):
-                    yield consumer, row + box * tiling.edge, tiling.edge
-                yield consumer, row + boxes * tiling.edge, tiling.rest
-        elif not tiling.edge or (left > 0 and not tiling.boxes):
+                    yield consumer, row + box * tiling.box_rows, tiling.box_rows
+                yield consumer, row + boxes * tiling.box_rows, tiling.last_box_rows
+        elif not tiling.box_rows or (left > 0 and not tiling.boxes):
             shifts = tiling.shifts and row > 0 and left < tiling.rows
             yield consumer, m - tiling.rows if shifts else row, tiling.rows
-        elif left > tiling.rows - tiling.edge:
+        elif left > tiling.rows - tiling.box_rows:
             yield consumer, row, tiling.rows
         else:
-            for box in range(0, max(left, 0), tiling.edge):
-                yield consumer, row + box, tiling.edge
+            for box in range(0, max(left, 0), tiling.box_rows):
+                yield consumer, row + box, tiling.box_rows
 
 
 @pytest.mark.parametrize(
@@ -94,10 +94,10 @@ def test_tiles_that_are_multiplied_at_once_have_equal_shares_of_the_rows(blocks)
     shared = 0
     for m in range(blocks[0] + 1, 4 * blocks[0] + 1):
         tiling = plan_of(Problem(m, 1024, 4096, layout="nt"), config).tiling
-        if tiling.even:
+        if tiling.equal_tiles:
             shared += 1
-            rows = tiling.all_rows
-            assert rows == rows // tiling.edge * tiling.edge + tiling.rest < tiling.block_m
+            rows = tiling.tile_rows
+            assert rows == rows // tiling.box_rows * tiling.box_rows + tiling.last_box_rows < tiling.block_m
             firsts = [min(i * rows, m - rows) for i in range(-(-m // tiling.block_m))]
             assert firsts[0] == 0
             assert firsts[-1] == m - rows
@@ -124,7 +124,8 @@ def test_tiles_that_are_multiplied_at_once_have_equal_shares_of_the_rows(blocks)
     ids=str,
 )
 def test_where_tiles_have_no_equal_shares(problem, config):
-    assert not plan_of(problem, replace(Config("hopper", 128, 64, 64, 8, 4, persistent=True), **config)).tiling.even
+    chosen = replace(Config("hopper", 128, 64, 64, 8, 4, persistent=True), **config)
+    assert not plan_of(problem, chosen).tiling.equal_tiles
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_a_stage_expects_the_bytes_that_its_buffers_hold(block_m, block_n, warps
     a = tiling.consumers_m * math.prod(tiling.a_block) // tiling.ctas_m
     b = tiling.consumers_n * sum(map(math.prod, tiling.b_blocks)) // tiling.ctas_n
     assert tiling.stage_bytes == 2 * (a + b)
-    assert sum(tiling.strips) == tiling.cols
+    assert sum(tiling.n_subtiles) == tiling.cols
     assert tiling.cta_cols % tiling.cta_piece_cols == 0
 
 

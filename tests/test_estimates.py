@@ -190,7 +190,7 @@ def test_but_not_those_that_are_dealt(monkeypatch):
         return next(us for c, us in configs.items() if (*c.cta_tile, c.block_k, c.split_tail) == (64, 64, 128, 1))
 
     dealt = whole(72)
-    monkeypatch.setattr("tritonmm.families.hopper.schedule.seats", lambda config, problem, gpu: "")
+    monkeypatch.setattr("tritonmm.families.hopper.schedule.affinity", lambda config, problem, gpu: "")
     assert dealt < 0.95 * whole(72)
 
 

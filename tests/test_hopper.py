@@ -16,7 +16,7 @@ from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.autotune.measuring import space
 from tritonmm.config import Config
-from tritonmm.families.hopper.rules import HAS_CLUSTERS, consumer_strips
+from tritonmm.families.hopper.rules import HAS_CLUSTERS, n_subtiles
 from tritonmm.plan import plan_for
 from tritonmm.problem import DTYPES, Epilogue, Problem
 from tritonmm.torch_ops.dense import matmul
@@ -114,7 +114,7 @@ def test_few_rows_of_a_last_tile_follow_their_operand(over, split_tail, n, block
 def test_equal_shares_of_rows_in_batches(m, blocks, device):
     """The last tile of a matrix begins with rows of the one before it, never with rows of another matrix."""
     a, b = (torch.randint(-4, 5, shape, device=device).bfloat16() for shape in ((3, m, 520), (3, 520, 328)))
-    for split_tail in (1, 3) if blocks[1] != 96 else (1,):  # two strips of columns are not split
+    for split_tail in (1, 3) if blocks[1] != 96 else (1,):  # two N-subtiles are not split
         out = torch.full((3, m, 328), float("nan"), device=device, dtype=torch.bfloat16)
         matmul(a, b, out=out, config=config(blocks, split_tail=split_tail))
         assert torch.equal(out, (a.double() @ b.double()).bfloat16())
@@ -165,7 +165,7 @@ def test_output_views(device):
 
 @pytest.mark.parametrize("split", [{"split_k": 2}, {"split_k": 5}, {"split_tail": 2}, {"split_tail": 7}], ids=str)
 @pytest.mark.parametrize(
-    "blocks", [b for b in sorted(HOPPER) if len(consumer_strips(config(b))) == 1 and b[0] * b[1] <= 128 * 256], ids=str
+    "blocks", [b for b in sorted(HOPPER) if len(n_subtiles(config(b))) == 1 and b[0] * b[1] <= 128 * 256], ids=str
 )
 def test_split_tiles_are_right_and_bitwise_equal(blocks, split, device):
     block_m, block_n, block_k, *_ = blocks
@@ -206,7 +206,7 @@ def test_flags_of_several_streams_and_graphs(shape, split, device):
     a, b = torch.randn(m, k, device=device).bfloat16(), torch.randn(k, n, device=device).bfloat16()
     expected = matmul(a, b, config=split)
     plan = plan_for(Problem.of(a, b, expected), split, device)
-    assert plan.split > 0 or plan.seats
+    assert plan.schedule.split > 0 or plan.schedule.affinity
     streams = [torch.cuda.Stream() for _ in range(3)]
     outs = [torch.empty_like(expected) for _ in range(6)]
     graphs = []
@@ -250,7 +250,7 @@ def test_a_product_waits_for_the_one_that_it_reads(m, n, blocks, device):
     start = torch.randint(-128, 129, (m, n), device=device).bfloat16()
     once = Problem.of(start, step, start)
     plan = plan_for(once, config(blocks, "swizzle-merge:2"), device)
-    assert bool(plan.seats) == (m < 5000)
+    assert bool(plan.schedule.affinity) == (m < 5000)
     x, y = start.clone(), torch.full_like(start, float("nan"))
 
     def chain():

@@ -1,4 +1,4 @@
-"""Tiles that are dealt to SMs: when, that each program gets one, whatever SM it runs on, and that they are right."""
+"""SM-assigned tiles: when there are any, that each is claimed once, on whatever SM a program runs, and their values."""
 
 import pytest
 import torch
@@ -11,9 +11,10 @@ from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.autotune.measuring import space
 from tritonmm.config import Config
-from tritonmm.families.hopper.claim import given_seat, own_seat, usher
-from tritonmm.families.hopper.sm_affinity import seats
+from tritonmm.families.hopper.claim import assigned_tile, claim_tile, claimed_tile
+from tritonmm.families.hopper.sm_affinity import affinity
 from tritonmm.families.hopper.tiling import Tiling
+from tritonmm.families.hopper.values import Claim
 from tritonmm.plan import bind, plan_for
 from tritonmm.problem import Epilogue, Problem
 
@@ -30,7 +31,7 @@ def config(block_m=64, block_n=64, order="swizzle-merge:2", **others):
     return Config("hopper", block_m, block_n, order=orders.parse(order), persistent=True, **others)
 
 
-DEALT = [
+ASSIGNED = [
     # (m, n, k), config, how: tiles of 64 rows that all share A, all share B, or one of two rows
     ((64, 4352, 1064), config(), "singles"), ((60, 7800, 1032), config(block_k=128, num_stages=6), "singles"),
     ((5120, 64, 1088), config(order="swizzle-merge:1"), "singles"), ((100, 7168, 1032), config(128), "singles"),
@@ -40,77 +41,78 @@ DEALT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("shape", "chosen", "how"), DEALT, ids=str)
-def test_tiles_of_one_round_that_share_an_operand_are_dealt(shape, chosen, how, monkeypatch):
+@pytest.mark.parametrize(("shape", "chosen", "how"), ASSIGNED, ids=str)
+def test_tiles_of_one_wave_that_share_an_operand_are_assigned(shape, chosen, how, monkeypatch):
     monkeypatch.setattr("tritonmm.plan.INTERPRETED", False)  # else there are no plans of this kernel
     problem = space.problem(*shape, layout="nt")
-    assert seats(chosen, problem, H200) == how
+    assert affinity(chosen, problem, H200) == how
     plan = bind(problem, chosen, H200, torch.device("meta"))
-    assert (plan.grid, plan.tiling.seats) == (132, how)
+    assert (plan.grid, plan.tiling.affinity) == (132, how)
 
 
 def test_others_are_not():
     problem = space.problem(64, 5120, 4096, layout="nt")
-    assert seats(config(), problem, H200)
+    assert affinity(config(), problem, H200)
     for other in (
         config(split_tail=2), config(split_k=2), config(128, 128, num_warps=8, num_stages=6),
-        config(128, 128, cluster="n"), Config("persistent", 128, 64, 64, 4, 4, persistent=True),
+        config(128, 128, cluster="n"),
     ):  # fmt: skip
-        assert not seats(other, problem, H200)
+        assert not affinity(other, problem, H200)
     for m, n in ((64, 2048), (64, 8192), (64, 10000), (129, 1024), (129, 4500), (192, 2304)):
-        assert not seats(config(), space.problem(m, n, 4096, layout="nt"), H200)
-    assert not seats(config(), Problem.dense(64, 5120, 4096, batch=2), H200)
-    assert not seats(config(), Problem.dense(64, 5120, 1000), H200)
-    assert not seats(config(128, block_k=128, num_stages=4), Problem.dense(64, 5120, 4096), H200)
-    assert not seats(config(), Problem.dense(64, 5120, 4096, epilogue=Epilogue(c=True)), H200)
-    # Tiles so small that an SM holds two programs: 128x1152x576 in tf32 took 44 us dealt, and 6.7 in larger tiles.
+        assert not affinity(config(), space.problem(m, n, 4096, layout="nt"), H200)
+    assert not affinity(config(), Problem.dense(64, 5120, 4096, batch=2), H200)
+    assert not affinity(config(), Problem.dense(64, 5120, 1000), H200)
+    assert not affinity(config(128, block_k=128, num_stages=4), Problem.dense(64, 5120, 4096), H200)
+    assert not affinity(config(), Problem.dense(64, 5120, 4096, epilogue=Epilogue(c=True)), H200)
+    # Tiles so small that an SM holds two programs: 128x1152x576 in tf32 took 44 us assigned, and 6.7 in larger tiles.
     small = space.problem(128, 1152, 576, layout="nt", dtype="tf32")
-    assert not seats(config(64, 32, block_k=32), small, H200)
-    assert seats(config(64, 32, block_k=64), small, H200)
+    assert not affinity(config(64, 32, block_k=32), small, H200)
+    assert affinity(config(64, 32, block_k=64), small, H200)
     pairs = space.problem(129, 4096, 4096, layout="nt")
-    assert seats(config(128), pairs, H200)
+    assert affinity(config(128), pairs, H200)
     for order in ("row-major", "swizzle-merge:1", "swizzle-merge:8@n"):
-        assert not seats(config(128, order=order), pairs, H200)
+        assert not affinity(config(128, order=order), pairs, H200)
 
 
 @gluon.jit
-def write_seat(out, told):
-    gl.store(out + gl.program_id(0), given_seat(told, 4))
+def write_tile(out, claim):
+    gl.store(out + gl.program_id(0), claimed_tile(claim, 4))
 
 
 @gluon.jit
-def seat_kernel(out, flags, TILING: gl.constexpr):
+def claim_kernel(out, flags, TILING: gl.constexpr):
     SHARED: gl.constexpr = TILING.flat_shared
     buf = gl.allocate_shared_memory(gl.int32, [32], SHARED)
     bar = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     mbarrier.init(bar, count=1)
     fence_async_shared()
-    own = own_seat(TILING)
-    gl.warp_specialize([(write_seat, (out, (buf, bar))), (usher, (flags, own, (buf, bar)))], [1], [24])
+    claim = Claim(assigned=assigned_tile(TILING), buffer=buf, ready=bar)
+    gl.warp_specialize([(write_tile, (out, claim)), (claim_tile, (flags, claim))], [1], [24])
 
 
 @gpu
 @hopper
 @pytest.mark.parametrize("how", ["singles", "pairs"])
 @pytest.mark.parametrize("programs", [1, 67, 132, 500])
-def test_each_seat_is_taken_once(programs, how, device):
+def test_each_tile_is_claimed_once(programs, how, device):
     """Most of these programs share SMs with others, and most launches begin before the one before them has ended."""
-    tiling = Tiling(64, 64, 64, 8, dtype=gl.bfloat16, out_dtype=gl.bfloat16, seats=how)
+    tiling = Tiling(64, 64, 64, 8, dtype=gl.bfloat16, out_dtype=gl.bfloat16, affinity=how)
     out = torch.full((200, programs), -1, dtype=torch.int32, device=device)
     flags = torch.zeros(1 + programs, dtype=torch.int32, device=device)
     flags[::3] = -(2**31)  # as split tiles may leave them
     found = flags.clone()
     for row in out:
-        seat_kernel[(programs,)](row, flags, tiling, num_warps=4, launch_pdl=True)
+        claim_kernel[(programs,)](row, flags, tiling, num_warps=4, launch_pdl=True)
     assert torch.equal(out.sort().values, torch.arange(programs, dtype=torch.int32, device=device).expand_as(out))
-    assert torch.equal(flags, found)
+    assert torch.equal(flags[1:], found[1:])
+    assert not flags[0] & 0x7FFFFFFF
 
 
 @gpu
 @hopper
-@pytest.mark.parametrize(("shape", "chosen", "how"), DEALT, ids=str)
-def test_dealt_tiles_are_right(shape, chosen, how, device):
-    assert plan_for(space.problem(*shape, layout="nt"), chosen, device).seats == how
+@pytest.mark.parametrize(("shape", "chosen", "how"), ASSIGNED, ids=str)
+def test_assigned_tiles_are_right(shape, chosen, how, device):
+    assert plan_for(space.problem(*shape, layout="nt"), chosen, device).schedule.affinity == how
     assert_right(space.problem(*shape, layout="nt"), chosen, device)
     assert_exact_and_repeatable(*shape, chosen, device)
 
@@ -129,7 +131,7 @@ def hold_kernel(out, microseconds, SHARED: gl.constexpr):
 
 @gpu
 @hopper
-@pytest.mark.parametrize(("shape", "chosen", "how"), DEALT[:1] + DEALT[5:6], ids=str)
+@pytest.mark.parametrize(("shape", "chosen", "how"), ASSIGNED[:1] + ASSIGNED[5:6], ids=str)
 def test_tiles_are_right_on_sms_that_another_grid_has_left(shape, chosen, how, device):
     problem = space.problem(*shape, layout="nt")
     a, b, out = space.operands(problem, device)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tritonmm.config import Config
-from tritonmm.families.hopper import kernel as hopper
+from tritonmm.families.hopper import scheduler as hopper
 from tritonmm.families.mixed_input import scheduler as weights_shares
 from tritonmm.families.mixed_input.rules import fixup, rounds, shared_work
 from tritonmm.problem import Problem
@@ -24,11 +24,11 @@ def work(programs, whole, tiles, splits, steps, monkeypatch):
     """Each program's items in its order: (tile, its first K step, their end, from one to the next, its split tile)."""
     language = SimpleNamespace(num_programs=lambda axis: programs, minimum=min)
     items = whole + tiles * splits
-    schedule = (items, whole, splits, 0, 0, 0, steps, None, None)
+    scheduler = SimpleNamespace(items=items, whole=whole, splits=splits, steps=steps)
     with monkeypatch.context() as patch:
         patch.setattr(hopper, "gl", language)
         return [
-            [hopper.work_at.fn(item, schedule, TILING) for item in range(program, items, programs)]
+            [hopper.work_at.fn(item, scheduler, TILING) for item in range(program, items, programs)]
             for program in range(min(programs, items))
         ]
 

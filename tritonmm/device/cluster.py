@@ -1,38 +1,38 @@
-"""Two CTAs of a cluster and the ring that feeds both: the parts of the Hopper kernel that only a cluster needs.
+"""The pipeline of two CTAs of a cluster: what only clusters need of the Hopper kernel.
 
 The CTAs divide the tile along one axis and share one operand. Its blocks are multicast: read from L2 once,
 written to the same place of both CTAs' shared memory, and counted by the `full` barrier in the same place of
-each. Each CTA loads half of them for both, which spreads the work over both loaders.
+each. Each CTA loads half of them for both, which spreads the work over both producers.
 
-    full[s]     in each CTA, one arrival, its own loader's expect; completes when all bytes that this CTA
+    full[s]     in each CTA, one arrival, its own producer's expect; completes when all bytes that this CTA
                 receives have come, whichever CTA issued them
     empty[s]    in each CTA, one arrival of every consumer warp of both CTAs, when the warp's own wgmma is done:
-                its loader writes for all of them
+                its producer writes for all of them
 
-Use u of the ring is stage u % S; both CTAs walk the same items and K steps, so they agree on u. A loader waits
+Use u of the pipeline is stage u % S; both CTAs walk the same items and K steps, so they agree on u. A producer waits
 for phase u // S - 1 of its own `empty`, expects the bytes of both operands on its own `full`, then loads.
 
-No live data is overwritten. A loader writes use u after its `empty` says that every warp that it writes for has
+No live data is overwritten. A producer writes use u after its `empty` says that every warp that it writes for has
 finished reading use u - S.
 
 No byte is counted in a wrong phase. A warp releases use u - S after its own CTA's `full` completed that phase, so
-`full` has, in each CTA to which a loader writes use u. Its bytes may come to the peer before the peer's loader
-expects them: the count of bytes is then negative for a while, which mbarriers allow, and the phase cannot
+`full` has, in each CTA to which a producer writes use u. Its bytes may come to the peer before the peer's
+producer expects them: the count of bytes is then negative for a while, which mbarriers allow, and the phase cannot
 complete, since that expect is also its one pending arrival.
 
 No release is counted in a wrong phase, in whatever order the releases of different warps land. A warp that
-releases use u in a CTA has read bytes of use u that this CTA's loader wrote, after phase u // S - 1 of the CTA's
+releases use u in a CTA has read bytes of use u that this CTA's producer wrote, after phase u // S - 1 of the CTA's
 `empty`.
 
 No waiter is lapped (a parity tells only neighbouring phases apart). `empty` cannot complete use u + S before its
-loader has written it, after its wait for use u. `full` cannot complete use u + S before its loader's expect, hence
-before every consumer warp of the CTA released use u, which it did after its wait for use u.
+producer has written it, after its wait for use u. `full` cannot complete use u + S before its producer's expect,
+hence before every consumer warp of the CTA released use u, which it did after its wait for use u.
 
 No deadlock. As in one CTA: filling use u needs releases of use u - S only, releasing use u needs the fills of u and
 u + 1, and the epilogue waits for no other CTA.
 
 No CTA ends while the other may still write to it. Bytes: all that a CTA receives are awaited by its consumers.
-Arrivals: its loader, after its last item, waits until the last use of every stage has been released, so the
+Arrivals: its producer, after its last item, waits until the last use of every stage has been released, so the
 peer's last arrivals have landed (`drain`). A cluster barrier at the end does not rely on either.
 Before the first use, a cluster barrier makes the initial barriers visible to the peer.
 
@@ -114,7 +114,7 @@ def release(bar, pred):
 
 @gluon.jit
 def drain(empty, stage, phase, STAGES: gl.constexpr):
-    """Waits, from the ring position after a loader's last use, until the last use of every stage has been released."""
+    """Waits, from the position after a producer's last use, until the last use of every stage has been released."""
     for _ in gl.static_range(STAGES):
         mbarrier.wait(empty.index(stage), phase)
         stage += 1

@@ -9,6 +9,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia import hopper
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import tma
+from triton.language.core import _aggregate, base_value
 
 tma_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 """tma_load(desc, at, bar, buf, pred) copies the block of `desc` at coordinates `at` into `buf`, if `pred`; `bar` counts
@@ -25,18 +26,30 @@ barrier = getattr(gl, "barrier", None) or gl.thread_barrier
 """Waits for all threads of the partition."""
 
 
+def aggregate(cls):
+    """Makes a class of named device values of the annotated fields; its constructor takes all of them by name.
+
+    An annotation says what a field usually is, and is not checked: a field may also be a constexpr, such as None. Data
+    only: methods do not work under every Triton.
+    """
+    names = tuple(cls.__annotations__)
+
+    def init(self, **fields):
+        for name in names:
+            setattr(self, name, fields.pop(name))
+        if fields:
+            raise TypeError(f"{cls.__name__} has no fields {sorted(fields)}; it has {names}")
+
+    init.__triton_builtin__ = True  # Triton need not digest it: kernels' static arguments digest this file
+    cls.__init__ = init
+    cls.__annotations__ = dict.fromkeys(names, base_value)
+    return _aggregate(cls)
+
+
 @gluon.jit
 def keep_order():
     """Keeps the compilers from moving loads of shared memory across this line. It costs a warp no more than a slot."""
     gl.inline_asm_elementwise("bar.warp.sync -1; // $0", "=r,~{memory}", [], gl.int32, is_pure=False, pack=1)
-
-
-@gluon.jit
-def load_acquire(pointer):
-    """The int32 at `pointer`, read so that what its writer released is visible afterwards."""
-    return gl.inline_asm_elementwise(
-        "ld.acquire.gpu.global.b32 $0, [$1];", "=r,l,~{memory}", [pointer.to(gl.int64)], gl.int32, is_pure=False, pack=1
-    )
 
 
 @gluon.jit

@@ -51,10 +51,8 @@ class Plan:
     def workspace(self) -> tuple[torch.Tensor | None, torch.Tensor]:
         """Sums and flags of one launch on the current stream, for a plan whose tiles are all in split_k parts."""
         config = self.config
-        return (
-            workspace.sums(self.programs * config.split_k * config.block_m * config.block_n, self.device),
-            workspace.flags(self.programs, self.device),
-        )
+        slots, elements = self.programs * config.split_k, config.block_m * config.block_n
+        return workspace.split_k(slots, self.programs, elements, 1, self.device)
 
     def __call__(
         self,

@@ -1,11 +1,13 @@
-"""Memory in which programs meet: fp32 sums of split tiles, and flags that are left as they were found.
+"""Workspace and flags of launches whose programs cooperate on a tile; `device/split_k.py` has the protocol.
 
-The sums are torch's to keep: allocated on the current stream, and inside a capture in the graph's
-own pool. The flags must be zero once and are clean after every launch, but two launches that
-overlap in time must not share them. Launches of one stream do not overlap, or not before they have waited
-for each other, so a stream keeps its flags, which it clears itself. A graph may be replayed anywhere, so
-what a stream captures takes flags for ever, from a reserve, and shares them in that graph; where the reserve
-is spent, or not known to be cleared, each launch clears its own in the graph.
+The workspace needs no initialisation. torch allocates it on the current stream, and inside a capture in the graph's
+pool. Flags must be zero before their first launch, and every launch resets their counts, but launches that overlap in
+time must not share them:
+
+- Launches of one stream do not overlap, or wait for the previous launch before they use flags. So each stream has its
+  own flags, which it clears itself.
+- A graph may be replayed on any stream. So the launches of a capture share flags that no other launch gets, taken from
+  a reserve. If the reserve is used up, or not known to be cleared yet, each launch clears its own flags in the graph.
 """
 
 import contextlib
@@ -18,7 +20,7 @@ from tritonmm import forks
 from tritonmm.launch import capture
 
 RESERVE = 1 << 18
-"""Flags kept for captured launches, 1 MiB a device: for 1,900 graphs the 136 that dealt tiles need."""
+"""Flags kept for captured launches, 1 MiB a device: 1,900 graphs whose SM-assigned launches need 136 flags each."""
 
 
 class Reserve:
@@ -116,6 +118,17 @@ def flags(count: int, device: torch.device) -> torch.Tensor:
         with _LOCK:
             found = _DEVICES.setdefault(device, _Flags(device))
     return found.take(count)
+
+
+def split_k(
+    slots: int, tiles: int, elements: int, workers: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Workspace and flags of one launch on the current stream of `device`, as `device/split_k.py` lays them out.
+
+    slots: partial sums of a tile that are kept; elements: those of a tile; workers: the warpgroups that own a part of
+    each tile, and have a flag for it.
+    """
+    return sums(slots * elements, device), flags(tiles * workers, device)
 
 
 def keep(x: torch.Tensor) -> None:

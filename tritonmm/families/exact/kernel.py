@@ -26,10 +26,11 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-from tritonmm.device.gluon_compat import barrier, copy_async, mma_f64
+from tritonmm.device.gluon_compat import copy_async, mma_f64
 from tritonmm.device.numeric import multiple_of
 from tritonmm.device.order import tile_at
 from tritonmm.device.pdl import follow_previous_grid
+from tritonmm.device.split_k import last_arriver_fixup, slot_sums
 
 
 class Source(NamedTuple):
@@ -156,31 +157,6 @@ def accumulate(a, b, k, steps, S: gl.constexpr):
     return acc
 
 
-@gluon.jit
-def gathered(acc, workspace, flag, part, S: gl.constexpr):
-    """The tile's sums if this program is the last of its parts to arrive here, and whether it is.
-
-    workspace, flag: the tile's own. The barrier puts the stores of all threads before the count of one, which releases
-    them; the counts of the others are acquired with it. The loads go past L1, which may hold what another tile left at
-    these addresses.
-    """
-    AREA: gl.constexpr = S.block_m * S.block_n
-    LAYOUT: gl.constexpr = S.stored
-    rows = gl.arange(0, S.block_m, gl.SliceLayout(1, LAYOUT))
-    cols = gl.arange(0, S.block_n, gl.SliceLayout(0, LAYOUT))
-    at = rows[:, None] * S.block_n + cols[None, :]
-    gl.store(workspace + part * AREA + at, acc)
-    barrier()
-    before = gl.atomic_add(flag, 1, sem="acq_rel", scope="gpu")
-    last = (before & 0x7FFFFFFF) == S.split_k - 1  # the Hopper kernel leaves the top bit in either state
-    if last:
-        gl.store(flag, before - (S.split_k - 1))  # as it was found, for the next launch
-        acc = gl.load(workspace + at, cache_modifier=".cg")
-        for other in range(1, S.split_k):
-            acc += gl.load(workspace + other * AREA + at, cache_modifier=".cg")
-    return acc, last
-
-
 @gluon.jit(do_not_specialize=["launched", "programs"])
 def exact_kernel(
     a, b, out, c, bias, alpha: gl.float64, beta: gl.float64, table, factors, workspace, flags,
@@ -249,8 +225,11 @@ def exact_kernel(
         acc = gl.convert_layout(acc, LAYOUT)
         writes = True
         if S.split_k > 1:
-            sums = workspace + i.to(gl.int64) * (S.split_k * S.block_m * S.block_n)
-            acc, writes = gathered(acc, sums, flags + i, part, S)
+            AREA: gl.constexpr = S.block_m * S.block_n
+            in_row = gl.arange(0, S.block_n, gl.SliceLayout(0, LAYOUT))[None, :]
+            in_slot = gl.arange(0, S.block_m, gl.SliceLayout(1, LAYOUT))[:, None] * S.block_n + in_row
+            sums = slot_sums(workspace, i, S.split_k * AREA)
+            acc, writes = last_arriver_fixup(acc, in_slot, sums, flags + i, part, S.split_k, AREA, None)
         if writes:
             rows = indices(S.block_m, gl.SliceLayout(1, LAYOUT), S)
             cols = indices(S.block_n, gl.SliceLayout(0, LAYOUT), S)

@@ -1,7 +1,12 @@
-"""From the sums of the Hopper kernel to its output: the epilogue, and stores without TMA."""
+"""The epilogue of the Hopper kernel: scales, alpha, bias and C, and stores by TMA or without."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
+
+from tritonmm.device import cluster
+from tritonmm.device.columns import split_columns
+from tritonmm.device.gluon_compat import tma_store
 
 
 @gluon.jit
@@ -10,40 +15,78 @@ def finish(x, batch, row, col, m, n, addends, TILING: gl.constexpr):
 
     x is first multiplied by the scales of A and B, where a tensor or each row and each column has one.
     """
-    alpha, beta, bias, c, stride_cb, stride_cm, stride_cn, scales = addends
     LAYOUT: gl.constexpr = x.type.layout
+    scales = addends.scales
     if TILING.scales == "tensor":
-        x = x.to(gl.float32) * (gl.load(scales[0]) * gl.load(scales[3]))
+        x = x.to(gl.float32) * (gl.load(scales.a) * gl.load(scales.b))
     elif TILING.scales == "row":
         rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))
         cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
-        x = x.to(gl.float32) * gl.load(scales[0] + rows * scales[1], mask=rows < m, other=0.0)[:, None]
-        x = x * gl.load(scales[3] + cols * scales[4], mask=cols < n, other=0.0)[None, :]
+        x = x.to(gl.float32) * gl.load(scales.a + rows * scales.stride_am, mask=rows < m, other=0.0)[:, None]
+        x = x * gl.load(scales.b + cols * scales.stride_bn, mask=cols < n, other=0.0)[None, :]
     elif TILING.scaled or TILING.bias or TILING.add_c:
         x = x.to(gl.float32)
     if TILING.scaled:
-        x = x * alpha
+        x = x * addends.alpha
     if TILING.bias or TILING.add_c:
         cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
         if TILING.bias:
-            x = x + gl.load(bias + cols, mask=cols < n, other=0.0).to(gl.float32)[None, :]
+            x = x + gl.load(addends.bias + cols, mask=cols < n, other=0.0).to(gl.float32)[None, :]
         if TILING.add_c:
             rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))
-            at = rows.to(gl.int64)[:, None] * stride_cm + cols.to(gl.int64)[None, :] * stride_cn
+            at = rows.to(gl.int64)[:, None] * addends.stride_cm + cols.to(gl.int64)[None, :] * addends.stride_cn
             inside = (rows < m)[:, None] & (cols < n)[None, :]
-            added = gl.load(c + batch.to(gl.int64) * stride_cb + at, mask=inside, other=0.0)
-            x = x + beta * added.to(gl.float32)
+            added = gl.load(addends.c + batch.to(gl.int64) * addends.stride_cb + at, mask=inside, other=0.0)
+            x = x + addends.beta * added.to(gl.float32)
     return x
 
 
 @gluon.jit
 def store_masked(x, batch, row, col, output):
-    """x to the block of the output that starts at (row, col), where it is inside."""
-    out_desc, out, stride_ob, stride_om, stride_on, m, n, out_bufs = output
+    """Stores x to the block of the output that starts at (row, col), as far as it is inside."""
     LAYOUT: gl.constexpr = x.type.layout
     rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))
     cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
     at = (
-        batch.to(gl.int64) * stride_ob + rows.to(gl.int64)[:, None] * stride_om + cols.to(gl.int64)[None, :] * stride_on
+        batch.to(gl.int64) * output.stride_b
+        + rows.to(gl.int64)[:, None] * output.stride_m
+        + cols.to(gl.int64)[None, :] * output.stride_n
     )
-    gl.store(out + at, x, mask=(rows < m)[:, None] & (cols < n)[None, :])
+    gl.store(output.pointer + at, x, mask=(rows < output.m)[:, None] & (cols < output.n)[None, :])
+
+
+@gluon.jit
+def write(accs, batch, row, col, output, addends, WHO: gl.constexpr, TILING: gl.constexpr):
+    """Finishes consumer WHO's part of a whole tile and writes it, one N-subtile after the other."""
+    if TILING.cluster == "n":  # a piece is a part of each CTA's columns; its layout knows only the piece's own width
+        col += cluster.rank() * (TILING.cta_cols - TILING.cta_piece_cols)
+    for j in gl.static_range(len(accs)):
+        write_subtile(accs[j], batch, row, col, output, addends, WHO, TILING)
+        col += TILING.n_subtiles[j]
+
+
+@gluon.jit
+def write_subtile(x, batch, row, col, output, addends, WHO: gl.constexpr, TILING: gl.constexpr):
+    """Finishes an N-subtile and writes it piece by piece, as `Tiling.store` says."""
+    OUT_DTYPE: gl.constexpr = TILING.out_dtype
+    ROW_LAYOUT: gl.constexpr = TILING.row_layout
+    BUFFERS: gl.constexpr = TILING.out_buffers
+    SHAPE: gl.constexpr = [TILING.rows, TILING.piece_cols]
+    COUNT: gl.constexpr = x.shape[1] // TILING.piece_cols
+    pieces = split_columns(x, COUNT, TILING.ctas_n)
+    for i in gl.static_range(COUNT):
+        at = col + i * TILING.cta_piece_cols
+        piece = finish(pieces[i], batch, row, at, output.m, output.n, addends, TILING).to(OUT_DTYPE)
+        if TILING.store == "direct":
+            store_masked(piece, batch, row, at, output)
+        else:
+            buf = output.buffers.index(WHO * BUFFERS + i % BUFFERS)
+            flat = buf.reshape(SHAPE)
+            if TILING.tma_store:
+                tma.store_wait(BUFFERS - 1)  # TMA has read what this buffer held
+                flat.store(piece)
+                fence_async_shared()
+                tma_store(output.desc, [batch, row, at], buf)
+            else:
+                flat.store(piece)
+                store_masked(flat.load(ROW_LAYOUT), batch, row, at, output)

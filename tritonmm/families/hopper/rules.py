@@ -10,6 +10,10 @@ HAS_CLUSTERS = TRITON.startswith("3.9.")
 parameters otherwise, which `device/cluster.py` names in PTX and `tests/crosscompile.py` checks."""
 
 
+MAX_SHARED_BYTES = 232_448
+"""Shared memory of one CTA on sm_90, in bytes: 227 KiB (CUDA C++ Programming Guide: compute capability 9.0)."""
+
+
 def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     """Why a config is not legal, or ""."""
     return (
@@ -52,7 +56,7 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     if config.num_warps not in (4, 8, 12):
         return f"num_warps is {config.num_warps}; 1, 2 or 3 consumer warpgroups have 4, 8 or 12"
     if config.num_stages < 2:
-        return f"num_stages is {config.num_stages}; the ring needs at least 2"
+        return f"num_stages is {config.num_stages}; the pipeline needs at least 2"
     consumers_m, consumers_n = consumer_grid(config)
     block_m, block_n = config.cta_tile
     rows, cols = block_m // consumers_m, block_n // consumers_n
@@ -62,18 +66,18 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
             f"blocks {block_m}x{block_n} of {config.num_warps // 4} consumers: each needs 64 or 128 rows"
             " and a multiple of 32 columns, up to 384"
         )
-    strips = consumer_strips(config)
-    if strips[-1] & (strips[-1] - 1):
+    subtiles = n_subtiles(config)
+    if subtiles[-1] & (subtiles[-1] - 1):
         return f"block_n is {config.block_n}; {cols} columns of a consumer are not the sum of two powers of two"
-    if len(strips) > 1 and (consumers_n > 1 or config.cluster or config.split_k > 1 or config.split_tail > 1):
-        return f"a consumer has two strips of columns, {strips[0]} + {strips[1]}; clusters and split K need one"
+    if len(subtiles) > 1 and (consumers_n > 1 or config.cluster or config.split_k > 1 or config.split_tail > 1):
+        return f"a consumer has two N-subtiles, of {subtiles[0]} + {subtiles[1]} columns; clusters and split K need one"
     unit = 128 // problem.element_bytes
     if config.block_k not in (unit, 2 * unit):
         return f"block_k is {config.block_k}; {unit} or {2 * unit}, lines of 128 or 256 bytes"
-    if problem.promotes and (config.block_k != 128 or len(strips) > 1):
+    if problem.promotes and (config.block_k != 128 or len(subtiles) > 1):
         return (
-            f"blocks {block_m}x{block_n}x{config.block_k}: sums that are added in fp32 need steps of 128, and one strip"
-            " of columns a consumer"
+            f"blocks {block_m}x{block_n}x{config.block_k}: sums that are added in fp32 need steps of 128, and one"
+            " N-subtile a consumer"
         )
     if problem.scales == "1x128" and 128 % cols and cols % 128:
         return f"a consumer has {cols} columns; scales of 128 columns need a divisor or a multiple of 128"
@@ -118,12 +122,12 @@ def consumer_grid(config: Config) -> tuple[int, int]:
     return along_m, consumers // along_m
 
 
-def consumer_strips(config: Config) -> tuple[int, ...]:
-    """Widths, powers of two, of the strips that a consumer's columns are cut into: one or two, the wider first.
+def n_subtiles(config: Config) -> tuple[int, ...]:
+    """Widths, powers of two, of a consumer's N-subtiles: one or two, the wider first.
 
-    Gluon's blocks have powers of two of columns; each strip is a block, with a wgmma of its own. With one or three
-    consumers none is wider than 128: ptxas takes the registers of a wgmma from a thread's share at launch, before the
-    loader gives up its own.
+    Gluon's blocks have powers of two of columns; each N-subtile is a block with its own wgmma and accumulator. With one
+    or three consumers none is wider than 128: ptxas takes the registers of a wgmma from a thread's share at launch,
+    before the producer gives up its own.
     """
     cols = config.cta_tile[1] // consumer_grid(config)[1]
     widest = 256 if config.num_warps == 8 else 128
@@ -140,12 +144,12 @@ def output_buffers(config: Config, problem: Problem) -> tuple[int, int]:
     """
     consumers_m, consumers_n = consumer_grid(config)
     block_m, block_n = config.cta_tile
-    cols = min(consumer_strips(config)[-1], 128 // problem.out_element_bytes)
+    cols = min(n_subtiles(config)[-1], 128 // problem.out_element_bytes)
     if problem.epilogue.c and problem.out_alignment < 16:
         cols = min(cols, 1024 * consumers_m // block_m)
     most = 1 + (block_n // (consumers_n * cols) % 2 == 0)  # in turn, from one tile to the next too
     for choice in ((cols, most), (cols, 1), (cols // 2, 2), (cols // 2, 1)):
-        if _shared(config, problem, *choice) <= 232_448:
+        if _shared(config, problem, *choice) <= MAX_SHARED_BYTES:
             break
     return choice
 
@@ -158,8 +162,8 @@ def shared_bytes(config: Config, problem: Problem) -> int:
 def _shared(config: Config, problem: Problem, piece_cols: int, buffers: int) -> int:
     consumers_n = consumer_grid(config)[1]
     block_m = config.cta_tile[0]
-    ring = config.num_stages * config.step_bytes(problem)
+    stages = config.num_stages * config.step_bytes(problem)
     out = block_m * consumers_n * piece_cols * problem.out_element_bytes * buffers
     scaled = block_m + max(32, config.block_n // (1 if problem.scales in ("128x1", "1x1") else 128))  # rows and columns
     scales = config.num_stages * scaled * 4 if problem.grouped else 0
-    return ring + out + scales + 1024  # barriers and alignment
+    return stages + out + scales + 1024  # barriers and alignment

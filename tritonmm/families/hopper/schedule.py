@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from tritonmm.config import Config
-from tritonmm.families.hopper.sm_affinity import seats
+from tritonmm.families.hopper.sm_affinity import affinity
 from tritonmm.gpu import Gpu
 from tritonmm.problem import Problem
 
@@ -13,8 +13,8 @@ from tritonmm.problem import Problem
 class Schedule:
     """How the tiles of one launch are distributed.
 
-    split: the tiles, the last ones of the order, whose K is shared by `splits` programs each; grid: programs launched;
-    affinity: how tiles are assigned to SMs, "" where programs take the tiles of their numbers.
+    split: the tiles, the last ones of the order, whose K is divided among `splits` programs each; grid: the programs
+    launched; affinity: how tiles are assigned to SMs, "pairs" or "singles", or "" where they are not.
     """
 
     split: int
@@ -31,6 +31,6 @@ class Schedule:
             split, splits = tiles, config.split_k
         elif config.split_tail > 1:
             split, splits = tiles % gpu.sms, config.split_tail
-        affinity = seats(config, problem, gpu)
-        grid = gpu.sms if affinity else min(tiles + split * (splits - 1), gpu.sms // config.ctas)
-        return cls(split, splits, grid, affinity)
+        assigned = affinity(config, problem, gpu)
+        grid = gpu.sms if assigned else min(tiles + split * (splits - 1), gpu.sms // config.ctas)
+        return cls(split, splits, grid, assigned)

@@ -1,27 +1,17 @@
-"""Sums of the Hopper kernel that are added outside of the tensor cores, step by step, and scales of groups of K.
+"""Two-level accumulation: the tensor cores add up one K step, and each step's sums are added in fp32 outside of them.
 
-wgmma adds products of fp8 with 13 bits behind the leading one and drops the others: over a long K that is what
-limits the result. So the tensor cores add up the 128 products of a step at most, as DeepSeek-V3 does
-(arXiv 2412.19437, 3.3.2), and those sums are added in fp32, in the order of K: by one FADD each, or one FFMA where
-groups of K have scales.
+wgmma adds products of fp8 with 13 bits after the leading one and drops the others, which limits the precision of a long
+K. So the tensor cores add up the 128 products of a step at most, as in DeepSeek-V3 (arXiv 2412.19437, 3.3.2). Those
+sums are added in the order of K: by one FADD each, or by one FFMA where groups of K have scales.
 
-Parts. A thread has no registers for a second accumulator as large as its sums are. So a consumer of more than 64 sums
-a thread takes them in two parts of 64 rows and 128 columns, one after the other, halves of its columns or of its
-rows. A tile of 128 x 256 or 256 x 128 is then two consumers of two parts each, and reads a quarter less through L2
-for each product than one of 128 x 128. A consumer waits for a part before it adds it: meanwhile the tensor cores
-multiply another consumer's.
+Parts. A thread has no registers for a second accumulator of all its sums. So a consumer of more than 64 sums a thread
+takes them in two parts of 64 rows and 128 columns, one after the other: halves of its columns, or of its rows. It waits
+for a part before it adds it; meanwhile the tensor cores multiply another consumer's (`ordered_mma.py`).
 
-Scales of groups come with the operands: the loader copies them by cp.async into the stage's own buffers. When the
-consumers copied them, with a wait and barriers of their own in each step, 8192^3 took 926 us even where they did so
-while wgmma ran, and with the loader 818 (Triton 3.9.0, two runs). Consumers' loads of them stand behind the issue of
-wgmma, in whose shadow they are late for nothing.
+Scales of groups arrive with the operands: the producer copies them by cp.async into buffers of the stage. Consumers
+read them after they have issued wgmma, while it runs.
 
-What an FFMA costs (H200, 8192^3, us, autotune/results/h200-promotion.csv). wgmma keeps its sums in registers, and the
-promotion of one consumer's shares their ports, and the issue slots, with the others' wgmma. With scales that are not
-loaded at all, FFMAs take 919; 873 if each reuses the factor of the one before, and 803 if every other one yields its
-slot as well. ptxas has let FADDs do so since long, but FFMAs only since 12.9, that of Triton 3.9. FADDs take 14% less
-time than the first of these, and 8% less if they do not yield. That was before consumers of scaled sums took turns:
-`ordered_mma.py`.
+Measurements: docs/notebook/hopper.md.
 """
 
 from triton.experimental import gluon
@@ -31,8 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup
 
 from tritonmm.device.gluon_compat import computed, copy_async, keep_order
 from tritonmm.device.pipeline import next_use, operand, release
-from tritonmm.families.hopper import ordered_mma as turns
-from tritonmm.families.hopper import ragged as edges
+from tritonmm.families.hopper import ordered_mma, ragged
 
 
 @gluon.jit
@@ -57,7 +46,7 @@ def product(a, b, before, ROW: gl.constexpr, COL: gl.constexpr, TILING: gl.const
 
 @gluon.jit
 def joined(parts, TILING: gl.constexpr):
-    """The parts, one or two, as the accumulator of the consumer's one strip; no data moves."""
+    """The parts, one or two, as the consumer's one accumulator; no data moves."""
     if len(parts) == 1:
         return parts[0]
     else:
@@ -68,24 +57,23 @@ def joined(parts, TILING: gl.constexpr):
 
 
 @gluon.jit
-def fetch_scales(stage, group, row, col, m, n, scales, ring, TILING: gl.constexpr):
-    """The loader starts to copy a group's scales, of A's rows and of B, into a stage of the ring.
+def load_scales(stage, group, row, col, m, n, scales, pipeline, TILING: gl.constexpr):
+    """The producer starts to copy a group's scales, of A's rows and of B's columns, into a stage of the pipeline.
 
     `full` counts each of its threads once the thread's copies are there.
     """
-    full, scale_bufs = ring[3], ring[4]
     CONSUMERS_M: gl.constexpr = TILING.consumers_m
     ROWS: gl.constexpr = TILING.rows
-    scale_a, stride_sam, stride_sak, scale_b, stride_sbn, stride_sbk = scales
     i = gl.arange(0, ROWS, TILING.scale_layout)
     for who in gl.static_range(CONSUMERS_M):
-        rows = edges.first_row(row + who * ROWS, m, TILING) + i
+        rows = ragged.first_row(row + who * ROWS, m, TILING) + i
         rows = gl.minimum(rows, m - 1) // TILING.scaled_rows  # what lies beyond is not written
-        copy_async(scale_bufs[0].index(stage * CONSUMERS_M + who), scale_a + group * stride_sak + rows * stride_sam)
+        at = scales.a + group * scales.stride_ak + rows * scales.stride_am
+        copy_async(pipeline.scales[0].index(stage * CONSUMERS_M + who), at)
     j = gl.arange(0, TILING.col_scales, TILING.scale_layout)
     cols = gl.minimum(col + j * TILING.scale_pitch, n - 1) // TILING.scaled_cols
-    copy_async(scale_bufs[1].index(stage), scale_b + group * stride_sbk + cols * stride_sbn)
-    async_copy.mbarrier_arrive(full.index(stage), increment_count=False)
+    copy_async(pipeline.scales[1].index(stage), scales.b + group * scales.stride_bk + cols * scales.stride_bn)
+    async_copy.mbarrier_arrive(pipeline.full.index(stage), increment_count=False)
 
 
 @gluon.jit
@@ -106,9 +94,8 @@ def part_scales(bufs, stage, ROW: gl.constexpr, COL: gl.constexpr, WHO: gl.const
 
 
 @gluon.jit
-def multiply_promoted(ring, stage, phase, count, WHO: gl.constexpr, TILING: gl.constexpr):
-    """The sums of the consumer's strip over the next `count` uses of the ring, and the position after them."""
-    a_bufs, b_bufs, empty, full, scale_bufs = ring
+def multiply_two_level(pipeline, stage, phase, count, WHO: gl.constexpr, TILING: gl.constexpr):
+    """The sums of consumer WHO over the next `count` uses of the pipeline, and the position after them."""
     STAGES: gl.constexpr = TILING.num_stages
     CONSUMERS_M: gl.constexpr = TILING.consumers_m
     CONSUMERS_N: gl.constexpr = TILING.consumers_n
@@ -119,16 +106,16 @@ def multiply_promoted(ring, stage, phase, count, WHO: gl.constexpr, TILING: gl.c
     for _ in gl.static_range(PARTS_M * PARTS_N):
         totals += (zero_part(TILING),)
     for _ in range(count):
-        mbarrier.wait(full.index(stage), phase)
-        a = operand(a_bufs.index(stage * CONSUMERS_M + WHO // CONSUMERS_N), TILING.a_transposed)
-        b = operand(b_bufs[0].index(stage * CONSUMERS_N + WHO % CONSUMERS_N), TILING.b_transposed)
+        mbarrier.wait(pipeline.full.index(stage), phase)
+        a = operand(pipeline.a.index(stage * CONSUMERS_M + WHO // CONSUMERS_N), TILING.a_transposed)
+        b = operand(pipeline.b[0].index(stage * CONSUMERS_N + WHO % CONSUMERS_N), TILING.b_transposed)
         sums = ()
         for i in gl.static_range(len(totals)):
-            turns.take(WHO, TILING)
+            ordered_mma.wait(WHO, TILING)
             part = product(a, b, part, i % PARTS_M, i // PARTS_M, TILING)
-            turns.give(WHO, TILING)
+            ordered_mma.arrive(WHO, TILING)
             if TILING.grouped:
-                rows, cols = part_scales(scale_bufs, stage, i % PARTS_M, i // PARTS_M, WHO, TILING)
+                rows, cols = part_scales(pipeline.scales, stage, i % PARTS_M, i // PARTS_M, WHO, TILING)
             part = warpgroup_mma_wait(0, (part,))
             if not TILING.grouped:
                 total = totals[i] + part
@@ -139,5 +126,5 @@ def multiply_promoted(ring, stage, phase, count, WHO: gl.constexpr, TILING: gl.c
             sums += (computed(total),)
         totals = sums
         stage, phase = next_use(stage, phase, STAGES)
-        release(empty, stage, True, TILING)
+        release(pipeline.empty, stage, True, TILING)
     return (joined(totals, TILING),), stage, phase

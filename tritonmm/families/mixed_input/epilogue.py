@@ -1,13 +1,8 @@
-"""Finishes and writes the mixed-input kernel's sums.
+"""The mixed-input kernel's epilogue: finishes and writes sums, of a whole tile or of parts of one.
 
-Programs that share a tile sum parts of its K, and store their fp32 sums in the workspace. There are two fixups:
-
-- reduce-scatter, where each share lies in one tile: its programs wait for each other (`device/split_k.py`), then each
-  adds up and writes some of the columns.
-- last arriver, where shares are equal: programs count the steps they have stored, and the program that counts a tile's
-  last steps adds up the whole tile. No program waits, so the grid need not be resident as a whole.
-
-Parts are added in the order of K by either.
+A tile that several programs share is summed in parts, which are added as `device/split_k.py` says. Where each share
+lies in one tile, its programs reduce and scatter: each adds up and writes some of the columns. Where equal shares cut
+tiles anywhere, a part weighs as much as it has K steps, and the last program to arrive adds up all parts.
 """
 
 from typing import Any, NamedTuple
@@ -17,8 +12,8 @@ from triton.experimental.gluon import language as gl
 
 from tritonmm.device.columns import split_columns
 from tritonmm.device.dequantize import unit
-from tritonmm.device.gluon_compat import barrier, unhoisted
-from tritonmm.device.split_k import meet
+from tritonmm.device.gluon_compat import unhoisted
+from tritonmm.device.split_k import add_parts, arrive, arrive_and_wait, slot_of, slot_sums
 from tritonmm.families.mixed_input.scheduler import program_of
 
 
@@ -114,16 +109,7 @@ def write(sums, row, col, output, addends, S: gl.constexpr):
 
 
 @gluon.jit
-def sums_of(part, is_first, workspace, WHO: gl.constexpr, S: gl.constexpr):
-    """Where program `part` leaves the sums of a tile that it begins, or that one before it did: a share cuts two."""
-    slot = part
-    if S.fixup == "last-arriver":
-        slot = 2 * part + is_first.to(gl.int32)
-    return workspace + (slot * S.consumers + WHO).to(gl.int64) * (S.rows * S.block_c)
-
-
-@gluon.jit
-def leave_subtile(sums, col, mine, output, SUBTILE: gl.constexpr, S: gl.constexpr):
+def store_part_subtile(sums, col, mine, output, SUBTILE: gl.constexpr, S: gl.constexpr):
     LAYOUT: gl.constexpr = S.sums[SUBTILE]
     rows = gl.arange(0, S.rows, gl.SliceLayout(1, LAYOUT))
     cols = S.starts[SUBTILE] + gl.arange(0, S.subtiles[SUBTILE], gl.SliceLayout(0, LAYOUT))
@@ -131,58 +117,49 @@ def leave_subtile(sums, col, mine, output, SUBTILE: gl.constexpr, S: gl.constexp
 
 
 @gluon.jit
-def leave(sums, is_first, col, workspace, output, WHO: gl.constexpr, S: gl.constexpr):
-    """Leaves the consumer's sums in the workspace, column after column."""
+def store_part(sums, begins, col, workspace, output, WHO: gl.constexpr, S: gl.constexpr):
+    """Stores the consumer's sums in the workspace, column after column; `begins`: they have the tile's first step."""
     SUBTILES: gl.constexpr = len(S.subtiles)
-    mine = sums_of(gl.program_id(0), is_first, workspace, WHO, S)
+    AREA: gl.constexpr = S.rows * S.block_c
+    slot = slot_of(gl.program_id(0), begins, S.slots)
+    mine = slot_sums(workspace + WHO * AREA, slot, S.consumers * AREA)
     for i in gl.static_range(SUBTILES):
-        leave_subtile(sums[i], col, mine, output, i, S)
+        store_part_subtile(sums[i], col, mine, output, i, S)
 
 
 @gluon.jit
 def write_columns(
     first, last, at, row, col, workspace, output, addends, COLS: gl.constexpr, WHO: gl.constexpr, S: gl.constexpr
 ):  # fmt: skip
-    """Adds up, finishes and writes COLS columns, from `at` on, of what the programs from `first` to `last` left.
-
-    They are added in the order of K. The loads go past L1, which may hold what another tile left at these addresses.
-    """
+    """Adds up, finishes and writes COLS columns, from `at` on, of the parts of the programs from `first` to `last`."""
     LAYOUT: gl.constexpr = S.stored
     SHAPE: gl.constexpr = [S.rows, COLS]
     rows = gl.arange(0, S.rows, gl.SliceLayout(1, LAYOUT))
     cols = at + unhoisted(gl.arange(0, COLS, gl.SliceLayout(0, LAYOUT)))
     offsets = cols[None, :] * S.rows + rows[:, None]
-    inside = (col + cols < output[4])[None, :]
+    inside = (col + cols < output.m)[None, :]
     total = gl.zeros(SHAPE, gl.float32, LAYOUT)
-    for base in range(first, last + 1, 4):  # four parts' loads are in flight together
-        for j in gl.static_range(4):
-            theirs = sums_of(base + j, base + j == first if S.fixup == "last-arriver" else True, workspace, WHO, S)
-            total += gl.load(theirs + offsets, mask=inside & (base + j <= last), other=0.0, cache_modifier=".cg")
+    AREA: gl.constexpr = S.rows * S.block_c
+    sums = workspace + WHO * AREA
+    total = add_parts(total, sums, first, last + 1, offsets, inside, S.consumers * AREA, S.slots, 4)
     finish_piece(total, row, col + at, output, addends, S)
 
 
 @gluon.jit
-def gather(sums, tile, first, last, row, col, schedule, scratch, output, addends, WHO: gl.constexpr, S: gl.constexpr):
-    """Leaves the consumer's sums of steps of a tile, and if all others are there, adds them up and writes them.
-
-    The barrier puts the stores of all threads before the count of one, which releases them; the counts of the others
-    are acquired with it.
-    """
+def last_arriver(
+    sums, tile, first, last, row, col, schedule, scratch, output, addends, WHO: gl.constexpr, S: gl.constexpr
+):  # fmt: skip
+    """Stores the consumer's sums of steps `first` to `last` of a tile, and writes the tile if the others are stored."""
     workspace, flags = scratch
-    leave(sums, first == 0, col, workspace, output, WHO, S)
-    barrier()
-    flag = flags + tile * S.consumers + WHO
-    before = gl.atomic_add(flag, last - first, sem="acq_rel", scope="gpu")
-    others = schedule[3] - (last - first)
-    if (before & 0x7FFFFFFF) == others:  # `meet` leaves the top bit in either state
-        barrier()
-        gl.store(flag, before - others)  # as it was found, for the next launch
+    store_part(sums, first == 0, col, workspace, output, WHO, S)
+    complete, _ = arrive(flags + tile * S.consumers + WHO, first == 0, last - first, schedule.steps)
+    if complete:
         write_parts(tile, row, col, schedule, workspace, output, addends, WHO, S)
 
 
 @gluon.jit
 def write_parts(tile, row, col, schedule, workspace, output, addends, WHO: gl.constexpr, S: gl.constexpr):
-    """Adds up, finishes and writes the consumer's sums of a tile. A program's workspace may hold parts of two tiles."""
+    """Adds up, finishes and writes the consumer's sums of a tile."""
     first = program_of(tile * schedule.steps, schedule)
     last = program_of(tile * schedule.steps + schedule.steps - 1, schedule)
     COLS: gl.constexpr = S.fixup_cols
@@ -191,18 +168,17 @@ def write_parts(tile, row, col, schedule, workspace, output, addends, WHO: gl.co
 
 
 @gluon.jit
-def share(sums, tile, row, col, schedule, scratch, output, addends, WHO: gl.constexpr, S: gl.constexpr):
-    """Leaves the consumer's sums of a part of a tile, waits for the others, and finishes its share of the columns.
+def reduce_scatter(sums, tile, row, col, schedule, scratch, output, addends, WHO: gl.constexpr, S: gl.constexpr):
+    """Stores the consumer's sums of a part of a tile, waits for the others, and writes its share of the columns.
 
     The wait cannot deadlock: the grid is cooperative, and no program has more than one part.
     """
     workspace, flags = scratch
-    tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors = schedule
     COLS: gl.constexpr = S.scatter_cols
-    splits = steps * sharers // shared_steps
+    splits = schedule.steps * schedule.sharers // schedule.shared_steps
     part = gl.program_id(0) - tile * splits
-    leave(sums, True, col, workspace, output, WHO, S)
-    meet(flags + tile * S.consumers + WHO, part, splits)
+    store_part(sums, part == 0, col, workspace, output, WHO, S)
+    arrive_and_wait(flags + tile * S.consumers + WHO, part == 0, splits)
     first = tile * splits
-    for at in range(part * COLS, gl.minimum(S.block_c, output[4] - col), splits * COLS):
+    for at in range(part * COLS, gl.minimum(S.block_c, output.m - col), splits * COLS):
         write_columns(first, first + splits - 1, at, row, col, workspace, output, addends, COLS, WHO, S)

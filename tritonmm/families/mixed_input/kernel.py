@@ -33,7 +33,15 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from tritonmm.device.gluon_compat import copy_async, let_next_grid_start, tma_load, unhoisted, wait_for_previous_grid
 from tritonmm.device.numeric import multiple_of
 from tritonmm.device.pipeline import next_use
-from tritonmm.families.mixed_input.epilogue import Epilogue, Output, Scales, gather, row_factors, share, write
+from tritonmm.families.mixed_input.epilogue import (
+    Epilogue,
+    Output,
+    Scales,
+    last_arriver,
+    reduce_scatter,
+    row_factors,
+    write,
+)
 from tritonmm.families.mixed_input.mainloop import Pipeline, multiply
 from tritonmm.families.mixed_input.scheduler import Schedule, first_row, line_of, origin, rounds_of, work_at
 
@@ -100,13 +108,13 @@ def consume_tile(
     )  # fmt: skip
     sums, stage, phase = multiply(pipeline, stage, phase, first, last, stride, WHO, S)
     if S.fixup == "reduce-scatter":
-        share(sums, tile, row, col, schedule, scratch, output, addends, WHO, S)
+        reduce_scatter(sums, tile, row, col, schedule, scratch, output, addends, WHO, S)
     elif S.fixup == "last-arriver":
         if last - first == schedule.steps:
             write(sums, row, col, output, addends, S)
         else:
             shared = tile - rounds_of(schedule, S) * gl.num_programs(0)
-            gather(sums, shared, first, last, row, col, schedule, scratch, output, addends, WHO, S)
+            last_arriver(sums, shared, first, last, row, col, schedule, scratch, output, addends, WHO, S)
     else:
         write(sums, row, col, output, addends, S)
     return at, stage, phase

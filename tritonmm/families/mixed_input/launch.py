@@ -38,12 +38,9 @@ class MixedInputPlan(Plan):
 
     def workspace(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Sums and flags of one launch on the current stream; empty where no tile is shared."""
-        config = self.config
-        parts = {"last-arriver": 2 * self.grid, "reduce-scatter": self.grid, "": 0}[self.spec.fixup]
-        return (
-            workspace.sums(parts * config.block_m * config.block_n, self.device),
-            workspace.flags(self.launched * self.spec.consumers if parts else 0, self.device),
-        )
+        config, spec = self.config, self.spec
+        slots, tiles = (spec.slots * self.grid, self.launched) if spec.fixup else (0, 0)
+        return workspace.split_k(slots, tiles, config.block_m * config.block_n, spec.consumers, self.device)
 
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
         p, config, spec = self.problem, self.config, self.spec

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from triton.experimental.gluon import language as gl
 
-from tritonmm.device.pipeline import Ringed
+from tritonmm.device.pipeline import Pipelined
 from tritonmm.families.common_rules import SM_REGISTERS
 
 
 @dataclass(frozen=True)
-class MixedInputSpec(Ringed):
+class MixedInputSpec(Pipelined):
     """A single constexpr argument."""
 
     block_r: int  # rows of weights in a tile
@@ -49,6 +49,11 @@ class MixedInputSpec(Ringed):
     @property
     def slices(self):
         return self.block_k // self.slice_k
+
+    @property
+    def slots(self):
+        """Slots of a program's partial sums: an equal share of all tiles may end one tile and begin another."""
+        return 2 if self.fixup == "last-arriver" else 1
 
     @property
     def block_c(self):

@@ -31,6 +31,7 @@ from tritonmm.device.numeric import block_offsets, multiple_of, rounded
 from tritonmm.device.operand import Operand
 from tritonmm.device.order import tile_at
 from tritonmm.device.pdl import follow_previous_grid
+from tritonmm.device.split_k import last_arriver_fixup, slot_sums
 
 
 @dataclass(frozen=True)
@@ -154,29 +155,6 @@ def streamed(w, x, rows_left, k, first, steps, scales, S: tl.constexpr):
     return tl.sum(acc, axis=1)[:, None]
 
 
-@triton.jit
-def gathered(acc, sums, flag, part, SPLIT_K: tl.constexpr, UNROLL: tl.constexpr):
-    """The tile's sums if this program is the last of its parts to arrive here, and whether it is.
-
-    sums, flag: the tile's own. The barrier puts the stores of all threads before the count of one,
-    which releases them; the counts of the others are acquired with it. The loads go past L1, which
-    may hold what another tile left at these addresses.
-    """
-    BLOCK_R: tl.constexpr = acc.shape[0]
-    BLOCK_C: tl.constexpr = acc.shape[1]
-    at = tl.arange(0, BLOCK_R)[:, None] * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
-    tl.store(sums + part * (BLOCK_R * BLOCK_C) + at, acc)
-    tl.debug_barrier()
-    before = tl.atomic_add(flag, 1, sem="acq_rel", scope="gpu")
-    last = (before & 0x7FFFFFFF) == SPLIT_K - 1  # the Hopper kernel leaves the top bit in either state
-    if last:
-        tl.store(flag, before - (SPLIT_K - 1))  # as it was found, for the next launch
-        acc = tl.load(sums + at, cache_modifier=".cg")
-        for other in tl.range(1, SPLIT_K, loop_unroll_factor=UNROLL):
-            acc += tl.load(sums + other * (BLOCK_R * BLOCK_C) + at, cache_modifier=".cg")
-    return acc, last
-
-
 @triton.jit(do_not_specialize=["launched", "programs"])
 def skinny_kernel(
     w, x, out, c, bias, alpha, beta, table, factors, workspace, flags, rows, cols, k, launched, programs,
@@ -251,8 +229,9 @@ def skinny_kernel(
             acc = dotted(w_part, x_part, rows_left, cols_left, k_left, first, steps, scales, S)
         writes = True
         if SPLIT_K > 1:
-            tile_sums = workspace + item.to(tl.int64) * (SPLIT_K * BLOCK_R * BLOCK_C)
-            acc, writes = gathered(acc, tile_sums, flags + item, part, SPLIT_K, UNROLL)
+            in_slot = tl.arange(0, BLOCK_R)[:, None] * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
+            sums = slot_sums(workspace, item, SPLIT_K * BLOCK_R * BLOCK_C)
+            acc, writes = last_arriver_fixup(acc, in_slot, sums, flags + item, part, SPLIT_K, BLOCK_R * BLOCK_C, UNROLL)
         if writes:
             r = block_offsets(BLOCK_R, S.wide)[:, None]
             s = block_offsets(BLOCK_C, S.wide)[None, :]
