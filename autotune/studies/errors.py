@@ -6,8 +6,8 @@ multiplied, scales included, so that the rest are the errors of multiplying, add
 
 An output of 2 bytes is mostly its own rounding. Such kinds are computed into fp32 too, where the sums show.
 
-torch multiplies as `bench` has it: for tf32x3 and bf16x3, which torch lacks, in fp32; for 8-bit weights, by weights that
-were scaled and rounded to A's dtype before.
+torch multiplies as `bench` has it: for tf32x3 and bf16x3, which torch lacks, in fp32; for 8-bit weights, by weights
+that were scaled and rounded to A's dtype before.
 
 Without a GPU the kernels run in Triton's interpreter, which multiplies fp32 as it is: tf32 and its like are fp32 there.
 """
