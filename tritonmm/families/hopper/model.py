@@ -19,7 +19,7 @@ best tiles of one CTA, and torch 116 (H200, autotune/results/h200-pairs.csv). El
 launch costs 1.25 us more (autotune/results/h200-clusters.csv)."""
 
 CLUSTERS = 1.05
-"""Caution with clusters: they were measured for few products."""
+"""Caution with clusters: few GEMMs were measured with them."""
 
 BOX_ROWS = 32
 """Rows of the boxes in which the Hopper kernel loads 65 to 127 rows of A for a consumer of 128. The persistent kernel
