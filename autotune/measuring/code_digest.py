@@ -69,8 +69,10 @@ def closure(roots: Iterable[str], sources: Mapping[str, Path]) -> list[str]:
 
 
 def digest(sources: Mapping[str, Path]) -> str:
-    """Digest of every source that decides a trial."""
+    """Digest of every source that decides a trial, and of the fitted constants that time modelled ones."""
     found = hashlib.sha256()
+    for record in sorted(sources["model.constants"].parent.glob("*.json")):
+        found.update(record.name.encode() + b"\0" + record.read_bytes())
     for module in closure(ROOTS, sources):
         found.update(module.encode() + b"\0" + sources[module].read_bytes())
     return found.hexdigest()[:12]

@@ -68,6 +68,17 @@ def test_an_edit_of_what_decides_a_trial_is_other_code(tmp_path, edited):
     assert code_digest.digest(sources | {name: copy}) != Environment.here("h200").code
 
 
+def test_other_constants_of_the_time_model_are_other_code(tmp_path):
+    sources = code_digest.modules()
+    module = tmp_path / "constants.py"
+    module.write_bytes(sources["model.constants"].read_bytes())
+    for record in sources["model.constants"].parent.glob("*.json"):
+        (tmp_path / record.name).write_bytes(record.read_bytes())
+    assert code_digest.digest(sources | {"model.constants": module}) == Environment.here("h200").code
+    (tmp_path / "h200.json").write_bytes((tmp_path / "h200.json").read_bytes().replace(b"0.93", b"0.94", 1))
+    assert code_digest.digest(sources | {"model.constants": module}) != Environment.here("h200").code
+
+
 def test_an_edit_of_a_command_or_a_figure_is_not():
     sources = code_digest.modules()
     for name in ("cli.sweep", "cli.tour", "torch_ops.override", "autotune.tuner.report", "autotune.studies.regret"):
