@@ -1,4 +1,4 @@
-"""Launches the Hopper kernel: its arguments, its constants, and how it loads ragged tiles."""
+"""Launches the Hopper kernel: its arguments and its constants."""
 
 from dataclasses import dataclass, field
 from inspect import signature
@@ -9,6 +9,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tritonmm.config import Config
 from tritonmm.families.hopper import kernel as hopper
+from tritonmm.families.hopper.boxes import Boxes
 from tritonmm.families.hopper.rules import consumer_grid, n_subtiles, output_buffers
 from tritonmm.families.hopper.schedule import Schedule
 from tritonmm.families.hopper.tiling import Tiling
@@ -19,14 +20,6 @@ from tritonmm.problem import DTYPES, Problem
 ROUNDS = {"round_f32_to_tf32": True} if "round_f32_to_tf32" in signature(TensorDescriptor).parameters else {}
 """The option by which TMA rounds fp32 to tf32 as it loads. Tensor cores alone truncate 13 bits, which makes all sums of
 positive products too small; so it is with Triton 3.6, which lacks the option."""
-
-FEW_TILES = 4
-"""Tiles along M up to which the last one may shift or have a last box. With more, writing rows twice makes large GEMMs
-up to 2% slower (autotune/results/h200-overlaps.csv), and the largest tiles spill with a last box (Triton 3.9)."""
-
-BOX_ROWS = 32
-"""Rows of the boxes of a tile with fewer rows than a consumer's block. Four boxes for 128 rows are as many as the
-producer issues in the time of a K step (autotune/results/h200-edges-2.csv)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +93,7 @@ def _tiling(
     ctas_n = 2 if config.cluster == "n" else 1  # a tiling's columns are those of both CTAs
     rows = config.block_m // consumers_m
     # Overflow tiles, which split-merge has, write nothing because they are beyond the matrix.
-    equal = _equal_rows(problem, config, rows) if at_once and name != "split-merge" else 0
-    box_rows, last, shifts = (BOX_ROWS, equal % BOX_ROWS, False) if equal else _boxes(problem, config, rows, mixed)
+    boxes = Boxes.of(config, problem, mixed, at_once and name != "split-merge")
     return Tiling(
         config.block_m,
         config.block_n,
@@ -116,7 +108,7 @@ def _tiling(
         b_transposed=problem.layout[1] == "t",
         piece_cols=ctas_n * piece_cols,
         out_buffers=buffers,
-        store="staged" if problem.out_alignment < 16 else "rows" if equal else "tma",
+        store="staged" if problem.out_alignment < 16 else "rows" if boxes.equal else "tma",
         scaled=problem.epilogue.scaled,
         bias=problem.epilogue.bias,
         add_c=problem.epilogue.c,
@@ -129,11 +121,11 @@ def _tiling(
         sum_dtype=GLUON_DTYPES[problem.sum_dtype],
         two_level=problem.promotes,
         scales=problem.scales,
-        box_rows=box_rows,
-        last_box_rows=last,
-        tile_rows=equal or (problem.m // box_rows * box_rows + last if last and box_rows < rows else 0),
-        shifts=shifts,
-        equal_tiles=equal > 0,
+        box_rows=boxes.rows,
+        last_box_rows=boxes.last,
+        tile_rows=boxes.equal or boxes.tile_rows(problem.m, rows),
+        shifts=boxes.shifts,
+        equal_tiles=boxes.equal > 0,
         affinity=affinity,
     )
 
@@ -142,56 +134,6 @@ def _reduce_rows(rows: int, cols: int, splits: int) -> int:
     """`Tiling.reduce_rows` for a consumer's part of a tile: a program's share, if that is 16 to 128 bytes a thread."""
     share = 1 << (-(-rows // splits) - 1).bit_length()
     return min(max(share, 512 // cols), 4096 // cols, rows) if splits > 1 else 0
-
-
-def last_box_rows(m: int, box_rows: int) -> int:
-    """Rows of the box for the rows of m that fill no box of `box_rows`, at most 7 more than these. 0 where there are
-    none, or where it would be no smaller."""
-    last = max(8, 1 << (m % box_rows - 1).bit_length())
-    return last if m % box_rows and last < box_rows and last - m % box_rows < 8 else 0
-
-
-def _equal_rows(problem: Problem, config: Config, rows: int) -> int:
-    """Rows of each tile where all have equally many, see `Tiling.equal_tiles`, if fewer than a consumer's; or 0."""
-    tiles = -(-problem.m // config.block_m)
-    if tiles < 2 or rows < config.block_m or config.cluster or _once(problem) or not _loads_boxes(problem, config):
-        return 0
-    equal = -(-problem.m // (8 * tiles)) * 8
-    if equal % BOX_ROWS and not last_box_rows(equal, BOX_ROWS):
-        equal += -equal % BOX_ROWS
-    return equal if equal < rows else 0
-
-
-def _loads_boxes(problem: Problem, config: Config) -> bool:
-    """Whether last rows come in boxes: with more panels and consumers the producer would spill its 24 registers."""
-    panels = config.block_k * problem.element_bytes // 128
-    return problem.layout[0] == "n" and (panels == 1 or (panels == 2 and consumer_grid(config)[0] == 1))
-
-
-def _once(problem: Problem) -> bool:
-    """Whether each row must be written once: C may be the output, and scales of 128 rows do not shift with a tile."""
-    return problem.epilogue.c or problem.rows_per_scale > 1
-
-
-def _boxes(problem: Problem, config: Config, rows: int, mixed: bool) -> tuple[int, int, bool]:
-    """`Tiling.box_rows`, `last_box_rows`, `shifts` for consumers of `rows` rows; `mixed`: only some tiles are split."""
-    p = problem
-    if p.m % config.block_m == 0 or config.cluster:
-        return 0, 0, False
-    panels = config.block_k * p.element_bytes // 128 if p.layout[0] == "n" else 0
-    box_rows = BOX_ROWS if p.m < rows else rows
-    few = p.m <= FEW_TILES * config.block_m
-    if few and _loads_boxes(p, config) and (last := last_box_rows(p.m, box_rows)):
-        return box_rows, last, False
-    once = mixed or _once(p)  # sums of split tiles are added in another order
-    # TMA must begin at a multiple of 16 bytes along a line: anything else is an illegal instruction.
-    unaligned = p.layout[0] == "t" and p.m * p.element_bytes % 16 > 0
-    shifts = few and rows < p.m and not once and not unaligned
-    if shifts or p.m % rows == 0:
-        return rows, 0, shifts
-    # At most four boxes a tile, see BOX_ROWS.
-    box_rows = next((box for box in (16, 32, 64) if panels in (1, 2) and config.block_m // box <= 4), rows)
-    return (box_rows if -p.m % config.block_m >= box_rows else 0), 0, False
 
 
 def _describe(x: torch.Tensor, block: list[int], layout, tf32: bool = False) -> TensorDescriptor:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tritonmm.config import Config
+from tritonmm.families.hopper.boxes import BOX_ROWS, Boxes
 from tritonmm.families.hopper.rules import HAS_CLUSTERS, consumer_grid
 from tritonmm.families.hopper.schedule import Schedule
 from tritonmm.families.tiled_model import TiledModel
@@ -21,10 +22,6 @@ launch costs 1.25 us more (autotune/results/h200-clusters.csv)."""
 CLUSTERS = 1.05
 """Caution with clusters: few GEMMs were measured with them."""
 
-BOX_ROWS = 32
-"""Rows of the boxes in which the Hopper kernel loads 65 to 127 rows of A for a consumer of 128. The persistent kernel
-loads whole blocks."""
-
 
 def kind(problem: Problem) -> str:
     """The list of tiles for operands of those dtypes: 16 bits, 8 bits, with scales of each group of K, and tf32."""
@@ -39,10 +36,7 @@ def kind(problem: Problem) -> str:
 def terms(config: Config, problem: Problem, gpu: Gpu) -> Terms:
     """What the Hopper kernel adds to a config's time."""
     rows = config.cta_tile[0] // consumer_grid(config)[0]
-    over = problem.m % BOX_ROWS
-    # In boxes of 8, 16 or 32 rows, all but 7 of which are there, as `launch.py` chooses them.
-    boxed = problem.layout[0] == "n" and (0 < over <= 16 or (config.cta_tile[0] <= 128 and not 16 < over <= 24))
-    beyond = rows > problem.m > BOX_ROWS and not boxed
+    beyond = rows > problem.m > BOX_ROWS and Boxes.of(config, problem, False, False).rows_beyond(problem.m, rows) >= 8
     has_affinity = bool(Schedule.of(config, problem, gpu).affinity)
     caution = (BEYOND if beyond else 1.0) * (CLUSTERS if config.cluster else 1.0)
     return Terms(rows, caution=caution, has_affinity=has_affinity)
