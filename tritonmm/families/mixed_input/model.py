@@ -1,15 +1,71 @@
 """The mixed-input kernel's configs worth trying for a problem, ranked by what limits a stream of weights."""
 
+import functools
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tritonmm.config import Config
 from tritonmm.families.mixed_input.rules import ROWS, fixup, fixup_cols, groups, programs, resident, slice_k
 from tritonmm.gpu import Gpu
+from tritonmm.model import constants
 from tritonmm.model.time import Parts, Time, joined
 from tritonmm.orders import RowMajor, SwizzleMerge
 from tritonmm.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What was fitted to one GPU.
+
+    fixed_us: A launch that follows another, the start of its programs and their end.
+    stream: Of the bandwidth of device memory, what all programs together reach where nothing else takes time.
+    step_us: From step to step of a program, for each of its consumers: barriers.
+    slice_us: From slice to slice of a step: the way from shared memory to the tensor cores.
+    beside: Of both, what two programs of an SM do not hide of each other.
+    latency_us: From a stage that is free to its next data.
+    convert_us: An SM's time for a weight that it reads and converts.
+    multiply_us: An SM's time for a weight and a row of activations that it multiplies.
+    scale_us: An SM's time for a sum of a step that it multiplies by its group's scale.
+    write_us: An SM's time for a sum that it finishes and writes, or leaves as a part.
+    fill: What goes by before programs begin with their first steps, in times of the delivery of all of those from
+        memory.
+    tensor: Of the tensor cores' peak rate, what steps reach where nothing else takes time.
+    issue: Columns of sums in whose time the tensor cores take the weights of a product from registers.
+    overlap: The p of the p-norm that adds reading and computing: 1 would be one after the other.
+    reduce_scatter_us: A cooperative launch, and the meeting of programs that share a tile and each add up some of it.
+    part_us: The same for each of them.
+    last_arriver_us: The meeting of a tile's parts: they are stored and counted, and the last one reads them.
+    pass_us: Each pass behind the first in which columns of the parts are added up.
+    last_arriver_bandwidth: Bytes/s at which the one program that arrives last reads the sums of all parts.
+    """
+
+    fixed_us: float
+    stream: float
+    step_us: float
+    slice_us: float
+    beside: float
+    latency_us: float
+    convert_us: float
+    multiply_us: float
+    scale_us: float
+    write_us: float
+    fill: float
+    tensor: float
+    issue: float
+    overlap: float
+    reduce_scatter_us: float
+    part_us: float
+    last_arriver_us: float
+    pass_us: float
+    last_arriver_bandwidth: float
+
+
+@functools.lru_cache(maxsize=16)
+def fitted(gpu: Gpu) -> Fitted:
+    """The constants of a GPU, from its record."""
+    return Fitted(**constants.of(gpu).families["mixed_input"])
+
 
 BLOCKS = {
     # Rows of the activations: (rows of the weights, block_k, num_stages, num_warps).
@@ -30,63 +86,6 @@ BLOCKS = {
     192: ((128, 128, 3, 8),),
     256: ((128, 64, 4, 8), (128, 128, 2, 8)),
 }
-
-FIXED_US = 1.0
-"""A launch that follows another, the start of its programs and their end."""
-
-STREAM = 0.95
-"""Of the bandwidth of device memory, what all programs together reach where nothing else takes time."""
-
-STEP_US = 0.045
-"""From step to step of a program, for each of its consumers: barriers."""
-
-SLICE_US = 0.076
-"""From slice to slice of a step: the way from shared memory to the tensor cores."""
-
-BESIDE = 0.48
-"""Of both, what two programs of an SM do not hide of each other."""
-
-LATENCY_US = 1.3
-"""From a stage that is free to its next data."""
-
-CONVERT_US = 7.6e-6
-"""An SM's time for a weight that it reads and converts."""
-
-MULTIPLY_US = 1.44e-7
-"""An SM's time for a weight and a row of activations that it multiplies."""
-
-SCALE_US = 9.2e-6
-"""An SM's time for a sum of a step that it multiplies by its group's scale."""
-
-WRITE_US = 1.0e-4
-"""An SM's time for a sum that it finishes and writes, or leaves as a part."""
-
-FILL = 1.07
-"""What goes by before programs begin with their first steps, in times of the delivery of all of those from memory."""
-
-TENSOR = 0.95
-"""Of the tensor cores' peak rate, what steps reach where nothing else takes time."""
-
-ISSUE = 22
-"""Columns of sums in whose time the tensor cores take the weights of a product from registers."""
-
-OVERLAP = 4.0
-"""The p of the p-norm that adds reading and computing: 1 would be one after the other."""
-
-MEET_US = 2.2
-"""A cooperative launch, and the meeting of programs that share a tile and each add up some of it."""
-
-PART_US = 0.27
-"""The same for each of them."""
-
-GATHER_US = 4.7
-"""The meeting of a tile's parts: they are stored and counted, and the last one reads them."""
-
-PASS_US = 0.63
-"""Each pass behind the first in which columns of the parts are added up."""
-
-GATHER_BANDWIDTH = 415e9
-"""Bytes/s at which the one program that arrives last reads the sums of all parts."""
 
 
 def candidates(problem: Problem, gpu: Gpu) -> Iterator[Config]:
@@ -154,7 +153,7 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     (root mean square); what they choose there takes 0.5% longer than the best (geometric mean), at most 11%. More
     programs than the SMs hold were timed with more than 64 rows.
     """
-    p = problem
+    p, f = problem, fitted(gpu)
     tiles_m, tiles_n = config.tiles(p)
     tiles = tiles_m * tiles_n
     steps = -(-p.k // config.block_k)
@@ -163,33 +162,33 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     slots = gpu.sms * resident(config, p)
     rounds, running = -(-count // slots), min(count, slots)
     held = -(-running // gpu.sms)  # an SM's programs share its units, and hide latencies
-    weights_us = config.block_n * config.block_k * (CONVERT_US + MULTIPLY_US * config.block_m)
-    scales_us = groups(config, p) * config.block_n * config.block_m * SCALE_US
+    weights_us = config.block_n * config.block_k * (f.convert_us + f.multiply_us * config.block_m)
+    scales_us = groups(config, p) * config.block_n * config.block_m * f.scale_us
     pieces = -(-tiles // count) + (how == "last-arriver" and count % tiles > 0)  # of a program that cuts two tiles
     busy_us = weights_us + scales_us
-    way_us = config.num_warps // 4 * STEP_US + config.block_k // slice_k(config, p) * SLICE_US
-    products = (config.block_m + ISSUE) * config.block_n * config.block_k
-    tensor_us = 2 * products / (TENSOR * gpu.rate(p.dtype) / gpu.sms) * 1e6
+    way_us = config.num_warps // 4 * f.step_us + config.block_k // slice_k(config, p) * f.slice_us
+    products = (config.block_m + f.issue) * config.block_n * config.block_k
+    tensor_us = 2 * products / (f.tensor * gpu.rate(p.dtype) / gpu.sms) * 1e6
     step_us = max(
-        way_us + busy_us, held * (busy_us + BESIDE * way_us), LATENCY_US / (config.num_stages - 1), held * tensor_us
+        way_us + busy_us, held * (busy_us + f.beside * way_us), f.latency_us / (config.num_stages - 1), held * tensor_us
     )  # fmt: skip
     stage = config.block_k * (config.block_n + min(p.m, config.block_m) * p.element_bytes)
-    first_us = FILL * stage * running / gpu.bandwidth * 1e6
+    first_us = f.fill * stage * running / gpu.bandwidth * 1e6
     most = -(-tiles * steps // count) if how else -(-tiles // count) * steps  # steps of a program
-    pieces_us = pieces * config.block_n * min(p.m, config.block_m) * WRITE_US
+    pieces_us = pieces * config.block_n * min(p.m, config.block_m) * f.write_us
     compute_us = rounds * (first_us + most * step_us + pieces_us)
     tall = config.order.factors[0] if isinstance(config.order, SwizzleMerge) else 1  # tiles that read weights together
     again = -(-tiles_m // tall) - 1
     if how == "last-arriver" and min(count, tiles_n) * config.block_n * p.k * p.b_element_bytes > gpu.l2_bytes:
         again = tiles_m - 1  # programs read other steps of K, and L2 has lost them when it is their turn
-    read_us = (p.compulsory_bytes + again * p.operand_bytes("b")) / (STREAM * gpu.bandwidth) * 1e6
+    read_us = (p.compulsory_bytes + again * p.operand_bytes("b")) / (f.stream * gpu.bandwidth) * 1e6
     split_us = 0.0
     if how == "reduce-scatter":
-        split_us = MEET_US + config.split_k * PART_US
+        split_us = f.reduce_scatter_us + config.split_k * f.part_us
     elif how == "last-arriver":
         parts = -(-count // tiles) + (count % tiles > 0)
         passes = config.block_m // fixup_cols(config, p)
         sums = parts * config.block_n * config.block_m
-        split_us = GATHER_US + PASS_US * (passes - 1) + 4 * sums / GATHER_BANDWIDTH * 1e6
-    us = FIXED_US + joined((read_us, compute_us), OVERLAP) + split_us
-    return Time(us, Parts(mma=compute_us, dram=read_us, launch=FIXED_US, split_k=split_us))
+        split_us = f.last_arriver_us + f.pass_us * (passes - 1) + 4 * sums / f.last_arriver_bandwidth * 1e6
+    us = f.fixed_us + joined((read_us, compute_us), f.overlap) + split_us
+    return Time(us, Parts(mma=compute_us, dram=read_us, launch=f.fixed_us, split_k=split_us))

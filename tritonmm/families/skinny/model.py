@@ -1,7 +1,8 @@
 """The skinny configs worth trying for a problem: what fills the GPU, ranked by the bytes it moves."""
 
+import functools
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tritonmm.config import Config
 from tritonmm.families.common_rules import portable_shared_bytes as shared_bytes
@@ -15,71 +16,74 @@ from tritonmm.problem import Problem
 NARROW, LONG = 64, 512
 """The skinny kernel is considered for outputs of at most NARROW rows or columns by at least LONG of the other."""
 
-LAUNCH_US = 0.83
-"""What a launch costs that follows another: it starts while the other still runs."""
 
-START_US = 1.16
-"""From the start of a program to its first product, and from its last one to its end."""
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What was fitted to one GPU.
 
-SHORT_US = 0.67
-"""The same where all of its K is one step."""
+    launch_us: What a launch costs that follows another: it starts while the other still runs.
+    start_us: From the start of a program to its first product, and from its last one to its end.
+    short_us: The same where all of its K is one step.
+    crossed: What reading costs more where lines of the streamed operand begin anywhere in cache lines.
+    stream: Of the bandwidth of device memory, what lines of 256 bytes or more reach, as a copy does.
+    short_share: The same of shorter lines.
+    latency_us: From a load to its data: the bytes in flight of all programs are moved once in this time, at best.
+    fewer: The power with which what device memory delivers falls with the share of SMs that are busy:
+        16x11840x11648 takes 78 us in 93 programs and 69 in 185 (h200-random-fit.csv in autotune/results).
+    mma_share: Of the peak rate, what the products of a program's blocks reach, those beyond the matrices included.
+    fp32_mma_share: The same in fp32, on CUDA cores: 13 products of autotune/results/h200-mixed420.csv took 1.4 to
+        11 times as long as with the share of tensor cores. One row or column is not multiplied so.
+    transposed_mma_share: The same in tf32 where an operand does not lie along K, as wgmma needs it: seven products
+        of that file took twice to four times as long.
+    small_us: What a program takes longer in tiles of at most 32 x 32, which are too small for wgmma, whatever its
+        K.
+    again_us: What it costs that several columns of tiles, or rows, read the larger operand: most wait for lines
+        that are on their way to others. 976x64x128 takes 2.0 us in tiles of 32 x 64, and 2.5 in 64 x 32
+        (h200-random74.csv).
+    overlap: The p of the p-norm that joins memory, L2, loads and products: no two of them overlap perfectly.
+    caution: What the estimates for tensor cores are multiplied by, since they err more than those of the Hopper
+        kernel, and the shortest of many estimates is likely one that errs.
+    l2_bandwidth: Bytes/s that all SMs together read through L2, where neighbours share what they ask for.
+    crossed_l2: What a byte costs more there whose line begins anywhere in cache lines, in loads of 16 bytes.
+    fixup_us: What it costs that parts of a tile meet: stores, a count and loads, one after the other.
+    grouped_us: What the scales of groups of K take, whatever the product: autotune/results/h200-weights-2.csv, on
+        tensor cores. On CUDA cores, for one row, they took -0.1 to 6 us: h200-dtypes-7.csv.
+    fixup_bandwidth: Bytes/s at which the one program that arrives last reads the sums of all parts.
+    unlisted_rate: Weights that an SM converts in a second in programs of other blocks.
+    round_us: What as many such programs as are resident cost beside what they convert.
+    last_round: Of the time of a round, what the last takes at least, however few programs are left for it.
+    """
 
-CROSSED = 0.29
-"""What reading costs more where lines of the streamed operand begin anywhere in cache lines."""
+    launch_us: float
+    start_us: float
+    short_us: float
+    crossed: float
+    stream: float
+    short_share: float
+    latency_us: float
+    fewer: float
+    mma_share: float
+    fp32_mma_share: float
+    transposed_mma_share: float
+    small_us: float
+    again_us: float
+    overlap: float
+    caution: float
+    l2_bandwidth: float
+    crossed_l2: float
+    fixup_us: float
+    grouped_us: float
+    fixup_bandwidth: float
+    unlisted_rate: float
+    round_us: float
+    last_round: float
 
-STREAM = 0.9
-"""Of the bandwidth of device memory, what lines of 256 bytes or more reach, as a copy does."""
 
-SHORT_SHARE = 0.8
-"""The same of shorter lines."""
+@functools.lru_cache(maxsize=16)
+def fitted(gpu: Gpu) -> Fitted:
+    """The constants of a GPU, from its record."""
+    return Fitted(**constants.of(gpu).families["skinny"])
 
-LATENCY_US = 0.3
-"""From a load to its data: the bytes in flight of all programs are moved once in this time, at best."""
-
-FEWER = 0.54
-"""The power with which what device memory delivers falls with the share of SMs that are busy: 16x11840x11648 takes
-78 us in 93 programs and 69 in 185 (h200-random-fit.csv in autotune/results)."""
-
-MMA_SHARE = 0.76
-"""Of the peak rate, what the products of a program's blocks reach, those beyond the matrices included."""
-
-FP32_MMA_SHARE = 0.12
-"""The same in fp32, on CUDA cores: 13 products of autotune/results/h200-mixed420.csv took 1.4 to 11 times as long as
-with the share of tensor cores. One row or column is not multiplied so."""
-
-TRANSPOSED_MMA_SHARE = 0.07
-"""The same in tf32 where an operand does not lie along K, as wgmma needs it: seven products of that file took twice to
-four times as long."""
-
-SMALL_US = 0.95
-"""What a program takes longer in tiles of at most 32 x 32, which are too small for wgmma, whatever its K."""
-
-AGAIN_US = 0.64
-"""What it costs that several columns of tiles, or rows, read the larger operand: most wait for lines that are on their
-way to others. 976x64x128 takes 2.0 us in tiles of 32 x 64, and 2.5 in 64 x 32 (h200-random74.csv)."""
-
-OVERLAP = 3.66
-"""The p of the p-norm that joins memory, L2, loads and products: no two of them overlap perfectly."""
-
-CAUTION = 1.1
-"""What the estimates for tensor cores are multiplied by, since they err more than those of the Hopper kernel, and the
-shortest of many estimates is likely one that errs."""
-
-L2_BANDWIDTH = 10e12
-"""Bytes/s that all SMs together read through L2, where neighbours share what they ask for."""
-
-CROSSED_L2 = 1.56
-"""What a byte costs more there whose line begins anywhere in cache lines, in loads of 16 bytes."""
-
-GATHER_US = 1.16
-"""What it costs that parts of a tile meet: stores, a count and loads, one after the other."""
-
-GROUPED_US = 1.2
-"""What the scales of groups of K take, whatever the product: autotune/results/h200-weights-2.csv, on tensor cores. On
-CUDA cores, for one row, they took -0.1 to 6 us: h200-dtypes-7.csv."""
-
-GATHER_BANDWIDTH = 60e9
-"""Bytes/s at which the one program that arrives last reads the sums of all parts."""
 
 _SHAPES = {
     # Rows of the smaller operand: (rows of the streamed one, block_k of 2-byte elements, num_stages, num_warps)
@@ -98,15 +102,6 @@ _CONVERTING = {
     32: {(64, 256, 3, 2): (8, 23e9), (32, 128, 4, 2): (8, 21e9), (64, 128, 4, 4): (4, 18e9)},
     64: {(64, 128, 4, 4): (4, 17e9), (128, 256, 3, 8): (1, 16e9), (128, 128, 3, 4): (4, 15e9)},
 }  # fmt: skip
-
-UNLISTED_RATE = 11e9
-"""Weights that an SM converts in a second in programs of other blocks."""
-
-ROUND_US = 1.0
-"""What as many such programs as are resident cost beside what they convert."""
-
-LAST_ROUND = 0.3
-"""Of the time of a round, what the last takes at least, however few programs are left for it."""
 
 
 def candidates(problem: Problem, gpu: Gpu) -> list[Config]:
@@ -216,26 +211,26 @@ def _converts(config: Config, problem: Problem) -> bool:
     return problem.b_element_bytes == 1 and problem.layout[1] == "t" and narrow > 1 and not streams_a(config)
 
 
-def _mma_share(problem: Problem, narrow: int) -> float:
+def _mma_share(problem: Problem, narrow: int, f: Fitted) -> float:
     """The share of the peak rate that blocks of so many rows of the smaller operand reach."""
     if problem.dtype == "fp32" and narrow > 1:
         if problem.precision == "ieee":
-            return FP32_MMA_SHARE
+            return f.fp32_mma_share
         if problem.precision == "tf32" and problem.layout != "nt":
-            return TRANSPOSED_MMA_SHARE
-    return MMA_SHARE
+            return f.transposed_mma_share
+    return f.mma_share
 
 
 def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     """What a launch costs and its start, reading from device memory or through L2, and the gathering of the parts.
 
-    Constants are fits to an H200 (burst, 2026-11-22), on tensor cores to the random products in autotune/results but
-    the last seven files', SMALL_US and AGAIN_US to -random60 to -random76, SHORT_US and LATENCY_US to -random80. 300
-    aligned configs of -random60 to -random76 that are within 35% of a product's best are off by 14% (root mean square,
-    without CAUTION), and those with loads of single elements by 12%. Those of weights that are converted are to 130
-    times of bf16 with int8 and fp8e4m3, 1 to 64 rows, most within 15%.
+    The constants are fits to an H200 (burst, 2026-11-22). Those on tensor cores are fitted to the random GEMMs in
+    autotune/results but the last seven files', `small_us` and `again_us` to -random60 to -random76, `short_us` and
+    `latency_us` to -random80. 300 aligned configs of -random60 to -random76 that are within 35% of a GEMM's best are off
+    by 14% (root mean square, without `caution`), and those with loads of single elements by 12%. Those of converted
+    weights are fitted to 130 times of bf16 with int8 and fp8e4m3, 1 to 64 rows; most are within 15%.
     """
-    p = problem
+    p, f = problem, fitted(gpu)
     a_bytes, b_bytes = map(p.operand_bytes, "ab")
     tiles_m, tiles_n = config.tiles(p)
     programs = max(1, _tiles(config, p) * config.split_k)
@@ -250,40 +245,42 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     line = (config.block_k if along_k else wide) * element_bytes
     steps = -(-p.k // (config.block_k * config.split_k))
     in_flight = max(1, min(programs, slots)) * max(1, min(config.num_stages - 1, steps)) * step
-    share = (STREAM if line >= 256 else SHORT_SHARE) * min(1, programs / gpu.sms) ** FEWER
+    share = (f.stream if line >= 256 else f.short_share) * min(1, programs / gpu.sms) ** f.fewer
     a_crosses, b_crosses = crossing(p, "")
-    read_bytes = p.compulsory_bytes * (1 + CROSSED * (a_crosses if streams_a(config) else b_crosses))
-    a_cost, b_cost = (1 + CROSSED_L2 * (crosses and not by_element) for crosses in (a_crosses, b_crosses))
-    l2_us = (a_bytes * tiles_n * a_cost + b_bytes * tiles_m * b_cost) / L2_BANDWIDTH * 1e6
+    read_bytes = p.compulsory_bytes * (1 + f.crossed * (a_crosses if streams_a(config) else b_crosses))
+    a_cost, b_cost = (1 + f.crossed_l2 * (crosses and not by_element) for crosses in (a_crosses, b_crosses))
+    l2_us = (a_bytes * tiles_n * a_cost + b_bytes * tiles_m * b_cost) / f.l2_bandwidth * 1e6
     narrow = min(config.block_m, config.block_n)
     most = -(-programs // gpu.sms)  # on one SM
     flops = 2 * wide * narrow * config.block_k * steps * most * gpu.sms
-    mma_us = flops / (gpu.rate(p.dtype, p.precision) * _mma_share(p, narrow)) * 1e6
+    mma_us = flops / (gpu.rate(p.dtype, p.precision) * _mma_share(p, narrow, f)) * 1e6
     shared = constants.of(gpu).shared
     loads_us = (
-        element_loads.loads_us(config, p, gpu, programs, shared) if by_element else read_bytes * LATENCY_US / in_flight
+        element_loads.loads_us(config, p, gpu, programs, shared)
+        if by_element
+        else read_bytes * f.latency_us / in_flight
     )
     dram_us = read_bytes / (share * gpu.bandwidth) * 1e6
     limits = [dram_us, loads_us, l2_us, mma_us]
     if _converts(config, p):
         blocks = wide, config.block_k, config.num_stages, config.num_warps
-        _, rate = _CONVERTING.get(narrow, {}).get(blocks, (0, UNLISTED_RATE))
+        _, rate = _CONVERTING.get(narrow, {}).get(blocks, (0, f.unlisted_rate))
         slots = gpu.sms * max(1, min(gpu.shared_bytes // shared_bytes(config, p), 8))
         whole, rest = divmod(programs, slots)
-        full = whole + (max(rest / slots, LAST_ROUND) if rest else 0)
-        limits.append(ROUND_US * programs / slots + b_bytes / programs * slots / gpu.sms * full / rate * 1e6)
-    work_us = joined(limits, OVERLAP)
+        full = whole + (max(rest / slots, f.last_round) if rest else 0)
+        limits.append(f.round_us * programs / slots + b_bytes / programs * slots / gpu.sms * full / rate * 1e6)
+    work_us = joined(limits, f.overlap)
     starts = 1 if resident > 1 else -(-programs // slots)  # a second one on the SM streams meanwhile
-    start_us = SHORT_US if config.block_k * config.split_k >= p.k else START_US
-    launch_us = LAUNCH_US + start_us * starts + (GROUPED_US if p.grouped else 0)
+    start_us = f.short_us if config.block_k * config.split_k >= p.k else f.start_us
+    launch_us = f.launch_us + start_us * starts + (f.grouped_us if p.grouped else 0)
     if not by_element and not _converts(config, p):  # those that convert were fitted without, the others wait longer
-        launch_us += SMALL_US * (1 < narrow and wide < 64) + AGAIN_US * (
+        launch_us += f.small_us * (1 < narrow and wide < 64) + f.again_us * (
             (tiles_n if a_bytes > b_bytes else tiles_m) > 1
         )
     split_us = 0.0
     if config.split_k > 1:
-        split_us = GATHER_US + config.split_k * config.block_m * config.block_n * 4 / GATHER_BANDWIDTH * 1e6
-    us = (launch_us + work_us + split_us) * (CAUTION if narrow > 1 else 1)
+        split_us = f.fixup_us + config.split_k * config.block_m * config.block_n * 4 / f.fixup_bandwidth * 1e6
+    us = (launch_us + work_us + split_us) * (f.caution if narrow > 1 else 1)
     return Time(
         us,
         Parts(
