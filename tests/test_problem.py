@@ -78,11 +78,6 @@ def test_scales_of_blocks_are_named_as_torch_names_them(scales, of_a, of_b):
     assert f"{scales} scales" in str(problem)
 
 
-def test_scale_groups_are_for_8_bit_weights():
-    with pytest.raises(ValueError, match="scales is 'group' for an A of fp8e4m3; it is for 8-bit weights"):
-        Problem(64, 64, 256, dtype="fp8e4m3", scales="group")
-
-
 @pytest.mark.parametrize(
     ("dtypes", "former", "scales"),
     [

@@ -195,11 +195,6 @@ class Problem:
         object.__setattr__(self, "scales", "group" if self.scales == "1x1" and self.dtype in HALF else former)
         if self.scales not in SCALES:
             raise ValueError(f"Problem: scales is {self.scales!r}; it must be one of {', '.join(SCALES[1:])}, or ''")
-        if self.scales == "group" and self.dtype not in HALF:
-            raise ValueError(
-                f"Problem: scales is 'group' for an A of {self.dtype}; it is for 8-bit weights with bf16 or fp16, and "
-                f"{self.dtype} takes one of 'tensor', 'row', '1x128*1x128', '1x128*128x128', '128x128*1x128'"
-            )
         if self.group not in (16, 32, 64, 128):
             raise ValueError(f"Problem: group is {self.group!r}; it must be 16, 32, 64 or 128 elements of K")
         if len(self.layout) != 2 or set(self.layout) - set("nts"):
