@@ -140,7 +140,7 @@ def test_shares_of_a_tile_are_added_in_the_order_of_the_programs(first, end, slo
     for name in ("slot_of", "slot_sums"):
         monkeypatch.setattr(split_k, name, getattr(split_k, name).fn)
     monkeypatch.setattr(split_k, "tl", language)
-    found = split_k.add_parts.fn(np.zeros(AREA, np.float32), 0, first, end, at, at < AREA - 1, AREA, slots, 4)
+    found = split_k.add_parts.fn(np.zeros(AREA, np.float32), 0, first, end - 1, at, at < AREA - 1, AREA, slots, 4)
     expected = np.zeros(AREA, np.float32)
     for program in range(first, end):
         expected[:-1] += workspace[program, slots - 1 if program == first else 0, :-1]

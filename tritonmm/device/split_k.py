@@ -88,14 +88,14 @@ def last_arriver_fixup(acc, at, sums, flag, part, SPLIT_K: tl.constexpr, AREA: t
 
 @triton.jit
 def add_parts(
-    total, sums, first, end, at, inside, STRIDE: tl.constexpr, SLOTS: tl.constexpr, TOGETHER: tl.constexpr
+    total, sums, first, last, at, inside, STRIDE: tl.constexpr, SLOTS: tl.constexpr, TOGETHER: tl.constexpr
 ):  # fmt: skip
-    """`total` plus the sums that the programs from `first` to before `end` left, at offsets `at`, where `inside`.
+    """`total` plus the sums that the programs from `first` to `last` left, at offsets `at`, where `inside`.
 
     TOGETHER: parts whose loads are in flight together.
     """
-    for base in range(first, end, TOGETHER):
+    for base in range(first, last + 1, TOGETHER):
         for i in tl.static_range(TOGETHER):
             part = slot_sums(sums, slot_of(base + i, base + i == first, SLOTS), STRIDE)
-            total += tl.load(part + at, mask=inside & (base + i < end), other=0, cache_modifier=".cg")
+            total += tl.load(part + at, mask=inside & (base + i <= last), other=0, cache_modifier=".cg")
     return total

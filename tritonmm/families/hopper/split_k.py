@@ -44,6 +44,6 @@ def reduce_scatter(
         at = (first + rows)[:, None] * COLS + cols[None, :]
         inside = (first + rows < last)[:, None]
         total = gl.zeros([CHUNK, COLS], TILING.sum_dtype, LAYOUT)
-        total = add_parts(total, sums, 0, splits, at, inside, STRIDE, 1, TOGETHER)
+        total = add_parts(total, sums, 0, splits - 1, at, inside, STRIDE, 1, TOGETHER)
         x = finish(total, batch, row + first, col, output.m, output.n, addends, TILING).to(OUT_DTYPE)
         store_masked(x, batch, row + first, col, output)

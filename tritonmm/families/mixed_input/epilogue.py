@@ -144,7 +144,7 @@ def write_columns(
     total = gl.zeros(SHAPE, gl.float32, LAYOUT)
     AREA: gl.constexpr = S.rows * S.block_c
     sums = workspace + WHO * AREA
-    total = add_parts(total, sums, first, last + 1, offsets, inside, S.consumers * AREA, S.slots, 4)
+    total = add_parts(total, sums, first, last, offsets, inside, S.consumers * AREA, S.slots, 4)
     finish_piece(total, row, col + at, output, addends, S)
 
 
