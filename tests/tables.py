@@ -25,7 +25,7 @@ def row(problem=PROBLEM, config=WINNER, us=200.0, triton=tuned._TRITON, date="20
 
 def valid(*rows):
     return {
-        "schema": 1,
+        "schema": 2,
         "gpu": {"name": "h200", "arch": "sm_90", "sms": 132},
         "rows": [json.loads(x.to_json()) for x in rows or (row(),)],
     }

@@ -13,9 +13,10 @@ from tritonmm.torch_ops import product as products
 
 DENSE = ("matmul", "mm", "bmm", "addmm", "baddbmm", "addbmm", "linear", "mv", "dot")
 QUANTIZED = ("int_mm", "scaled_mm", "weight_only_linear")
-OURS = ("out_dtype", "out", "config", "precision", "tune")
+OURS = ("out_dtype", "out", "config", "precision", "accumulation", "tune")
 
-HAVE = dict.fromkeys(DENSE, ("out", "config", "precision")) | dict.fromkeys(QUANTIZED, ("out", "config"))
+HAVE = dict.fromkeys(DENSE, ("out", "config", "precision", "accumulation"))
+HAVE |= dict.fromkeys(QUANTIZED, ("out", "config", "accumulation"))
 HAVE |= dict.fromkeys(("mm", "bmm"), OURS) | {"matmul": OURS[1:]}
 
 TORCH = {name: name for name in DENSE} | {"int_mm": "_int_mm", "scaled_mm": "_scaled_mm"}

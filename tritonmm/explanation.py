@@ -1,7 +1,7 @@
 """How tritonmm computes a GEMM, and why: config, predicted traffic and time, and the policy's decision."""
 
 import textwrap
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -16,8 +16,9 @@ from tritonmm.policy import prefers
 from tritonmm.problem import Problem
 from tritonmm.selection import Choice, best, estimated
 from tritonmm.torch_ops.checks import check_operands
+from tritonmm.torch_ops.mode import check_accumulation
 from tritonmm.torch_ops.operands import matrices
-from tritonmm.torch_ops.product import gpu_of, problem_of
+from tritonmm.torch_ops.product import BARE, How, gpu_of, problem_of
 from tritonmm.torch_ops.routes import kept_by_torch
 
 COLUMNS = 120
@@ -32,6 +33,7 @@ class Explanation:
     why: where the config comes from, and how its tiles fill the GPU.
     others: for each other kernel family, the estimated time of its best config, or why it has none.
     traffic: predicted DRAM and L2 traffic.
+    accumulation: in which order the products of an element are summed, and what invariant accumulation costs.
     time: its estimate, and what that is made of.
     us: time in microseconds, measured if `is_measured`, else estimated.
     overrides: whether `enable()` has tritonmm compute it. reason: why.
@@ -47,6 +49,7 @@ class Explanation:
     why: str
     others: dict[str, str] = field(hash=False)
     traffic: Traffic
+    accumulation: str
     time: Time
     us: float
     is_measured: bool
@@ -73,10 +76,11 @@ class Explanation:
             _why(problem, gpu, choice),
             {kernel: _other(problem, gpu, kernel) for kernel in families.names() if kernel != choice.config.kernel},
             l2.of(problem, choice.config, gpu),
+            _accumulation(problem, gpu, choice),
             families.family(choice.config.kernel).estimate(choice.config, problem, gpu),
             choice.us,
             choice.is_measured,
-            *((False, kept) if kept else prefers(problem, gpu)),
+            *_overrides(problem, gpu, kept),
         )
 
     @property
@@ -102,6 +106,7 @@ class Explanation:
             ("config", str(self.config)),
             ("why", self.why),
             *(("others" if i == 0 else "", f"{name:<11} {said}") for i, (name, said) in enumerate(self.others.items())),
+            ("sums", self.accumulation),
             ("traffic", str(self.traffic)),
             ("time", f"{self.us:.1f} us, {source}"),
             ("parts", f"{self.time}" if self.is_measured else str(self.time).partition(", ")[2]),
@@ -110,20 +115,23 @@ class Explanation:
         return "\n".join(_wrapped(name, text) for name, text in lines if text)
 
 
-def explain(a: torch.Tensor, b: torch.Tensor) -> Explanation:
+def explain(a: torch.Tensor, b: torch.Tensor, *, accumulation: str = "") -> Explanation:
     """Says how `tritonmm.matmul(a, b)` is computed, and whether `enable()` replaces torch's kernel. Runs nothing.
 
     a, b: as in `matmul`; only their shapes, strides, dtype and device matter. CPU tensors are explained for an H200.
+    accumulation: as in `matmul`.
     Raises what `matmul` raises for operands that cannot be multiplied.
 
     >>> print(tritonmm.explain(torch.empty(64, 64, device="cuda"), torch.empty(64, 64, device="cuda")))
          GEMM  64x64x64 nn fp32 on ...
        config  ...
     """
+    check_accumulation(accumulation)
     check_operands("explain", a, b)
     a, b, _ = matrices(a, b)
     out = a.new_empty((*a.shape[:-1], b.shape[-1]))
-    return Explanation.of(problem_of(a, b, out, (False, False, False)), gpu_of(a.device))
+    how = How(accumulation=accumulation)
+    return Explanation.of(problem_of(a, b, out, BARE, how), gpu_of(a.device))
 
 
 def _wrapped(name: str, text: str) -> str:
@@ -140,6 +148,30 @@ def _why(problem: Problem, gpu: Gpu, choice: Choice) -> str:
     said = [f"{choice.origin}: {tiles} tile{'' if tiles == 1 else 's'}, {waves} on {gpu.sms} SMs"]
     said += families.family(config.kernel).describe(config, problem, gpu)
     return "; ".join(said)
+
+
+def _overrides(problem: Problem, gpu: Gpu, kept: str) -> tuple[bool, str]:
+    """Whether `enable` has tritonmm compute a problem, and why. kept: why torch does under every policy, or ""."""
+    if kept:
+        return False, kept
+    if problem.accumulation == "invariant":
+        return True, "invariant accumulation is tritonmm's"
+    return prefers(problem, gpu)
+
+
+def _accumulation(problem: Problem, gpu: Gpu, choice: Choice) -> str:
+    """In which order the products of an element are summed, and what invariant accumulation costs."""
+    invariant = problem.accumulation == "invariant"
+    fixed = replace(problem, accumulation="invariant")
+    if not fixed.fixes_sums:
+        return f"{problem.accumulation}: exact in any order"
+    if invariant:
+        free = best(replace(problem, accumulation="any"), gpu)
+        if free.config == choice.config:
+            return "invariant: the fastest config of all sums so, too"
+        return f"invariant: {choice.us / free.us - 1:.1%} longer than the {free.us:.1f} us of {free.config}"
+    why = choice.config.fits(fixed, gpu).reason
+    return f"any: {why}" if why else "any: this config's are those of invariant accumulation"
 
 
 def _other(problem: Problem, gpu: Gpu, kernel: str) -> str:

@@ -15,6 +15,9 @@ CAUTION = 0.8
 the fit lose more than 5% where nothing is known of them, and 1.8% of the held-out ones; with 0.6 it is 1.5% and 2.6%,
 and all are 0.2% faster in the mean (`python -m tritonmm.autotune.studies.fit_torch`)."""
 
+FP64 = "fp64 stays torch's, whose kernels are at least as fast"
+"""Why policies leave fp64 to torch."""
+
 TOGETHER = Expected(0.0, 0.01)
 """What two times of one run err, each."""
 
@@ -58,7 +61,7 @@ def times(problem: Problem, gpu: Gpu, known: Errors) -> Times:
 def prefers(problem: Problem, gpu: Gpu) -> tuple[bool, str]:
     """Whether policy "faster" gives a problem to tritonmm, and why."""
     if problem.dtype == "fp64":
-        return False, "fp64 stays torch's, whose kernels are at least as fast"
+        return False, FP64
     found = times(problem, gpu, errors.of(gpu))
     torchs = f"{found.torch_us:.1f} us"
     if found.torch_is_measured:

@@ -71,6 +71,10 @@ FORMER_SCALES = {"1x1": "1x128*1x128", "1x128": "1x128*128x128", "128x1": "128x1
 """Former spellings in tables and stores, rows of A by columns of B that share a scale, and the present ones."""
 
 
+ACCUMULATIONS = ("any", "invariant")
+"""What may be required of the order in which the products of an output element are summed, see `Problem`."""
+
+
 def short_name(dtype: str | torch.dtype) -> str:
     """The name in `DTYPES` of a dtype. Unknown names are returned as text, unchanged.
 
@@ -145,6 +149,10 @@ class Problem:
         contiguous lines, and the batch stride. TMA needs 16.
     out_alignment: the same of the output, and of the bytes of its rows; one element if its rows are not contiguous.
     epilogue: what is added and scaled before the output is rounded, see `Epilogue`.
+    accumulation: what is required of the order in which the products of an output element are summed. "any": the same
+        bits from run to run. "invariant": bits that depend on the element's row of A, its column of B, its scales and
+        addends, K, the dtypes and the epilogue alone, not on m, n, batch, layout, alignment or config:
+        docs/invariant.md.
 
     Immutable and hashable. Raises ValueError, naming the field, for values that no GEMM has.
 
@@ -170,6 +178,7 @@ class Problem:
     b_dtype: str = ""
     scales: str = ""
     group: int = 128
+    accumulation: str = "any"
 
     def __post_init__(self):
         for name in ("dtype", "b_dtype", "out_dtype"):
@@ -202,6 +211,9 @@ class Problem:
         for name in ("a_alignment", "b_alignment", "out_alignment"):
             if getattr(self, name) not in (1, 2, 4, 8, 16):
                 raise ValueError(f"Problem: {name} is {getattr(self, name)!r}; it must be 1, 2, 4, 8 or 16 bytes")
+        if self.accumulation not in ACCUMULATIONS:
+            known = " or ".join(ACCUMULATIONS)
+            raise ValueError(f"Problem: accumulation is {self.accumulation!r}; it must be {known}")
 
     @classmethod
     def of(
@@ -213,6 +225,7 @@ class Problem:
         epilogue: Epilogue = Epilogue(),
         scales: str = "",
         group: int = 128,
+        accumulation: str = "any",
     ) -> "Problem":
         """The problem out = a @ b of tensors, all 2-D or all 3-D, with `epilogue`.
 
@@ -239,6 +252,7 @@ class Problem:
             b_alignment=_alignment(b),
             out_alignment=_out_alignment(out),
             epilogue=epilogue,
+            accumulation=accumulation,
         )
 
     @classmethod
@@ -256,6 +270,7 @@ class Problem:
         epilogue: Epilogue = Epilogue(),
         b_dtype: str | torch.dtype = "",
         scales: str = "",
+        accumulation: str = "any",
     ) -> "Problem":
         """The problem of operands that are dense in memory, at an aligned address.
 
@@ -271,6 +286,7 @@ class Problem:
             b_alignment=_power_of_two(16 | b_line * bare.b_element_bytes),
             out_alignment=_power_of_two(16 | n * bare.out_element_bytes),
             epilogue=epilogue,
+            accumulation=accumulation,
         )
 
     @property
@@ -310,6 +326,11 @@ class Problem:
     def promotes(self) -> bool:
         """Whether partial sums of K are added outside of the tensor cores (two-level accumulation)."""
         return self.grouped or (self.dtype in FP8 and self.precision == "ieee")
+
+    @property
+    def fixes_sums(self) -> bool:
+        """Whether the order of a sum is fixed. Sums of integers are exact in any order, and empty ones have none."""
+        return self.accumulation == "invariant" and self.sum_dtype != "int32" and self.k > 0
 
     @property
     def unaligned(self) -> str:
@@ -381,6 +402,7 @@ class Problem:
         dtype += f"->{self.out_dtype}" if self.out_dtype != default_output(self.dtype) else ""
         dtype += f" {self.precision}" if self.precision != "ieee" else ""
         dtype += f" {self.scales} scales" if self.scales else ""
+        dtype += " invariant" if self.accumulation == "invariant" else ""
         return f"{batch}{self.m}x{self.n}x{self.k} {self.layout} {dtype}"
 
 

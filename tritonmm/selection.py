@@ -44,18 +44,27 @@ class Choice(NamedTuple):
 
 
 def select(
-    m: int, n: int, k: int, *, dtype: str | torch.dtype = "bf16", layout: str = "nn", gpu: Gpu | str | None = None
+    m: int,
+    n: int,
+    k: int,
+    *,
+    dtype: str | torch.dtype = "bf16",
+    layout: str = "nn",
+    accumulation: str = "any",
+    gpu: Gpu | str | None = None,
 ) -> Config:
     """The config that `tritonmm.matmul` would use for an m x k by k x n product.
 
     dtype: a name of `problem.KINDS`, such as "bf16" or "tf32", or a dtype of torch; layout: "nn", "nt", "tn" or "tt";
-    gpu: a `Gpu`, a name that `gpu.spec` knows, or None for this machine's (the H200 where there is none).
+    accumulation: "any" or "invariant", see `Problem`; gpu: a `Gpu`, a name that `gpu.spec` knows, or None for this
+    machine's (the H200 where there is none).
     Deterministic, given the tuned tables.
     Raises ValueError for unknown names or negative sizes.
     """
     if not isinstance(gpu, Gpu):
         gpu = gpus.default() if gpu is None else gpus.spec(gpu)
-    return choose(Problem.dense(m, n, k, layout=layout, **KINDS[kind_name(dtype)]), gpu)
+    problem = Problem.dense(m, n, k, layout=layout, accumulation=accumulation, **KINDS[kind_name(dtype)])
+    return choose(problem, gpu)
 
 
 def choose(problem: Problem, gpu: Gpu, kernel: str = "") -> Config:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tritonmm.torch_ops import aten, aten_quantized
+from tritonmm.torch_ops.routes import Demand
 
 HALF = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -16,12 +17,12 @@ def routed(kernel, switch, calls) -> tuple[list, int]:
     """The problems that a policy is asked about by these calls, None for each that asks nothing; how many routes."""
     asked = []
 
-    def wanted(problem, gpu):
+    def refusal(problem, gpu):
         asked[-1] = problem
-        return False
+        return "asked"
 
     switch.forget()
-    switch.turn_on("recording", wanted)
+    switch.turn_on(Demand(), refusal)
     for args, kwargs in calls:
         asked.append(None)
         with contextlib.suppress(Exception):  # what torch's kernel says of it

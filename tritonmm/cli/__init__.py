@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from tritonmm.cli import bench, demo, doctor, explain, layout, order, plot, sweep, tune
+from tritonmm.cli import bench, demo, doctor, explain, layout, order, plot, run, sweep, tune
 from tritonmm.version import __version__
 
 
@@ -50,6 +50,6 @@ def main() -> None:
 
 for command in (
     sweep.sweep, tune.tune, bench.bench, explain.explain, order.order, layout.layout, plot.plot, demo.demo,
-    doctor.doctor,
+    doctor.doctor, run.run,
 ):  # fmt: skip
     main.add_command(command)

@@ -22,9 +22,10 @@ Examples:
 @click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16")
 @click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nn")
 @click.option("--batch", type=Parsed("size", values.size), default="1", help="GEMMs of that size.")
+@click.option("--accumulation", type=click.Choice(["any", "invariant"]), default="any")
 @click.option("--gpu", type=Parsed("name", values.gpu), help="A GPU by name.  [default: this machine's, or the h200]")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-def explain(m, n, k, dtype, layout, batch, gpu, as_json) -> None:
+def explain(m, n, k, dtype, layout, batch, accumulation, gpu, as_json) -> None:
     """Print how a GEMM of M x K by K x N is computed, and why.
 
     Needs no GPU, and computes nothing. Times and traffic are the model's, unless the problem was tuned.
@@ -32,7 +33,7 @@ def explain(m, n, k, dtype, layout, batch, gpu, as_json) -> None:
     from tritonmm.explanation import Explanation
     from tritonmm.problem import KINDS, Problem
 
-    problem = Problem.dense(m, n, k, batch=batch, layout=layout, **KINDS[dtype])
+    problem = Problem.dense(m, n, k, batch=batch, layout=layout, accumulation=accumulation, **KINDS[dtype])
     try:
         found = Explanation.of(problem, gpu)
     except ValueError as error:

@@ -41,6 +41,19 @@ def unsplit_reason(config: Config) -> str:
     return ""
 
 
+def one_chain_reason(config: Config, problem: Problem) -> str:
+    """What invariant accumulation requires of K: one program sums all of it."""
+    if not problem.fixes_sums or config.split_k == config.split_tail == 1:
+        return ""
+    splits = f"{config.split_k}, {config.split_tail}"
+    return f"split_k, split_tail are {splits}; with invariant accumulation one program sums all of K"
+
+
+def other_gpu_reason(config: Config, gpu: Gpu) -> str:
+    """Why a family has no invariant accumulation on a GPU other than a Hopper: its sums were not compared there."""
+    return f"accumulation is invariant; on {gpu.name} the tile kernel alone has that, not {config.kernel}"
+
+
 def power_of_two_reason(config: Config) -> str:
     """Blocks and warps are powers of two in Triton."""
     for name in ("block_m", "block_n", "block_k", "num_warps"):

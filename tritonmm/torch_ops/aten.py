@@ -14,15 +14,19 @@ from typing import NamedTuple
 
 import torch
 
+from tritonmm.problem import DTYPES, FLOATS
 from tritonmm.torch_ops.checks import repeats, spanned
 from tritonmm.torch_ops.operator import PLAIN
 from tritonmm.torch_ops.product import Call, empty, find, gpu_of, key, problem_of, remember
-from tritonmm.torch_ops.routes import Routes, Switch, Wanted
+from tritonmm.torch_ops.routes import Refusal, Routes, Switch
 
 Tensor = torch.Tensor
 
-_MULTIPLIED = (torch.bfloat16, torch.float16, torch.float32)
-"""torch computes the other dtypes: fp64, where its kernels are at least as fast, and what tritonmm does not support."""
+ADDED = PLAIN | {type(None)}
+
+SUBCLASS = "an operand is of a subclass of Tensor"
+
+_MULTIPLIED = tuple(DTYPES[name] for name in FLOATS)
 
 
 class AtenOp(NamedTuple):
@@ -89,26 +93,27 @@ def kernels(op: AtenOp, dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
 
     def attempt(routes: Routes | None, a, b, c=None, beta=1, alpha=1, out=None) -> Tensor | None:
         """The result, or None if torch computes the call."""
-        if routes is None or type(a) not in PLAIN or type(b) not in PLAIN:
+        if routes is None:
+            return None
+        if type(a) not in PLAIN or type(b) not in PLAIN or type(c) not in ADDED or type(out) not in ADDED:
+            routes.leave(SUBCLASS)
             return None
         about = key(a, b)
         if c is not None:
-            if type(c) not in PLAIN:
-                return None
             about += c.shape, c.stride(), c.dtype, c.device, alpha == 1, beta == 0, beta == 1
         if out is not None:
-            if type(out) not in PLAIN:
-                return None
             about += out.shape, out.stride(), out.dtype, out.device, out.data_ptr() & 15, out is c
         try:
             try:
                 route = routes[about]
             except KeyError:
-                route = _route(op, routes.wanted, device, a, b, c, beta, alpha, out)
+                route = _route(op, routes.refusal, device, a, b, c, beta, alpha, out)
                 remember(routes, about, route)
-            if route is None or alpha == 0 or isinstance(alpha, complex) or isinstance(beta, complex):
+            if alpha == 0:
                 return None
-            if out is not None and _meets(route, a, b, c, out):
+            reason = route if type(route) is str else _reason_of_call(route, a, b, c, beta, alpha, out)
+            if reason is not None:
+                routes.leave(reason)
                 return None
             call, added, _ = route
             left, right = op.operands(a, b) if op.operands else (a, b)
@@ -154,13 +159,16 @@ def kernels(op: AtenOp, dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
                     try:
                         route = routes[about]
                     except KeyError:
-                        route = _route(op, routes.wanted, device, a, b)
+                        route = _route(op, routes.refusal, device, a, b)
                         remember(routes, about, route)
-                    if route is not None:
+                    if type(route) is Route:
                         call = route.call
                         return call.plan(a, b, empty(call.shape, call.strides, a))
+                    routes.leave(route)
                 except Exception as error:
                     routes.give_up(about, a, b, error)
+            elif routes is not None:
+                routes.leave(SUBCLASS)
             return torchs(a, b)
 
         def into(a, b, *, out):
@@ -179,22 +187,24 @@ def kernels(op: AtenOp, dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
         yield switch_out, into
 
 
-def _route(op: AtenOp, wanted: Wanted, device: str, a, b, c=None, beta=1, alpha=1, out=None) -> Route | None:
-    """The route of calls with such operands; None if torch computes them."""
+def _route(op: AtenOp, refusal: Refusal, device: str, a, b, c=None, beta=1, alpha=1, out=None) -> Route | str:
+    """The route of calls with such operands, or why torch computes them; "" if there is nothing to say about that."""
     for x in (a, b, c, out):
         if x is not None and (x.dtype != a.dtype or x.device != a.device or x.layout != torch.strided):
-            return None
-    if a.dtype not in _MULTIPLIED or a.device.type != device or not a.numel() or not b.numel():
-        return None
+            return "operands differ in dtype or device, or are not dense"
+    if a.dtype not in _MULTIPLIED or a.device.type != device:
+        return f"operands are {a.dtype} on {a.device.type}"
+    if not a.numel() or not b.numel():
+        return ""
     try:
         left, right = op.operands(a, b) if op.operands else (a, b)
     except (RuntimeError, IndexError):
-        return None  # their shapes are wrong, and torch raises its error
+        return ""  # their shapes are wrong, and torch raises its error
     shape = *left.shape[:-1], right.shape[-1]
     if not op.dims == left.dim() == right.dim() or left.shape[-1] != right.shape[-2]:
-        return None
+        return ""
     if left.shape[:-2] != right.shape[:-2] or (op.name == "addbmm" and a.shape[::2] != b.shape[:2]):
-        return None
+        return ""
     added = ""
     if c is not None:
         addend = _as_addend(op, c)
@@ -202,21 +212,28 @@ def _route(op: AtenOp, wanted: Wanted, device: str, a, b, c=None, beta=1, alpha=
             try:
                 addend.expand(shape)
             except RuntimeError:
-                return None
+                return ""
             row = beta == 1 and c is not out and c.is_contiguous() and addend.dim() > 0
             added = "bias" if row and addend.numel() == addend.shape[-1] == shape[-1] else "c"
     target = None if out is None else _as_addend(op, out)
     if target is not None and (target.shape != shape or repeats(target)):
-        return None
+        return "out has another shape, or elements that share memory"
     epilogue = (alpha != 1, added == "bias", added == "c")
     new = left.new_empty(shape) if target is None else target
     try:
-        if not wanted(problem_of(left, right, new, epilogue), gpu_of(a.device)):
-            return None
+        if reason := refusal(problem_of(left, right, new, epilogue), gpu_of(a.device)):
+            return reason
         call = find(left, right, epilogue, target)
-    except ValueError:
-        return None  # no config is legal
+    except ValueError as error:
+        return str(error)  # no config is legal
     return Route(call, added, tuple(0 if x is None else spanned(x) for x in (a, b, c if added else None, out)))
+
+
+def _reason_of_call(route: Route, a, b, c, beta, alpha, out) -> str | None:
+    """Why torch computes a call that has a route; None if it does not."""
+    if isinstance(alpha, complex) or isinstance(beta, complex):
+        return "alpha or beta is complex"
+    return "out overlaps an operand" if out is not None and _meets(route, a, b, c, out) else None
 
 
 def _as_addend(op: AtenOp, x: Tensor) -> Tensor:

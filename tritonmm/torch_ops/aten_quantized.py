@@ -27,7 +27,7 @@ def kernels(dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
     device = dispatch_key.lower()
 
     def attempt(
-        routes: Routes | None, a, b, find: Callable[[], How | None], about: tuple,
+        routes: Routes | None, a, b, find: Callable[[], How | str], about: tuple,
         bias=None, scale_a=None, scale_b=None, out=None,
     ) -> Tensor | None:  # fmt: skip
         """The result, or None if torch computes the call. find() says how to compute it, once for each kind of call."""
@@ -35,6 +35,7 @@ def kernels(dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
             return None
         given = [x for x in (a, b, bias, scale_a, scale_b, out) if x is not None]
         if any(type(x) not in PLAIN or x.device != a.device for x in given) or a.device.type != device:
+            routes.leave("operands are of a subclass of Tensor, or on several devices")
             return None
         about = key(a, b), *about
         if out is not None:
@@ -43,15 +44,12 @@ def kernels(dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
             try:
                 how = routes[about]
             except KeyError:
-                how = find()
-                if how is not None:
-                    into = new_output(a, b, how.out_dtype) if out is None else out
-                    right = into.dtype == how.out_dtype and into.shape == (a.shape[0], b.shape[1]) and not repeats(into)
-                    epilogue = False, bias is not None, False
-                    if not right or not routes.wanted(problem_of(a, b, into, epilogue, how), gpu_of(a.device)):
-                        how = None
-                remember(routes, about, how and how._replace(scale_a=None, scale_b=None))
-            if how is None or (out is not None and any(overlap(out, x) for x in given[:-1])):
+                how = _accepted(find(), routes, a, b, bias, out)
+                remember(routes, about, how)
+            if not isinstance(how, str) and out is not None and any(overlap(out, x) for x in given[:-1]):
+                how = "out overlaps an operand"
+            if isinstance(how, str):
+                routes.leave(how)
                 return None
             if how.scales == "tensor":
                 scale_a, scale_b = scale_a.view(1, 1), scale_b.view(1, 1)
@@ -83,7 +81,10 @@ def kernels(dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
         yield switch_int_out, int_mm_out
 
     def scaled(routes, a, b, scale_a, scale_b, bias, scale_result, out_dtype, fast, out=None):
-        if routes is None or scale_result is not None:
+        if routes is None:
+            return None
+        if scale_result is not None:
+            routes.leave("scale_result is given")
             return None
         about = tuple(x if x is None else (x.dtype, x.shape, x.stride()) for x in (scale_a, scale_b, bias))
 
@@ -119,10 +120,14 @@ def kernels(dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
             routes, a, b, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, bias, out_dtype,
             contraction_dim=(), use_fast_accum=False, out=None,
         ):  # fmt: skip
-            if routes is None or any(swizzle_a) or any(swizzle_b) or contraction_dim:
+            if routes is None:
                 return None
-            scales = _scales_by_recipes(a, b, scale_a, recipe_a, scale_b, recipe_b)
-            return scales and scaled(routes, a, b, *scales, bias, None, out_dtype, use_fast_accum, out)
+            plain = not (any(swizzle_a) or any(swizzle_b) or contraction_dim)
+            scales = _scales_by_recipes(a, b, scale_a, recipe_a, scale_b, recipe_b) if plain else None
+            if scales is None:
+                routes.leave("the scales are not fp32 ones of tensors, rows, 1x128 or 128x128 blocks")
+                return None
+            return scaled(routes, a, b, *scales, bias, None, out_dtype, use_fast_accum, out)
 
         def scaled_mm_v2(*args, **rest):
             found = by_recipes(switch_v2.routes, *args, **rest)
@@ -168,23 +173,36 @@ def _of_lines(scale: Tensor, recipe: int, lines: int, k: int) -> Tensor | None:
     return scale[:groups].t() if scale.shape == padded and scale.stride(0) == 1 else None
 
 
-def _int_how(a: Tensor, b: Tensor) -> How | None:
+def _accepted(how: How | str, routes: Routes, a, b, bias, out) -> How | str:
+    """How to compute a call, without its scales, or why torch does; "" if there is nothing to say about that."""
+    if isinstance(how, str):
+        return how
+    into = new_output(a, b, how.out_dtype) if out is None else out
+    if into.dtype != how.out_dtype or into.shape != (a.shape[0], b.shape[1]) or repeats(into):
+        return "out has another dtype or shape, or elements that share memory"
+    reason = routes.refusal(problem_of(a, b, into, (False, bias is not None, False), how), gpu_of(a.device))
+    return reason or how._replace(scale_a=None, scale_b=None)
+
+
+def _int_how(a: Tensor, b: Tensor) -> How | str:
     if not a.dtype == b.dtype == torch.int8 or not _are_matrices(a, b):
-        return None
+        return ""
     return How(out_dtype=torch.int32)
 
 
-def _scaled_how(a, b, scale_a, scale_b, bias, out_dtype, fast) -> How | None:
+def _scaled_how(a, b, scale_a, scale_b, bias, out_dtype, fast) -> How | str:
+    if not _are_matrices(a, b):
+        return ""
     if a.dtype not in FP8_DTYPES or b.dtype not in FP8_DTYPES:
-        return None
-    if out_dtype not in OUTPUTS or not _are_matrices(a, b):
-        return None
+        return f"operands are {a.dtype} and {b.dtype}"
+    if out_dtype not in OUTPUTS:
+        return f"out_dtype is {out_dtype}"
     if bias is not None and (bias.shape != b.shape[1:] or out_dtype == torch.float32 or bias.dtype != out_dtype):
-        return None
+        return f"the bias is {bias.dtype}, the output {out_dtype}"
     try:
         scales = matched_scales(a, b, scale_a, scale_b)[2]
-    except RuntimeError:
-        return None
+    except RuntimeError as error:
+        return str(error)
     return How("fast" if fast else "ieee", out_dtype, scales=scales)
 
 

@@ -16,11 +16,14 @@ config: the `Config` to use, instead of the one that `select` chooses.
 precision: how fp32 operands are multiplied: "ieee", "tf32", or with three tensor-core GEMMs "tf32x3" (about as accurate
     as IEEE) or "bf16x3" (less accurate than tf32x3 and faster). It applies to derivatives too. "", the default, follows
     torch.backends.cuda.matmul.fp32_precision: tf32 if that is "tf32", otherwise IEEE.
+accumulation: what is required of the order in which products are summed, as `Problem.accumulation` says: "any", or
+    "invariant" for bits of a row that depend on no other row, so not on the size of the batch. It applies to
+    derivatives too. "", the default, follows `enable` and `use`: "any" unless they were called with "invariant".
 
 Raises RuntimeError, as torch does, for shapes that cannot be multiplied, for dtypes or devices that differ, and for CPU
 tensors unless Triton's interpreter is on. Raises NotImplementedError for dtypes and layouts that tritonmm does not
 support, TypeError for arguments of a wrong type, and ValueError for a config that is not legal for the operands, naming
-the reason, and for an unknown `precision` or `tune`.
+the reason, and for an unknown `precision`, `accumulation` or `tune`.
 """
 
 import math
@@ -32,6 +35,7 @@ from tritonmm.problem import PRECISIONS
 from tritonmm.torch_ops.call_cache import again
 from tritonmm.torch_ops.checks import check_dims, check_inner, check_operands, expanded, prepare_out, shape_of
 from tritonmm.torch_ops.deliver import deliver
+from tritonmm.torch_ops.mode import check_accumulation
 from tritonmm.torch_ops.operands import batched, cast, matrices
 from tritonmm.torch_ops.product import How
 
@@ -46,6 +50,7 @@ def mm(
     out: Tensor | None = None,
     config: Config | None = None,
     precision: str = "",
+    accumulation: str = "",
     tune: str = "",
 ) -> Tensor:
     """Multiplies two matrices, as torch.mm: (m, k) by (k, n) to (m, n).
@@ -63,11 +68,11 @@ def mm(
     >>> tritonmm.mm(a, b, out_dtype=torch.float32, config=tritonmm.Config("tile", block_m=64)).dtype
     torch.float32
     """
-    if config is None and out_dtype is None and not precision and not tune:
+    if config is None and out_dtype is None and not precision and not accumulation and not tune:
         found = again("mm", input, mat2, None, out)
         if found is not None:
             return found
-    how = _how(input, precision, out_dtype)
+    how = _how(input, precision, accumulation, out_dtype)
     input, mat2 = cast("mm", out, input, mat2)
     check_operands("mm", input, mat2)
     check_dims("mm", input=(input, 2), mat2=(mat2, 2))
@@ -84,6 +89,7 @@ def bmm(
     out: Tensor | None = None,
     config: Config | None = None,
     precision: str = "",
+    accumulation: str = "",
     tune: str = "",
 ) -> Tensor:
     """Multiplies two batches of matrices, as torch.bmm: (batch, m, k) by (batch, k, n) to (batch, m, n).
@@ -94,11 +100,11 @@ def bmm(
     >>> tritonmm.bmm(a, b, precision="tf32x3").shape
     torch.Size([3, 16, 8])
     """
-    if config is None and out_dtype is None and not precision and not tune:
+    if config is None and out_dtype is None and not precision and not accumulation and not tune:
         found = again("bmm", input, mat2, None, out)
         if found is not None:
             return found
-    how = _how(input, precision, out_dtype)
+    how = _how(input, precision, accumulation, out_dtype)
     input, mat2 = cast("bmm", out, input, mat2)
     check_operands("bmm", input, mat2)
     shape = batched("bmm", input, mat2)
@@ -112,6 +118,7 @@ def matmul(
     out: Tensor | None = None,
     config: Config | None = None,
     precision: str = "",
+    accumulation: str = "",
     tune: str = "",
 ) -> Tensor:
     """Multiplies two tensors of at least one dimension, as torch.matmul.
@@ -127,11 +134,11 @@ def matmul(
     >>> tritonmm.matmul(a, b, config=tritonmm.Config("tile", 64, 64, 32, order=order)).shape
     torch.Size([2, 5, 16, 8])
     """
-    if config is None and not precision and not tune:
+    if config is None and not precision and not accumulation and not tune:
         found = again("matmul", input, other, None, out)
         if found is not None:
             return found
-    how = _how(input, precision)
+    how = _how(input, precision, accumulation)
     input, other = cast("matmul", out, input, other)
     check_operands("matmul", input, other)
     left, right, shape = matrices(input, other)
@@ -148,6 +155,7 @@ def addmm(
     out: Tensor | None = None,
     config: Config | None = None,
     precision: str = "",
+    accumulation: str = "",
 ) -> Tensor:
     """beta * input + alpha * (mat1 @ mat2), as torch.addmm: (m, k) by (k, n); `input` broadcasts to (m, n).
 
@@ -158,11 +166,11 @@ def addmm(
     >>> tritonmm.addmm(bias, a, b, alpha=0.5, precision="bf16x3").shape
     torch.Size([16, 8])
     """
-    if config is None and not precision:
+    if config is None and not precision and not accumulation:
         found = again("addmm", mat1, mat2, input, out, alpha, beta)
         if found is not None:
             return found
-    how = _how(mat1, precision)
+    how = _how(mat1, precision, accumulation)
     input, mat1, mat2 = cast("addmm", out, input, mat1, mat2)
     check_operands("addmm", mat1, mat2, input)
     check_dims("addmm", mat1=(mat1, 2), mat2=(mat2, 2))
@@ -184,6 +192,7 @@ def baddbmm(
     out: Tensor | None = None,
     config: Config | None = None,
     precision: str = "",
+    accumulation: str = "",
 ) -> Tensor:
     """beta * input + alpha * bmm(batch1, batch2), as torch.baddbmm: (batch, m, k) by (batch, k, n).
 
@@ -193,11 +202,11 @@ def baddbmm(
     >>> tritonmm.baddbmm(c, a, b, beta=2, out=c) is c
     True
     """
-    if config is None and not precision:
+    if config is None and not precision and not accumulation:
         found = again("baddbmm", batch1, batch2, input, out, alpha, beta)
         if found is not None:
             return found
-    how = _how(batch1, precision)
+    how = _how(batch1, precision, accumulation)
     input, batch1, batch2 = cast("baddbmm", out, input, batch1, batch2)
     check_operands("baddbmm", batch1, batch2, input)
     shape = batched("baddbmm", batch1, batch2)
@@ -217,6 +226,7 @@ def addbmm(
     out: Tensor | None = None,
     config: Config | None = None,
     precision: str = "",
+    accumulation: str = "",
 ) -> Tensor:
     """beta * input + alpha * the sum of bmm(batch1, batch2) over the batch, as torch.addbmm.
 
@@ -227,7 +237,7 @@ def addbmm(
     >>> tritonmm.addbmm(c, a, b).shape
     torch.Size([16, 8])
     """
-    how = _how(batch1, precision)
+    how = _how(batch1, precision, accumulation)
     input, batch1, batch2 = cast("addbmm", out, input, batch1, batch2)
     check_operands("addbmm", batch1, batch2, input)
     batch, m, n = batched("addbmm", batch1, batch2)
@@ -247,6 +257,7 @@ def linear(
     out: Tensor | None = None,
     config: Config | None = None,
     precision: str = "",
+    accumulation: str = "",
 ) -> Tensor:
     """input @ weight.T + bias, as torch.nn.functional.linear: (..., k), (n, k) and (n,) to (..., n).
 
@@ -256,11 +267,11 @@ def linear(
     >>> tritonmm.linear(x, weight, bias).shape
     torch.Size([2, 16, 8])
     """
-    if config is None and not precision:
+    if config is None and not precision and not accumulation:
         found = again("linear", input, weight, bias, out)
         if found is not None:
             return found
-    how = _how(input, precision)
+    how = _how(input, precision, accumulation)
     given = cast("linear", out, input, weight) if bias is None else cast("linear", out, input, weight, bias)
     check_operands("linear", *given)
     input, weight = given[:2]
@@ -293,7 +304,13 @@ def linear(
 
 
 def mv(
-    input: Tensor, vec: Tensor, *, out: Tensor | None = None, config: Config | None = None, precision: str = ""
+    input: Tensor,
+    vec: Tensor,
+    *,
+    out: Tensor | None = None,
+    config: Config | None = None,
+    precision: str = "",
+    accumulation: str = "",
 ) -> Tensor:
     """Multiplies a matrix by a vector, as torch.mv: (m, k) by (k,) to (m,).
 
@@ -302,11 +319,11 @@ def mv(
     >>> tritonmm.mv(torch.randn(16, 32, device="cuda"), torch.randn(32, device="cuda")).shape
     torch.Size([16])
     """
-    if config is None and not precision:
+    if config is None and not precision and not accumulation:
         found = again("mv", input, vec, None, out)
         if found is not None:
             return found
-    how = _how(input, precision)
+    how = _how(input, precision, accumulation)
     input, vec = cast("mv", out, input, vec)
     check_operands("mv", input, vec)
     check_dims("mv", input=(input, 2), vec=(vec, 1))
@@ -316,7 +333,13 @@ def mv(
 
 
 def dot(
-    input: Tensor, tensor: Tensor, *, out: Tensor | None = None, config: Config | None = None, precision: str = ""
+    input: Tensor,
+    tensor: Tensor,
+    *,
+    out: Tensor | None = None,
+    config: Config | None = None,
+    precision: str = "",
+    accumulation: str = "",
 ) -> Tensor:
     """The dot product of two vectors, as torch.dot: (k,) by (k,) to a tensor of no dimension.
 
@@ -325,11 +348,11 @@ def dot(
     >>> tritonmm.dot(torch.ones(32, device="cuda"), torch.ones(32, device="cuda")).item()
     32.0
     """
-    if config is None and not precision:
+    if config is None and not precision and not accumulation:
         found = again("dot", input, tensor, None, out)
         if found is not None:
             return found
-    how = _how(input, precision)
+    how = _how(input, precision, accumulation)
     input, tensor = cast("dot", out, input, tensor)
     check_operands("dot", input, tensor)
     check_dims("dot", input=(input, 1), tensor=(tensor, 1))
@@ -339,14 +362,15 @@ def dot(
     return deliver("dot", (input, tensor), left, right, (), out=out, config=config, how=how)
 
 
-def _how(a: Tensor, precision: str, out_dtype: torch.dtype | None = None) -> How | None:
-    """The precision and output dtype that are asked for, checked; None if both are the default."""
-    if not precision and out_dtype is None:
+def _how(a: Tensor, precision: str, accumulation: str, out_dtype: torch.dtype | None = None) -> How | None:
+    """The precision, accumulation and output dtype that are asked for, checked; None if all are the default."""
+    if not precision and not accumulation and out_dtype is None:
         return None
+    check_accumulation(accumulation)
     dtype = getattr(a, "dtype", None)
     if precision and (dtype != torch.float32 or precision not in PRECISIONS["fp32"]):
         known = ", ".join(PRECISIONS["fp32"])
         raise ValueError(f"precision is {precision!r} for {dtype}; it is one of {known}, and for torch.float32")
     if out_dtype not in (None, dtype) and (out_dtype != torch.float32 or dtype not in (torch.bfloat16, torch.float16)):
         raise RuntimeError(f"out_dtype is {out_dtype} for {dtype}; it is the operands', or float32 for bf16 and fp16")
-    return How(precision, out_dtype)
+    return How(precision, out_dtype, accumulation=accumulation)

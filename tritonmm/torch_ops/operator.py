@@ -24,6 +24,7 @@ from torch.compiler import is_compiling
 from tritonmm.config import Config
 from tritonmm.problem import output_dtype
 from tritonmm.torch_ops.checks import shape_of
+from tritonmm.torch_ops.mode import required
 from tritonmm.torch_ops.product import How, product
 
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -76,7 +77,7 @@ _library = torch.library.Library("tritonmm", "DEF")
 _library.define(
     "product(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, float alpha=1.0, float beta=1.0, str config='',"
     " str precision='', ScalarType? out_dtype=None, Tensor? scale_a=None, Tensor? scale_b=None, str scales='',"
-    " int group=128) -> Tensor",
+    " int group=128, str accumulation='') -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 operator = torch.ops.tritonmm.product.default
@@ -120,8 +121,10 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx, inputs, output):
         a, b, _, _, ctx.alpha, ctx.beta, _, how, _ = inputs
-        # Derivatives have the operands' dtype, even if the output has another.
-        ctx.how = how and How(how.precision)
+        # Derivatives have the operands' dtype, even if the output has another, and the accumulation of this moment.
+        accumulation = (how and how.accumulation) or required()
+        given = how is not None or accumulation != "any"
+        ctx.how = How(how.precision if how else "", accumulation=accumulation) if given else None
         ctx.save_for_backward(a, b)
         ctx.save_for_forward(a, b)
 

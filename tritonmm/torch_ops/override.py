@@ -4,7 +4,8 @@ The CUDA kernels of the aten ops that matmul, linear, einsum, attention and thei
 is below autograd, autocast, torch.func, DTensor and functionalization, which therefore work as before. torch.compile's
 graphs call the same ops. torch's own kernels are kept, and compute everything that tritonmm does not support (complex
 and integer dtypes, operands that do not fit each other, subclasses, empty GEMMs), and fp64, where they are at least as
-fast. Results and errors are torch's there, and also where a kernel of tritonmm cannot be compiled or launched.
+fast, unless invariant accumulation is required. Results and errors are torch's there, and also where a kernel of
+tritonmm cannot be compiled or launched.
 
 The kernels are registered once, by the first `enable` or `use`. After `disable` they stay registered and call torch's.
 Unregistering is not safe while other threads multiply: torch frees a kernel although a thread may have looked it up and
@@ -27,15 +28,32 @@ from collections.abc import Iterator
 import torch
 
 from tritonmm import forks
-from tritonmm.policy import prefers
+from tritonmm.gpu import Gpu
+from tritonmm.policy import FP64, prefers
+from tritonmm.problem import ACCUMULATIONS, Problem
 from tritonmm.torch_ops import aten_quantized
 from tritonmm.torch_ops.aten import ATEN_OPS, kernels
-from tritonmm.torch_ops.routes import Switch, Wanted, kept_by_torch
+from tritonmm.torch_ops.mode import require
+from tritonmm.torch_ops.routes import Demand, Refusal, Switch, kept_by_torch
 
-_WANTED: dict[str, Wanted] = {
-    "faster": lambda problem, gpu: not kept_by_torch(problem) and prefers(problem, gpu)[0],
-    "always": lambda problem, gpu: not kept_by_torch(problem),
+
+def _slower(problem: Problem, gpu: Gpu) -> str:
+    """Why the policy "faster" leaves a problem to torch."""
+    wanted, why = prefers(problem, gpu)
+    return "" if wanted else why
+
+
+POLICIES: dict[str, Refusal] = {
+    "faster": lambda problem, gpu: kept_by_torch(problem) or _slower(problem, gpu),
+    "always": lambda problem, gpu: kept_by_torch(problem) or (FP64 if problem.dtype == "fp64" else ""),
 }
+
+
+def _refusal(demand: Demand) -> Refusal:
+    """Why torch computes a problem under a demand: policies do not matter where invariant accumulation is required."""
+    if demand.accumulation == "invariant":
+        return lambda problem, gpu: kept_by_torch(problem)
+    return POLICIES[demand.policy]
 
 
 class Override:
@@ -44,27 +62,26 @@ class Override:
     def __init__(self, dispatch_key: str = "CUDA"):
         self.dispatch_key = dispatch_key
         self._lock = forks.rlock()
-        self._enabled = ""
-        self._scopes: list[list[str]] = []
+        self._enabled: Demand | None = None
+        self._scopes: list[list[Demand]] = []
         self._switches: list[Switch] | None = None
 
-    def enable(self, policy: str = "faster") -> None:
-        _check_policy(policy)
+    def enable(self, policy: str = "faster", accumulation: str = "any", strict: bool = False) -> None:
+        demand = _demand(policy, accumulation, strict)
         with self._lock:
-            self._enabled = policy
+            self._enabled = demand
             for switch in self._switches or ():
                 switch.forget()
             self._turn()
 
     def disable(self) -> None:
         with self._lock:
-            self._enabled = ""
+            self._enabled = None
             self._turn()
 
     @contextlib.contextmanager
-    def use(self, policy: str = "faster") -> Iterator[None]:
-        _check_policy(policy)
-        scope = [policy]
+    def use(self, policy: str = "faster", accumulation: str = "any", strict: bool = False) -> Iterator[None]:
+        scope = [_demand(policy, accumulation, strict)]
         with self._lock:
             self._scopes.append(scope)
             self._turn()
@@ -76,13 +93,14 @@ class Override:
                 self._turn()
 
     def _turn(self) -> None:
-        """Applies the policy of the scope that was entered last, or of `enable` if there is none."""
-        policy = self._scopes[-1][0] if self._scopes else self._enabled
-        if policy and self._switches is None:
+        """Applies the demand of the scope that was entered last, or of `enable` if there is none."""
+        demand = self._scopes[-1][0] if self._scopes else self._enabled
+        if demand and self._switches is None:
             self._switches = self._registered()
+        require(demand.accumulation if demand else "any")
         for switch in self._switches or ():
-            if policy:
-                switch.turn_on(policy, _WANTED[policy])
+            if demand:
+                switch.turn_on(demand, _refusal(demand))
             else:
                 switch.turn_off()
 
@@ -105,23 +123,33 @@ _REGISTERED: list[torch.library.Library] = []
 """Kept for ever: deleting a library unregisters its kernels."""
 
 
-def _check_policy(policy: str) -> None:
-    if policy not in _WANTED:
-        raise ValueError(f"policy is {policy!r}; it must be one of {', '.join(_WANTED)}")
+def _demand(policy: str, accumulation: str, strict: bool) -> Demand:
+    """The arguments of `enable` and `use`. Raises ValueError for those that are unknown."""
+    if policy not in POLICIES:
+        raise ValueError(f"policy is {policy!r}; it must be one of {', '.join(POLICIES)}")
+    if accumulation not in ACCUMULATIONS:
+        raise ValueError(f"accumulation is {accumulation!r}; it must be one of {', '.join(ACCUMULATIONS)}")
+    if strict and accumulation == "any":
+        raise ValueError('strict is True; that is for accumulation="invariant", of which it allows no exception')
+    return Demand(policy, accumulation, bool(strict))
 
 
 _CUDA = Override()
 
 
-def enable(policy: str = "faster") -> None:
+def enable(policy: str = "faster", *, accumulation: str = "any", strict: bool = False) -> None:
     """Makes tritonmm compute torch's own matmuls on GPUs, from here on, in all threads and on all devices.
 
     policy: "faster" gives to tritonmm what it is predicted to compute faster than torch; "always" gives it everything
         that it supports. `explain` says which kernel computes a matmul, and why.
+    accumulation: "any", or "invariant" for results of which each row has the same bits in every batch. Then tritonmm
+        computes every matmul that it can, whatever the policy, also in its own functions. A warning names each operator
+        and reason for which torch computes one all the same. docs/invariant.md says what is covered.
+    strict: with "invariant", raises RuntimeError instead of that warning.
 
-    Calling it again changes the policy, chooses configs again, with what was tuned since, and retries what failed. One
+    Calling it again changes all of this, chooses configs again, with what was tuned since, and retries what failed. One
     `disable` ends it. A matmul that another thread is computing meanwhile may go either way. Raises ValueError for an
-    unknown policy.
+    unknown policy or accumulation.
 
     If tritonmm cannot compile or launch a kernel, torch's kernel computes the call and later calls like it, and a
     warning gives the reason, once for each cause. If memory is short, torch computes that call only.
@@ -135,7 +163,7 @@ def enable(policy: str = "faster") -> None:
     >>> torch.nn.Linear(4096, 4096, device="cuda")(x)  # doctest: +SKIP
     >>> tritonmm.disable()  # doctest: +SKIP
     """
-    _CUDA.enable(policy)
+    _CUDA.enable(policy, accumulation, strict)
 
 
 def disable() -> None:
@@ -149,14 +177,18 @@ def disable() -> None:
     _CUDA.disable()
 
 
-def use(policy: str = "faster") -> contextlib.AbstractContextManager[None]:
-    """`enable(policy)` for a `with` block, then as before. It applies to the whole process, as `enable` does.
+def use(
+    policy: str = "faster", *, accumulation: str = "any", strict: bool = False
+) -> contextlib.AbstractContextManager[None]:
+    """`enable` for a `with` block, then as before. It applies to the whole process, as `enable` does.
+
+    policy, accumulation, strict: as in `enable`.
 
     Blocks may be nested, and may overlap in several threads: the one that was entered last decides. A block keeps the
-    configs that earlier blocks of its policy chose, and leaves to torch what failed in them. Raises ValueError for an
-    unknown policy.
+    configs that earlier blocks with its arguments chose, and leaves to torch what failed in them. Raises ValueError
+    as `enable` does.
 
     >>> with tritonmm.use("always"):  # doctest: +SKIP
     ...     loss = model(x).sum()
     """
-    return _CUDA.use(policy)
+    return _CUDA.use(policy, accumulation, strict)

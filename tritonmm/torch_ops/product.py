@@ -1,5 +1,6 @@
 """From tensors to a launch: the plan of every GEMM is kept by the operands it was made for."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -8,6 +9,7 @@ from tritonmm import families, forks
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
 from tritonmm.problem import Epilogue, Problem, output_dtype
+from tritonmm.torch_ops.mode import required
 
 CACHED_CALLS = 4096
 """Calls that are kept, 0.9 kB each, and 2.3 kB with a plan of its own."""
@@ -22,6 +24,7 @@ class How(NamedTuple):
     precision: as `Problem.precision`; "" is what torch is set to.
     out_dtype: of a new output; None is `problem.default_output`.
     scale_a, scale_b: the scales of the operands; scales, group: what they apply to, as in `Problem`.
+    accumulation: as `Problem.accumulation`; "" is what `enable` requires.
     """
 
     precision: str = ""
@@ -30,6 +33,7 @@ class How(NamedTuple):
     scale_b: torch.Tensor | None = None
     scales: str = ""
     group: int = 128
+    accumulation: str = ""
 
 
 class Call(NamedTuple):
@@ -98,6 +102,7 @@ def key(a: torch.Tensor, b: torch.Tensor) -> tuple:
         b.device if device_b < 0 else device_b,
         (a.data_ptr() & 15) << 4 | b.data_ptr() & 15,  # each one's: (aligned, unaligned) is not (unaligned, aligned)
         fp32_precision() if dtype is torch.float32 else "ieee",
+        required(),
     )
 
 
@@ -132,7 +137,7 @@ def about(
     """The key that the call of a GEMM is kept by."""
     known = key(a, b), epilogue
     if how is not None:
-        known += how.precision, how.scales, how.group
+        known += how.precision, how.scales, how.group, how.accumulation
     return known if out is None else (*known, out.stride(), out.dtype, out.data_ptr() & 15)
 
 
@@ -147,9 +152,11 @@ def remember(calls: dict, about: tuple, call: Call | None) -> None:
 def problem_of(
     a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, epilogue: tuple[bool, bool, bool], how: How | None = None
 ) -> Problem:
-    """The problem of these tensors, in the precision that is asked for or that torch is set to."""
+    """The problem of these tensors, in the precision that is asked for or that torch is set to, and with the
+    accumulation that is asked for or that `enable` requires."""
     how = how or How()
-    return Problem.of(a, b, out, how.precision or fp32_precision(), Epilogue(*epilogue), how.scales, how.group)
+    precision, accumulation = how.precision or fp32_precision(), how.accumulation or required()
+    return Problem.of(a, b, out, precision, Epilogue(*epilogue), how.scales, how.group, accumulation)
 
 
 def fp32_precision() -> str:
@@ -188,6 +195,8 @@ def _bind(a, b, epilogue, out, config, how=None) -> Call:
     if out is None:
         out = new_output(a, b, None)
     problem = problem_of(a, b, out, epilogue, how)
+    if INTERPRETED and config is None:  # NumPy adds up, in an order of its own
+        problem = replace(problem, accumulation="any")
     if config is None:
         config = choose(problem, gpu_of(a.device), families.portable() if INTERPRETED else "")  # the others need a GPU
     return Call(plan_for(problem, config, a.device), tuple(out.shape), out.stride())

@@ -10,6 +10,7 @@ Arguments that all functions share, keyword-only:
 
 out: where to store the result; as in `dense`.
 config: the `Config` to use, instead of the one that `select` chooses.
+accumulation: as in `dense`. Sums of int8 are exact: it does not change them.
 """
 
 import math
@@ -20,6 +21,7 @@ from tritonmm.config import Config
 from tritonmm.problem import DTYPES, FP8, HALF
 from tritonmm.torch_ops.checks import check_dims, check_inner, prepare_out, shape_of
 from tritonmm.torch_ops.deliver import deliver
+from tritonmm.torch_ops.mode import check_accumulation
 from tritonmm.torch_ops.product import How
 
 Tensor = torch.Tensor
@@ -29,7 +31,9 @@ FP8_DTYPES = tuple(DTYPES[name] for name in FP8)
 OUTPUTS = tuple(DTYPES[name] for name in (*HALF, "fp32"))
 
 
-def int_mm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None, config: Config | None = None) -> Tensor:
+def int_mm(
+    input: Tensor, mat2: Tensor, *, out: Tensor | None = None, config: Config | None = None, accumulation: str = ""
+) -> Tensor:
     """Multiplies two int8 matrices, as torch._int_mm: (m, k) by (k, n) to (m, n) in int32. Any size, 0 included.
 
     Exact unless a sum overflows int32. Raises RuntimeError, as torch does, for other dtypes and for shapes that cannot
@@ -39,11 +43,12 @@ def int_mm(input: Tensor, mat2: Tensor, *, out: Tensor | None = None, config: Co
     >>> tritonmm.int_mm(a, a.t())[0, 0].item()
     288
     """
+    check_accumulation(accumulation)
     _check("int_mm", input, mat2)
     if not input.dtype == mat2.dtype == torch.int8:
         raise RuntimeError(f"int_mm: operands must be torch.int8, but they are {input.dtype} and {mat2.dtype}")
     shape = input.shape[0], mat2.shape[1]
-    how = How(out_dtype=torch.int32)
+    how = How(out_dtype=torch.int32, accumulation=accumulation)
     return deliver("int_mm", (input, mat2), input, mat2, shape, out=out, config=config, how=how)
 
 
@@ -59,6 +64,7 @@ def scaled_mm(
     *,
     out: Tensor | None = None,
     config: Config | None = None,
+    accumulation: str = "",
 ) -> Tensor:
     """(input * scale_a) @ (mat2 * scale_b) + bias, with the arguments of torch._scaled_mm: (m, k) by (k, n) to (m, n).
 
@@ -77,7 +83,7 @@ def scaled_mm(
     out_dtype: torch.bfloat16 (also for None), torch.float16 or torch.float32. torch's None means input's dtype instead.
     use_fast_accum: True accumulates fp8 as tensor cores do, with about 13 bits on sm_90. False adds the sums of each
         128 elements of k in fp32. Block-wise scales always do the latter.
-    out, config: as in `int_mm`.
+    out, config, accumulation: as in `int_mm`.
 
     Unlike torch, it takes int8, e5m2 by e5m2, any sizes and any strides. Raises RuntimeError for other dtypes, for
     shapes that cannot be multiplied and for scales of other shapes; NotImplementedError for other output dtypes and for
@@ -91,6 +97,7 @@ def scaled_mm(
     >>> tritonmm.scaled_mm(a, b, per_block, torch.ones(2, 32, device="cuda"), out_dtype=torch.float32)[0, 0].item()
     128.0
     """
+    check_accumulation(accumulation)
     _check("scaled_mm", input, mat2, scale_a, scale_b, bias)
     a, b = input, mat2
     if not (a.dtype in FP8_DTYPES and b.dtype in FP8_DTYPES) and not a.dtype == b.dtype == torch.int8:
@@ -104,7 +111,7 @@ def scaled_mm(
     if not a.shape[1]:  # there are no groups of k to have scales
         return _empty_sum("scaled_mm", (a, b), shape, out_dtype, bias, out)
     precision = "fast" if use_fast_accum and a.dtype in FP8_DTYPES else "ieee"
-    how = How(precision, out_dtype, scale_a, scale_b, scales)
+    how = How(precision, out_dtype, scale_a, scale_b, scales, accumulation=accumulation)
     return deliver("scaled_mm", (a, b), a, b, shape, added=bias, out=out, config=config, how=how)
 
 
@@ -138,6 +145,7 @@ def weight_only_linear(
     *,
     out: Tensor | None = None,
     config: Config | None = None,
+    accumulation: str = "",
 ) -> Tensor:
     """input @ (weight * scale).T + bias, with 8-bit weights: (..., k) by (n, k) to (..., n).
 
@@ -145,7 +153,7 @@ def weight_only_linear(
     scale: fp32. (n,) or (n, 1): one for each row of weight. (n, k / group): one for each `group` elements of a row, 16,
         32, 64 or 128. Scales below 2**-126 may count as 0.
     bias: (n,), of a floating-point dtype.
-    out, config: as in `int_mm`; a config is one for the rows of input as one matrix.
+    out, config, accumulation: as in `int_mm`; a config is one for the rows of input as one matrix.
 
     Weights are read once and converted on their way to the tensor cores. With few rows of input, reading them is what
     takes the time, so 8 bits take half the time of 16. Raises RuntimeError for other dtypes and for shapes that do not
@@ -156,6 +164,7 @@ def weight_only_linear(
     >>> tritonmm.weight_only_linear(x, weight, torch.full((32,), 0.5, device="cuda"))[0, 0].item()
     64.0
     """
+    check_accumulation(accumulation)
     _check_operands("weight_only_linear", input, weight, scale, bias)
     check_dims("weight_only_linear", weight=(weight, 2))
     if not input.dim():
@@ -180,7 +189,8 @@ def weight_only_linear(
     shape = *input.shape[:-1], n
     if not n or not k:  # there are no weights to be scaled
         return _empty_sum("weight_only_linear", (input, weight), shape, input.dtype, bias, out)
-    how = How("ieee", input.dtype, None, scale.reshape(n, groups).t(), "row" if groups == 1 else "group", group)
+    scales = "row" if groups == 1 else "group"
+    how = How("ieee", input.dtype, None, scale.reshape(n, groups).t(), scales, group, accumulation)
     given = input, weight
     return deliver("weight_only_linear", given, rows, right, shape, added=bias, out=out, config=config, how=how)
 

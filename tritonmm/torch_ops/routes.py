@@ -3,6 +3,7 @@
 import sys
 import warnings
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
@@ -11,8 +12,13 @@ from tritonmm.gpu import Gpu
 from tritonmm.problem import FP8, HALF, Problem, default_output
 from tritonmm.torch_ops.product import remember
 
-Wanted = Callable[[Problem, Gpu], bool]
-"""Whether a policy gives a problem to tritonmm."""
+
+class LeftToTorchError(RuntimeError):
+    """A GEMM that tritonmm leaves to torch, where `enable(..., strict=True)` forbids that."""
+
+
+Refusal = Callable[[Problem, Gpu], str]
+"""Why a policy leaves a problem to torch; "" if tritonmm computes it."""
 
 MESSAGE_LENGTH = 500
 """Characters of an exception's message that a warning repeats: a compiler's log may have thousands."""
@@ -46,18 +52,44 @@ def kept_by_torch(problem: Problem) -> str:
     return ""
 
 
+class Demand(NamedTuple):
+    """What `enable` or `use` asks for.
+
+    policy: which GEMMs tritonmm computes; moot if accumulation is "invariant": all that it can.
+    accumulation: as `Problem.accumulation`. strict: whether a GEMM that is left to torch is an error, not a warning.
+    """
+
+    policy: str = "faster"
+    accumulation: str = "any"
+    strict: bool = False
+
+
 class Routes(dict):
-    """The routes of one operator's calls under one policy, None for calls that torch computes.
+    """The routes of one operator's calls under one demand; the reason, a text, for calls that torch computes.
 
     A key holds all that a route depends on.
     """
 
-    __slots__ = ("operator", "wanted")
+    __slots__ = ("demand", "operator", "refusal")
 
-    def __init__(self, operator: str, wanted: Wanted):
+    def __init__(self, operator: str, demand: Demand, refusal: Refusal):
         super().__init__()
         self.operator = operator
-        self.wanted = wanted
+        self.demand = demand
+        self.refusal = refusal
+
+    def leave(self, reason: str) -> None:
+        """Says that torch computes a call although invariant accumulation is required, once for each reason.
+
+        Raises RuntimeError instead if the demand is strict. Does nothing if any accumulation will do.
+        """
+        if self.demand.accumulation == "any" or not reason:
+            return
+        said = f"aten::{self.operator} stays with torch's kernel, whose accumulation is not invariant: {reason}"
+        if self.demand.strict:
+            raise LeftToTorchError(said)
+        if _is_first((self.operator, reason)):
+            warnings.warn(f"{said}. Later calls with this reason are not reported.", stacklevel=_level_of_caller())
 
     def give_up(self, about: tuple, a: torch.Tensor, b: torch.Tensor, error: Exception) -> None:
         """Leaves calls like this one, of a and b, to torch from here on, and warns of the first error of its cause.
@@ -65,10 +97,16 @@ class Routes(dict):
         Errors of one class that are raised at one place have one cause. If memory was short, only this call is
         torch's: the next one may find enough.
         """
+        if isinstance(error, LeftToTorchError):
+            raise error
+        reason = f"tritonmm failed: {type(error).__name__}: {str(error)[:MESSAGE_LENGTH]}"
         if isinstance(error, MemoryError | torch.OutOfMemoryError) or "out of memory" in str(error):
+            self.leave(reason)
             return
-        remember(self, about, None)
-        if _is_first(error):
+        remember(self, about, reason)
+        if self.demand.strict:
+            self.leave(reason)
+        if _is_first(_cause(error)):
             message = str(error)
             shown = message if len(message) <= MESSAGE_LENGTH else message[:MESSAGE_LENGTH] + " ..."
             warnings.warn(
@@ -93,12 +131,12 @@ class Switch:
     def __init__(self, operator: str):
         self.operator = operator
         self.routes: Routes | None = None
-        self._known: dict[str, Routes] = {}
+        self._known: dict[Demand, Routes] = {}
 
-    def turn_on(self, policy: str, wanted: Wanted) -> None:
-        if policy not in self._known:
-            self._known[policy] = Routes(self.operator, wanted)
-        self.routes = self._known[policy]
+    def turn_on(self, demand: Demand, refusal: Refusal) -> None:
+        if demand not in self._known:
+            self._known[demand] = Routes(self.operator, demand, refusal)
+        self.routes = self._known[demand]
 
     def turn_off(self) -> None:
         self.routes = None
@@ -116,13 +154,16 @@ def _level_of_caller() -> int:
     return level
 
 
-def _is_first(error: Exception) -> bool:
-    """Whether no error of the class was raised before at the place of this one."""
+def _cause(error: Exception) -> tuple:
+    """The class of an error and the place where it was raised."""
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
-    place = None if traceback is None else (traceback.tb_frame.f_code.co_filename, traceback.tb_lineno)
-    cause = type(error), place
+    return type(error), traceback and (traceback.tb_frame.f_code.co_filename, traceback.tb_lineno)
+
+
+def _is_first(cause: tuple) -> bool:
+    """Whether this cause of a warning is new."""
     with _LOCK:
         is_first = cause not in _CAUSES
         _CAUSES.add(cause)

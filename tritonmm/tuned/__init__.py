@@ -49,19 +49,22 @@ class Tables:
 
     def exact(self, problem: Problem) -> list[Row]:
         """The rows of this problem, the preferred one first, then those of the same problem in bf16 instead of fp16 or
-        the reverse: both take the same time to load and to multiply."""
-        return sorted(self._exact.get(_as_bf16(problem), ()), key=lambda row: row.problem != problem)
+        the reverse: both take the same time to load and to multiply. For a problem with invariant accumulation those of
+        the problem without follow: their configs are as fast where they are legal."""
+        rows = [row for p in _or_any(problem) for row in self._exact.get(_as_bf16(p), ())]
+        return sorted(rows, key=lambda row: (row.problem.accumulation != problem.accumulation, row.problem != problem))
 
     def near(self, problem: Problem) -> list[Row]:
         """The `NEAREST` rows of similar problems, the nearest first. Each size differs by at most a factor of `NEAR`.
 
         Similar problems have the same dtypes (bf16 and fp16 count as the same), precision, scales, layout and epilogue;
-        the same operands are aligned, and the batch has the same number of bits.
+        the same operands are aligned, and the batch has the same number of bits. Those of a problem with invariant
+        accumulation may have any.
         """
         if not problem.flops:
             return []
-        kind, found = _kind(problem), []
-        for bits in itertools.product(*((bit - 1, bit, bit + 1) for bit in _bits(problem))):
+        kinds, found = [_kind(p) for p in _or_any(problem)], []
+        for kind, *bits in itertools.product(kinds, *((bit - 1, bit, bit + 1) for bit in _bits(problem))):
             for row in self._near.get((kind, *bits), ()):
                 steps = _steps(problem, row.problem)
                 if max(steps) <= math.log2(NEAR):
@@ -173,10 +176,15 @@ def _as_bf16(problem: Problem) -> Problem:
     return replace(problem, dtype=a, b_dtype=b, out_dtype=out)
 
 
+def _or_any(problem: Problem) -> list[Problem]:
+    """The problem, and the same with any accumulation if it asks for more."""
+    return [problem] if problem.accumulation == "any" else [problem, replace(problem, accumulation="any")]
+
+
 def _kind(problem: Problem) -> tuple:
     p = _as_bf16(problem)
     aligned = tuple(x == 16 for x in (p.a_alignment, p.b_alignment, p.out_alignment))
-    dtypes = p.dtype, p.b_dtype, p.out_dtype, p.precision, p.scales, p.group
+    dtypes = p.dtype, p.b_dtype, p.out_dtype, p.precision, p.scales, p.group, p.accumulation
     return *dtypes, p.layout, p.epilogue, aligned, p.batch.bit_length()
 
 

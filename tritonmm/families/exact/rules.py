@@ -2,6 +2,7 @@
 
 from tritonmm.config import Config
 from tritonmm.families.common_rules import (
+    one_chain_reason,
     portable_shared_bytes,
     power_of_two_reason,
     shared_memory_reason,
@@ -32,6 +33,7 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     """Why a config is not legal, or ""."""
     return (
         power_of_two_reason(config)
+        or one_chain_reason(config, problem)
         or _tile_reason(config, problem, gpu)
         or single_cta_reason(config)
         or shared_memory_reason(portable_shared_bytes(config, problem), gpu)

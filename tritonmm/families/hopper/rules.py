@@ -1,7 +1,7 @@
 """What the Hopper kernel can multiply, and how its consumers divide a tile."""
 
 from tritonmm.config import Config
-from tritonmm.families.common_rules import operands_reason, shared_memory_reason, tma_reason
+from tritonmm.families.common_rules import one_chain_reason, operands_reason, shared_memory_reason, tma_reason
 from tritonmm.gpu import TRITON, Gpu
 from tritonmm.problem import FP8, HALF, Problem
 
@@ -20,6 +20,7 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         _operands_reason(problem, gpu)
         or operands_reason(problem, gpu)
         or tma_reason(problem)
+        or one_chain_reason(config, problem)
         or _tile_reason(config, problem, gpu)
         or shared_memory_reason(shared_bytes(config, problem), gpu)
         or _cluster_reason(config, problem)

@@ -3,7 +3,13 @@
 import math
 
 from tritonmm.config import Config
-from tritonmm.families.common_rules import BARRIER_BYTES, shared_memory_reason, single_cta_reason, tma_reason
+from tritonmm.families.common_rules import (
+    BARRIER_BYTES,
+    one_chain_reason,
+    shared_memory_reason,
+    single_cta_reason,
+    tma_reason,
+)
 from tritonmm.gpu import Gpu
 from tritonmm.problem import FP8, HALF, Problem
 
@@ -38,6 +44,7 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         _tile_reason(config, problem, gpu)
         or tma_reason(problem)
         or single_cta_reason(config)
+        or one_chain_reason(config, problem)
         or shared_memory_reason(shared_bytes(config, problem), gpu)
         or _share_reason(config, problem, gpu)
     )
@@ -228,6 +235,10 @@ def _share_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     held = gpu.sms * resident(config, problem)
     if config.split_k > 1 and count > held:
         return f"split_k is {config.split_k}; {count} programs wait for each other, and {gpu.name} holds {held}"
+    if problem.fixes_sums and fixup(config, count, tiles):
+        return f"{count} programs share {tiles} tiles; with invariant accumulation one program sums all of K"
+    if problem.fixes_sums and rescales(config, problem):
+        return "sums are rescaled from group to group; with invariant accumulation they are added to totals"
     steps = -(-problem.k // config.block_k)
     shared_steps, _ = shared_work(config, problem, count, tiles) if fixup(config, count, tiles) else (0, 1)
     if max(shared_steps * count, -(-tiles // max(count, 1)) * steps) < 2**31:

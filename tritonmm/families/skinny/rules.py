@@ -4,7 +4,9 @@ from tritonmm.config import Config
 from tritonmm.families.common_rules import (
     accumulator_limit,
     dot_reason,
+    one_chain_reason,
     operands_reason,
+    other_gpu_reason,
     portable_shared_bytes,
     power_of_two_reason,
     shared_memory_reason,
@@ -16,7 +18,7 @@ from tritonmm.problem import Problem
 
 def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     """As `Family.reason`: the narrower of block_m and block_n is 1, on CUDA cores, or at least 16, on tensor cores."""
-    if why := power_of_two_reason(config) or single_cta_reason(config):
+    if why := power_of_two_reason(config) or single_cta_reason(config) or _accumulation_reason(config, problem, gpu):
         return why
     if config.split_tail != 1:
         return f"split_tail is {config.split_tail}; the skinny kernel splits the K of all tiles, or of none"
@@ -52,6 +54,22 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
                 f"{registers} accumulator registers a thread leave no room for others; use more warps or a smaller tile"
             )
     return shared_memory_reason(portable_shared_bytes(config, problem), gpu)
+
+
+def _accumulation_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
+    """Why the sums are not those of other configs with invariant accumulation, or ""."""
+    p = problem
+    if not p.fixes_sums:
+        return ""
+    if gpu.capability != 90:
+        return other_gpu_reason(config, gpu)
+    if p.dtype == "fp32" and p.precision != "tf32":
+        return f"accumulation is invariant; the skinny kernel has that for bf16, fp16 and tf32, not fp32 {p.precision}"
+    if min(config.block_m, config.block_n) == 1:
+        return "a block of 1 is summed on CUDA cores; with invariant accumulation tensor cores sum all blocks"
+    if p.grouped and config.block_k != p.group:
+        return f"block_k is {config.block_k}; with invariant accumulation a step is a scale group of {p.group} elements"
+    return one_chain_reason(config, problem)
 
 
 def streams_a(config: Config) -> bool:

@@ -1,6 +1,7 @@
 """The portable kernel's configs worth trying, and how long they take, by `TiledModel`."""
 
 from tritonmm.config import Config
+from tritonmm.families.tile.rules import kind
 from tritonmm.families.tiled_model import TiledModel
 from tritonmm.gpu import Gpu
 from tritonmm.model import constants, element_loads
@@ -14,16 +15,6 @@ For tensor cores: fp32 products are slow anyway. Loads of less than 4 bytes have
 TRANSPOSED_SHARE = 0.3
 """What is left of that rate in tf32 where an operand does not lie along K, as wgmma needs it: eight products of
 h200-mixed420.csv."""
-
-
-def kind(problem: Problem) -> str:
-    """The list of tiles for operands of those dtypes."""
-    p = problem
-    if p.element_bytes != p.b_element_bytes:
-        return "mixed"
-    if p.dtype == "fp32":
-        return {"ieee": "fp32", "tf32": "tf32"}.get(p.precision, "three products")
-    return {1: "byte", 2: "half", 8: "fp64"}[p.element_bytes]
 
 
 def by_element(problem: Problem) -> bool:

@@ -13,6 +13,18 @@ from tritonmm.families.common_rules import (
 from tritonmm.gpu import Gpu
 from tritonmm.problem import Problem
 
+REFERENCE = {
+    "half": (64, 64, 32, 4),
+    "byte": (64, 64, 32, 4),
+    "mixed": (64, 64, 32, 4),
+    "tf32": (32, 64, 32, 4),
+    "fp32": (32, 32, 32, 4),
+    "three products": (32, 32, 32, 4),
+    "fp64": (32, 32, 16, 4),
+}
+"""block_m, block_n, block_k and num_warps of the one tile with invariant accumulation, for each `kind` of operands,
+where nothing shows that all tiles sum alike. Each is legal on every GPU, and one of those that the time model lists."""
+
 UNALIGNED_BYTES = 40
 """Bytes of A and B that a thread may load one by one in a step: each has a 64-bit address. Found by compiling."""
 
@@ -25,7 +37,7 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"blocks {config.block_m}x{config.block_n}x{config.block_k}: tl.dot needs at least 16 in each"
     if why := unsplit_reason(config) or single_cta_reason(config):
         return why
-    if why := dot_reason(config, problem, gpu):
+    if why := dot_reason(config, problem, gpu) or _accumulation_reason(config, problem, gpu):
         return why
     if why := shared_memory_reason(portable_shared_bytes(config, problem), gpu):
         return why
@@ -37,4 +49,34 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     loaded = (config.block_m + config.block_n) * config.block_k // (config.num_warps * (32 if gpu.is_nvidia else 64))
     if 1 in (problem.element_bytes, problem.b_element_bytes) and problem.alignment < 4 and loaded > UNALIGNED_BYTES:
         return f"{loaded} bytes a thread are loaded one by one; at most {UNALIGNED_BYTES} leave registers for addresses"
+    return ""
+
+
+def kind(problem: Problem) -> str:
+    """The kind of operands, by their dtypes and precision, that tiles are listed for."""
+    p = problem
+    if p.element_bytes != p.b_element_bytes:
+        return "mixed"
+    if p.dtype == "fp32":
+        return {"ieee": "fp32", "tf32": "tf32"}.get(p.precision, "three products")
+    return {1: "byte", 2: "half", 8: "fp64"}[p.element_bytes]
+
+
+def reference(problem: Problem) -> tuple[int, int, int, int]:
+    """The tile of `REFERENCE` for a problem; a smaller one where 16 elements of K share a scale."""
+    return (16, 32, 16, 2) if problem.group == 16 else REFERENCE[kind(problem)]
+
+
+def _accumulation_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
+    """Why the sums are not those of other configs with invariant accumulation, or ""."""
+    p = problem
+    if not p.fixes_sums:
+        return ""
+    blocks = config.block_m, config.block_n, config.block_k, config.num_warps
+    if gpu.capability != 90 or kind(p) == "three products":
+        wanted = reference(p)
+        if blocks == wanted:
+            return ""
+        tile, warps = "x".join(map(str, wanted[:3])), wanted[3]
+        return f"with invariant accumulation of such operands the tile must be {tile} of {warps} warps on {gpu.name}"
     return ""

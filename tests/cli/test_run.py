@@ -1,0 +1,85 @@
+"""`tritonmm run`: a program runs as Python runs it, with torch's matmuls taken over."""
+
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+import tritonmm
+from tritonmm.cli import main
+
+PROGRAM = """
+import sys
+import beside
+if __name__ == "__main__":
+    print(sys.argv[1:], beside.VALUE, sys.modules["__main__"].__dict__ is globals())
+"""
+
+
+@pytest.fixture
+def enabled(monkeypatch, tmp_path):
+    """The calls of `enable`; sys.argv and sys.path are put back."""
+    found = []
+    monkeypatch.setattr(tritonmm, "enable", lambda *args, **more: found.append((args, more)))
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "beside.py").write_text("VALUE = 7\n")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    yield found
+    sys.modules.pop("beside", None)
+
+
+def call(*args):
+    return CliRunner().invoke(main, args)
+
+
+@pytest.mark.parametrize("program", [("program.py",), ("-m", "program")], ids=["file", "module"])
+def test_a_program_gets_its_arguments_and_its_folder(program, enabled):
+    found = call(
+        "run", "--policy", "always", "--accumulation", "invariant", "--strict", *program, "-m", "--policy", "x"
+    )
+    assert found.exit_code == 0, found.output
+    assert found.stdout == "['-m', '--policy', 'x'] 7 True\n"
+    assert enabled == [(("always",), {"accumulation": "invariant", "strict": True})]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "printed"),
+    [
+        ("raise SystemExit(3)", 3, ""),
+        ("raise OSError('no such disk')", 1, "OSError: no such disk"),
+        ("import click; raise click.UsageError('mine')", 1, "UsageError: mine"),
+        ("1 / 0", 1, "ZeroDivisionError"),
+    ],
+)
+def test_a_program_ends_as_without(line, code, printed, enabled, tmp_path, capsys):
+    (tmp_path / "program.py").write_text(line)
+    found = call("run", "program.py")
+    assert found.exit_code == code
+    assert printed in found.stderr
+    assert not found.stderr.startswith("tritonmm:")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("missing.py",), "there is no file 'missing.py'"),
+        (("--strict", "program.py"), "--strict is for --accumulation invariant"),
+        (("--polcy", "always", "program.py"), "No such option"),
+    ],
+)
+def test_wrong_requests(args, said, enabled):
+    found = call("run", *args)
+    assert found.exit_code == 2
+    assert said in found.stderr
+    assert not enabled
+
+
+def test_the_command_itself(tmp_path):
+    path = tmp_path / "p.py"
+    path.write_text("from tritonmm.torch_ops import mode\nprint(mode.required())\n")
+    command = [sys.executable, "-m", "tritonmm", "run", "--accumulation", "invariant", str(path)]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (found.stdout, found.returncode) == ("invariant\n", 0), found.stderr

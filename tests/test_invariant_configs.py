@@ -1,0 +1,133 @@
+"""What invariant accumulation allows: one chain over K, in families and tiles that sum alike."""
+
+import dataclasses
+import random
+
+import pytest
+
+from tritonmm import Config, Problem, families
+from tritonmm import gpu as gpus
+from tritonmm.explanation import Explanation
+from tritonmm.problem import KINDS, Epilogue
+from tritonmm.selection import best, timed
+from tritonmm.tuned import Row, Tables
+
+H200 = gpus.spec("h200")
+SIZES = (1, 2, 7, 16, 33, 64, 129, 257, 1000, 4096)
+
+
+def problems(seed: int, count: int, **more):
+    draw = random.Random(seed)
+    for _ in range(count):
+        kind = draw.choice(list(KINDS))
+        weights = KINDS[kind].get("b_dtype") not in (None, "fp8e5m2")
+        batch = 1 if "scales" in KINDS[kind] else draw.choice((1, 1, 3))
+        layout = "nt" if weights else draw.choice(("nn", "nt", "tn", "tt", "sn", "ns"))
+        alignments = {f"{name}_alignment": draw.choice((16, 16, 8)) for name in ("a", "b", "out")}
+        epilogue = Epilogue(*(draw.random() < 0.3 for _ in range(3)))
+        m, n = draw.choice(SIZES), draw.choice(SIZES)
+        k = 0 if draw.random() < 0.05 else draw.randrange(1, 17) * draw.choice((1, 16, 128, 1024))
+        fields = {"batch": batch, "layout": layout, "epilogue": epilogue, **alignments, **KINDS[kind], **more}
+        yield Problem(m, n, k, **fields)
+
+
+@pytest.mark.parametrize("name", ["h200", "a100", "b200", "mi300x"])
+def test_every_problem_has_a_config_that_sums_as_all_others(name):
+    gpu = gpus.spec(name)
+    for problem in problems(1, 300, accumulation="invariant"):
+        if "fp8e4m3" in (problem.dtype, problem.b_dtype) and gpu.is_nvidia and gpu.capability < 89:
+            continue  # it has no config at all
+        if problem.precision == "tf32x3" and not gpu.is_nvidia:
+            continue
+        config = best(problem, gpu).config
+        assert config.fits(problem, gpu)
+        assert config.split_k == config.split_tail == 1 or not problem.fixes_sums, f"{problem}: {config}"
+        if gpu.capability != 90 and problem.fixes_sums:
+            assert config.kernel == "tile"
+
+
+@pytest.mark.parametrize("name", ["a100", "b200", "mi300x"])
+def test_one_tile_sums_on_gpus_where_tiles_were_not_compared(name):
+    gpu = gpus.spec(name)
+    tiles = {}
+    for problem in problems(2, 300, accumulation="invariant"):
+        if problem.precision == "tf32x3" and not gpu.is_nvidia:
+            continue
+        if not problem.fixes_sums or not timed(dataclasses.replace(problem, accumulation="any"), gpu):
+            continue
+        config = best(problem, gpu).config
+        kind = problem.dtype, problem.b_dtype, problem.precision, problem.group
+        tiles.setdefault(kind, set()).add((config.block_m, config.block_n, config.block_k, config.num_warps))
+    assert len(tiles) > 6
+    assert all(len(found) == 1 for found in tiles.values()), tiles
+
+
+WAYS = {
+    "split-K": (Config("hopper", split_k=2), "one program sums all of K"),
+    "split tail": (Config("hopper", split_tail=2), "one program sums all of K"),
+    "skinny split-K": (Config("skinny", split_k=2), "one program sums all of K"),
+    "GEMV on CUDA cores": (Config("skinny", block_m=1, block_n=16, block_k=128), "summed on CUDA cores"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_changes_bits_is_illegal(way):
+    config, reason = WAYS[way]
+    problem = Problem.dense(64, 4096, 4096, layout="nt")
+    assert config.fits(problem, H200), config.fits(problem, H200).reason
+    assert reason in config.fits(dataclasses.replace(problem, accumulation="invariant"), H200).reason
+
+
+def test_programs_that_share_tiles_are_illegal_for_8_bit_weights():
+    problem = Problem.dense(64, 4096 + 128, 4096, layout="nt", **KINDS["bf16-int8-row"])
+    shared = Config("mixed_input", block_m=64, block_n=128, block_k=128, num_stages=4, num_warps=8, persistent=True)
+    assert shared.fits(problem, H200)
+    fixed = dataclasses.replace(problem, accumulation="invariant")
+    assert "share" in shared.fits(fixed, H200).reason
+    assert best(fixed, H200).config.split_k == 1
+
+
+def test_integers_may_be_summed_in_any_order():
+    problem = Problem.dense(256, 256, 65536, dtype="int8", layout="nt", accumulation="invariant")
+    config = best(problem, H200).config
+    assert config.split_k * config.split_tail > 1
+    assert "exact in any order" in Explanation.of(problem, H200).accumulation
+
+
+def test_a_tuned_row_serves_where_its_config_is_legal():
+    """Rows measured with any accumulation are as good, unless they split K; those for invariant ones come first."""
+    problem = Problem.dense(256, 256, 65536, layout="nt")
+    fixed = dataclasses.replace(problem, accumulation="invariant")
+    split = Row(problem, Config("hopper", split_k=16), 20.0, "0.1.0", "3.6", "2026-11-20")
+    whole = Row(problem, Config("hopper", block_m=64, num_warps=4, block_n=64), 60.0, "0.1.0", "3.6", "2026-11-19")
+    own = Row(fixed, Config("hopper", block_m=64, num_warps=4, block_n=32), 50.0, "0.1.0", "3.6", "2026-11-18")
+    assert Tables([split, whole]).exact(fixed) == [split, whole]
+    assert Tables([split, whole, own]).exact(fixed)[0] == own
+    assert own not in Tables([split, own]).exact(problem)
+    assert own not in Tables([split, own]).near(problem)
+    assert own in Tables([split, own]).near(dataclasses.replace(fixed, m=250))
+
+
+def test_explain_says_what_it_costs():
+    problem = Problem.dense(256, 256, 65536, layout="nt")
+    any_order = Explanation.of(problem, H200)
+    assert any_order.accumulation.startswith("any: split_k, split_tail are")
+    found = Explanation.of(dataclasses.replace(problem, accumulation="invariant"), H200)
+    assert f"% longer than the {any_order.us:.1f} us of {any_order.config}" in found.accumulation
+    assert (found.overrides, found.reason) == (True, "invariant accumulation is tritonmm's")
+    large = Explanation.of(Problem.dense(4096, 4096, 4096), H200)
+    assert large.accumulation == "any: this config's are those of invariant accumulation"
+
+
+def test_unknown_accumulation():
+    with pytest.raises(ValueError, match="accumulation is 'same'; it must be any or invariant"):
+        Problem(1, 1, 1, accumulation="same")
+
+
+@pytest.mark.parametrize("family", families.names())
+def test_any_accumulation_forbids_nothing(family):
+    """Legality without the demand is what it was: a problem that asks for nothing has all configs of the family."""
+    for problem in problems(3, 40):
+        free = timed(problem, H200, family)
+        fixed = timed(dataclasses.replace(problem, accumulation="invariant"), H200, family)
+        assert set(fixed) <= set(free)

@@ -1,0 +1,174 @@
+"""`accumulation="invariant"`: what functions and the override ask for, on the CPU, where NumPy adds up."""
+
+import pytest
+import torch
+
+import tritonmm
+from tritonmm import Config
+from tritonmm.torch_ops import call_cache, mode, operator, product
+from tritonmm.torch_ops.routes import LeftToTorchError
+
+
+@pytest.fixture(autouse=True)
+def forgotten(override):
+    """Nothing is kept of what earlier tests multiplied."""
+    override.enable()
+    override.disable()
+    product._CALLS.clear()
+    call_cache.forget()
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """The problems that are planned, without a config of the caller's, as they are asked for."""
+    found = []
+    bare = product.problem_of
+
+    def problem_of(*args):
+        found.append(bare(*args))
+        return found[-1]
+
+    monkeypatch.setattr(product, "problem_of", problem_of)
+    monkeypatch.setattr("tritonmm.torch_ops.aten.problem_of", problem_of)
+    monkeypatch.setattr("tritonmm.torch_ops.aten_quantized.problem_of", problem_of)
+    return found
+
+
+A, B = torch.randn(5, 48), torch.randn(48, 7)
+EIGHT = torch.ones(16, 16, dtype=torch.int8)
+FP8, ONE = torch.ones(16, 32).to(torch.float8_e4m3fn), torch.ones(1)
+
+CALLS = {
+    "mm": lambda **more: tritonmm.mm(A, B, **more),
+    "bmm": lambda **more: tritonmm.bmm(A[None], B[None], **more),
+    "matmul": lambda **more: tritonmm.matmul(A, B, **more),
+    "addmm": lambda **more: tritonmm.addmm(torch.ones(7), A, B, **more),
+    "baddbmm": lambda **more: tritonmm.baddbmm(torch.ones(1, 5, 7), A[None], B[None], **more),
+    "addbmm": lambda **more: tritonmm.addbmm(torch.ones(5, 7), A[None], B[None], **more),
+    "linear": lambda **more: tritonmm.linear(A, B.t(), **more),
+    "mv": lambda **more: tritonmm.mv(A, B[:, 0], **more),
+    "dot": lambda **more: tritonmm.dot(A[0], B[:, 0], **more),
+    "int_mm": lambda **more: tritonmm.int_mm(EIGHT, EIGHT, **more),
+    "scaled_mm": lambda **more: tritonmm.scaled_mm(FP8, FP8.t(), ONE, ONE, **more),
+    "weight_only_linear": lambda **more: tritonmm.weight_only_linear(
+        torch.ones(2, 16, dtype=torch.bfloat16), EIGHT, torch.ones(16), **more
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_function_takes_it(name, planned):
+    CALLS[name](accumulation="invariant")
+    assert [p.accumulation for p in planned] == ["invariant"]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_functions_follow_the_mode_unless_told_otherwise(name, planned, override):
+    for _ in range(2):  # the second call may find the first one's plan, but never one of another accumulation
+        CALLS[name]()
+        with override.use("always", "invariant"):
+            CALLS[name]()
+            CALLS[name](accumulation="any")
+    assert {p.accumulation for p in planned[1::2]} <= {"any", "invariant"}
+    assert [p.accumulation for p in planned[:3]] == ["any", "invariant", "any"]
+    assert mode.required() == "any"
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_unknown_accumulation(name):
+    with pytest.raises(ValueError, match="accumulation is 'same'; it must be 'any', 'invariant', or ''"):
+        CALLS[name](accumulation="same")
+
+
+def test_a_config_that_splits_k_is_refused():
+    split = Config("skinny", block_m=16, block_n=32, block_k=16, split_k=2)
+    with pytest.raises(ValueError, match="one program sums all of K"):
+        tritonmm.mm(A.bfloat16(), B.bfloat16(), config=split, accumulation="invariant")
+
+
+def test_derivatives_have_the_accumulation_of_the_forward_pass(planned, override):
+    a, b = A.clone().requires_grad_(), B.clone().requires_grad_()
+    with override.use("faster", "invariant"):
+        out = tritonmm.mm(a, b)
+    out.sum().backward()
+    assert [p.accumulation for p in planned] == ["invariant"] * 3
+    planned.clear()
+    tritonmm.mm(a[:3], b, accumulation="invariant").sum().backward()
+    assert [p.accumulation for p in planned] == ["invariant"] * 3
+
+
+def test_the_operator_follows_the_mode_of_the_call_not_of_the_trace(planned, override):
+    compiled = torch.compile(lambda a, b: tritonmm.mm(a, b), backend="eager")
+    compiled(A[:4], B)
+    with override.use("faster", "invariant"):
+        compiled(A[:4], B)
+    assert [p.accumulation for p in planned] == ["any", "invariant"]
+    assert "str accumulation" in str(operator.operator._schema)
+
+
+TORCH_CALLS = {
+    "mm": lambda: torch.mm(A, B),
+    "bmm": lambda: torch.bmm(A[None], B[None]),
+    "addmm": lambda: torch.addmm(torch.ones(7), A, B),
+    "baddbmm": lambda: torch.baddbmm(torch.ones(1, 5, 7), A[None], B[None]),
+    "mv": lambda: torch.mv(A, B[:, 0]),
+    "dot": lambda: torch.dot(A[0], B[:, 0]),
+    "einsum": lambda: torch.einsum("ij,jk->ik", A, B),
+    "fp64": lambda: torch.mm(A.double(), B.double()),
+}
+
+
+@pytest.mark.parametrize("name", TORCH_CALLS)
+def test_torchs_matmuls_go_through_it_whatever_the_policy(name, planned, override, monkeypatch):
+    monkeypatch.setattr("tritonmm.torch_ops.override.prefers", lambda problem, gpu: (False, "never"))
+    with override.use("faster", "invariant", strict=True):
+        TORCH_CALLS[name]()
+    assert {p.accumulation for p in planned} == {"invariant"}
+
+
+LEFT = {
+    "complex": (lambda: torch.mm(A.cfloat(), B.cfloat()), "operands are torch.complex64 on cpu"),
+    "int64": (lambda: torch.mm(A.long(), B.long()), "operands are torch.int64 on cpu"),
+    "subclass": (lambda: torch.mm(A.as_subclass(type("Mine", (torch.Tensor,), {})), B), "subclass of Tensor"),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_stays_with_torch_is_reported_once_or_raises(name, override):
+    call, reason = LEFT[name]
+    with override.use("faster", "invariant"):
+        with pytest.warns(UserWarning, match=f"aten::mm stays with torch's kernel, .*: .*{reason}"):
+            call()
+        call()  # warnings are errors
+    with override.use("faster", "invariant", strict=True), pytest.raises(LeftToTorchError, match=reason):
+        call()
+    call()
+    with override.use("faster"):
+        call()
+
+
+def test_empty_and_wrong_operands_are_torchs_without_a_word(override):
+    with override.use("faster", "invariant", strict=True):
+        assert torch.mm(torch.ones(0, 3), torch.ones(3, 2)).shape == (0, 2)
+        assert torch.mm(torch.ones(2, 0), torch.ones(0, 2)).tolist() == [[0, 0], [0, 0]]
+        assert torch.addmm(torch.ones(5, 7), A, B, alpha=0).tolist() == torch.ones(5, 7).tolist()
+        with pytest.raises(RuntimeError, match="mat1 and mat2"):
+            torch.mm(A, A)
+
+
+def test_a_failure_is_an_error_if_strict(override, monkeypatch):
+    def broken(*args):
+        raise OSError("no compiler")
+
+    monkeypatch.setattr("tritonmm.torch_ops.aten.find", broken)
+    with override.use("faster", "invariant", strict=True):
+        for _ in range(2):
+            with pytest.raises(LeftToTorchError, match="tritonmm failed: OSError: no compiler"):
+                torch.mm(A, B)
+
+
+def test_requests_that_make_no_sense(override):
+    with pytest.raises(ValueError, match="accumulation is 'same'"):
+        override.enable("faster", "same")
+    with pytest.raises(ValueError, match="strict is True; that is for accumulation="):
+        override.enable("faster", strict=True)
