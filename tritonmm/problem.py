@@ -152,7 +152,7 @@ class Problem:
     accumulation: what is required of the order in which the products of an output element are summed. "any": the same
         bits from run to run. "invariant": bits that depend on the element's row of A, its column of B, its scales and
         addends, K, the dtypes and the epilogue alone, not on m, n, batch, layout, alignment or config:
-        docs/invariant.md.
+        docs/accumulation.md.
 
     Immutable and hashable. Raises ValueError, naming the field, for values that no GEMM has.
 

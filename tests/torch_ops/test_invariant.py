@@ -5,8 +5,8 @@ import torch
 
 import tritonmm
 from tritonmm import Config
-from tritonmm.torch_ops import call_cache, mode, operator, product
-from tritonmm.torch_ops.routes import LeftToTorchError
+from tritonmm.torch_ops import aten_others, call_cache, mode, operator, product
+from tritonmm.torch_ops.routes import Demand, LeftToTorchError, Routes
 
 
 @pytest.fixture(autouse=True)
@@ -165,6 +165,30 @@ def test_a_failure_is_an_error_if_strict(override, monkeypatch):
         for _ in range(2):
             with pytest.raises(LeftToTorchError, match="tritonmm failed: OSError: no compiler"):
                 torch.mm(A, B)
+
+
+def test_ops_that_have_no_kernel_of_ours_say_so(override):
+    with override.use("faster", "invariant"), pytest.warns(UserWarning, match="_addmm_activation .* no activation"):
+        torch._addmm_activation(torch.ones(7), A, B)
+    with override.use("faster", "invariant", strict=True), pytest.raises(LeftToTorchError, match="no activation"):
+        torch._addmm_activation(torch.ones(7), A, B)
+    with override.use("always"):
+        torch._addmm_activation(torch.ones(7), A, B)
+
+
+@pytest.mark.parametrize("beta", [None, 0, 2])
+@pytest.mark.parametrize("dims", [2, 3])
+def test_overloads_to_fp32(dims, beta, planned):
+    """mm.dtype and its like, which torch has for GPUs alone."""
+    routes = Routes("mm.dtype", Demand(accumulation="invariant"), lambda problem, gpu: "")
+    a, b = (x[None].half() if dims == 3 else x.half() for x in (A, B))
+    more = {} if beta is None else {"c": torch.full((7,), 3.0).half(), "beta": beta, "alpha": 2}
+    found = aten_others._product(routes, dims, a, b, torch.float32, **more)
+    expected = a.double() @ b.double() * (1 if beta is None else 2) + 3 * (beta or 0)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    assert planned[-1].out_dtype == "fp32"
+    assert aten_others._product(routes, dims, a, a, torch.float32) is None  # torch says what is wrong with the shapes
 
 
 def test_requests_that_make_no_sense(override):

@@ -16,14 +16,15 @@ in two parts: one failed in some 60,000 registrations under load, none of 23,000
 
 _int_mm and _scaled_mm are replaced too, and _scaled_mm_v2, which torch.nn.functional.scaled_mm calls, for tensor-wise,
 row-wise and block-wise scales of 128. Not replaced: _addmm_activation, whose epilogue tritonmm's kernels do not have;
-the overloads mm.dtype, bmm.dtype and so on; grouped GEMMs.
+the overloads mm.dtype, bmm.dtype and so on; grouped GEMMs. `aten_others` has them where invariant accumulation is
+required.
 """
 
 import contextlib
 import inspect
 import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
@@ -31,7 +32,7 @@ from tritonmm import forks
 from tritonmm.gpu import Gpu
 from tritonmm.policy import FP64, prefers
 from tritonmm.problem import ACCUMULATIONS, Problem
-from tritonmm.torch_ops import aten_quantized
+from tritonmm.torch_ops import aten_others, aten_quantized
 from tritonmm.torch_ops.aten import ATEN_OPS, kernels
 from tritonmm.torch_ops.mode import require
 from tritonmm.torch_ops.routes import Demand, Refusal, Switch, kept_by_torch
@@ -64,13 +65,14 @@ class Override:
         self._lock = forks.rlock()
         self._enabled: Demand | None = None
         self._scopes: list[list[Demand]] = []
-        self._switches: list[Switch] | None = None
+        self._switches: list[Switch] = []
+        self._has: set[str] = set()
 
     def enable(self, policy: str = "faster", accumulation: str = "any", strict: bool = False) -> None:
         demand = _demand(policy, accumulation, strict)
         with self._lock:
             self._enabled = demand
-            for switch in self._switches or ():
+            for switch in self._switches:
                 switch.forget()
             self._turn()
 
@@ -95,28 +97,31 @@ class Override:
     def _turn(self) -> None:
         """Applies the demand of the scope that was entered last, or of `enable` if there is none."""
         demand = self._scopes[-1][0] if self._scopes else self._enabled
-        if demand and self._switches is None:
-            self._switches = self._registered()
+        if demand and "any" not in self._has:
+            dense = (kernels(op, self.dispatch_key) for op in ATEN_OPS)
+            self._register("any", *dense, aten_quantized.kernels(self.dispatch_key))
+        if demand and demand.accumulation not in self._has:
+            self._register(demand.accumulation, aten_others.kernels(self.dispatch_key))
         require(demand.accumulation if demand else "any")
-        for switch in self._switches or ():
+        for switch in self._switches:
             if demand:
                 switch.turn_on(demand, _refusal(demand))
             else:
                 switch.turn_off()
 
-    def _registered(self) -> list[Switch]:
-        """Registers the kernels, and returns their switches, which are off."""
+    def _register(self, accumulation: str, *kernels: Iterable[tuple[Switch, Callable]]) -> None:
+        """Registers the kernels that a demand of this accumulation needs, and adds their switches, which are off."""
         library = torch.library.Library("aten", "IMPL")
         _REGISTERED.append(library)
         explicit = "allow_override" in inspect.signature(library.impl).parameters
         options = {"allow_override": True} if explicit else {}
-        dense = (kernels(op, self.dispatch_key) for op in ATEN_OPS)
-        found = list(itertools.chain(*dense, aten_quantized.kernels(self.dispatch_key)))
+        found = list(itertools.chain(*kernels))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
             for switch, kernel in found:
                 library.impl(switch.operator, kernel, self.dispatch_key, **options)
-        return [switch for switch, _ in found]
+        self._switches += [switch for switch, _ in found]
+        self._has.add(accumulation)
 
 
 _REGISTERED: list[torch.library.Library] = []
@@ -144,7 +149,7 @@ def enable(policy: str = "faster", *, accumulation: str = "any", strict: bool = 
         that it supports. `explain` says which kernel computes a matmul, and why.
     accumulation: "any", or "invariant" for results of which each row has the same bits in every batch. Then tritonmm
         computes every matmul that it can, whatever the policy, also in its own functions. A warning names each operator
-        and reason for which torch computes one all the same. docs/invariant.md says what is covered.
+        and reason for which torch computes one all the same. docs/accumulation.md says what is covered.
     strict: with "invariant", raises RuntimeError instead of that warning.
 
     Calling it again changes all of this, chooses configs again, with what was tuned since, and retries what failed. One
