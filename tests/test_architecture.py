@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 VALUES = {"version", "forks", "problem", "config", "gpu", "orders", "families"}
 BELOW = VALUES | {"device", "layouts", "model", "launch"}
 CHOOSING = BELOW | {"families.*", "tuned", "selection", "policy", "plan"}
-LIBRARY = CHOOSING | {"torch_ops", "explanation"}
+LIBRARY = CHOOSING | {"torch_ops", "explanation", "accumulation"}
 
 KNOWS = {
     **dict.fromkeys(VALUES, VALUES),
@@ -34,6 +34,7 @@ KNOWS = {
     "plan": VALUES | {"launch", "plan"},
     "torch_ops": VALUES | {"model", "launch", "tuned", "selection", "policy", "plan", "torch_ops"},
     "explanation": VALUES | {"model", "selection", "policy", "torch_ops"},
+    "accumulation": {"problem", "model", "accumulation"},
     "public": LIBRARY,
     "": {"public"},
     "autotune": LIBRARY | {"", "autotune"},

@@ -1,6 +1,6 @@
 """The public names of `tritonmm`, imported from the modules that define them."""
 
-from tritonmm import gpu, layouts, orders
+from tritonmm import accumulation, gpu, layouts, orders
 from tritonmm.config import Config
 from tritonmm.explanation import Explanation, explain
 from tritonmm.model import l2
@@ -16,6 +16,7 @@ __all__ = [
     "Explanation",
     "Problem",
     "__version__",
+    "accumulation",
     "addbmm",
     "addmm",
     "baddbmm",
