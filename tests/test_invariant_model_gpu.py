@@ -1,4 +1,4 @@
-"""A Llama of random weights answers a prompt with the same bits alone and in any batch, as docs/accumulation.md says."""
+"""A Llama of random weights has the same bits for a prompt alone and in any batch, see docs/accumulation.md."""
 
 import contextlib
 
