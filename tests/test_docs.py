@@ -25,7 +25,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 RUN = {"order", "explain", "layout"}
 """Commands that are run, besides a dry run of `tune`: the others measure, sweep or draw for long."""
 
-OTHERS = {"git", "dask", "cd"}
+OTHERS = {"git", "dask", "cd", "torchrun"}
 """Programs that are not ours."""
 
 NEEDS_GPU = re.compile(r"cuda|\.enable\(|\bmodel\(")

@@ -1,5 +1,7 @@
 """Small GEMMs of every kernel family that is legal here, compared with float64: `tritonmm doctor --self-test`.
 
+On a Hopper GPU their bits are compared, too, with those that the model of its tensor cores gives.
+
 They run in a child process, because a kernel that hangs or faults may end it: `python -m
 tritonmm.autotune.doctor.selftest` prints a JSON object for each GEMM. Without a GPU it runs in Triton's interpreter,
 with the configs of an H200; TRITON_INTERPRET=1 must be set for that.
@@ -10,10 +12,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 SECONDS = 300.0
 """Time limit for all GEMMs together. Compiling them takes a minute at most."""
+
+SAMPLES = 1000
+"""Elements of which the bits are compared: a tenth of a second for each GEMM."""
 
 PRODUCTS = (
     ("tile", 200, 136, 104, "bf16", "nn"),
@@ -33,7 +38,7 @@ class Outcome:
     """The outcome of one GEMM.
 
     status: "pass", "fail", or "none" if the family is not legal here.
-    said: the error relative to its bound, or the reason.
+    said: the error relative to its bound and what the bits are, or the reason.
     """
 
     kernel: str
@@ -85,7 +90,32 @@ def _run() -> Iterator[Outcome]:
         except ValueError as error:
             yield Outcome(kernel, named, "none", str(error).rpartition(": ")[2])
             continue
-        yield Outcome(kernel, named, "pass" if ratio <= 1 else "fail", f"{ratio:.2f} of the error that rounding allows")
+        right, bits = (True, "") if INTERPRETED or gpu.capability != 90 else _bits(problem, gpu, kernel, device)
+        said = f"{ratio:.2f} of the error that rounding allows{bits}"
+        yield Outcome(kernel, named, "pass" if ratio <= 1 and right else "fail", said)
+
+
+def _bits(problem, gpu, kernel: str, device) -> tuple[bool, str]:
+    """Whether a family's bits with invariant accumulation are the model's, and what to say of them; "" if unknown."""
+    from tritonmm import accumulation
+    from tritonmm.autotune.measuring import space
+    from tritonmm.plan import plan_for
+    from tritonmm.selection import choose
+
+    invariant = replace(problem, accumulation="invariant")
+    a, b, out = space.operands(invariant, device)
+    space.fill(a)
+    space.fill(b)
+    scales = space.scales(invariant, device)
+    try:
+        plan_for(invariant, choose(invariant, gpu, kernel), device)(a, b, out, **({"scales": scales} if scales else {}))
+        scale_a, scale_b = scales or (None, None)
+        found = accumulation.verify(
+            a, b, out, scale_a=scale_a, scale_b=scale_b, precision=problem.precision, samples=SAMPLES
+        )  # fmt: skip
+    except (ValueError, NotImplementedError):  # the family has no invariant accumulation, or the model no such GEMM
+        return True, ""
+    return bool(found), f"; {found}"
 
 
 if __name__ == "__main__":
