@@ -90,8 +90,6 @@ def _versions(here: Environment) -> Iterator[Finding]:
             trouble = f"newer than {'.'.join(map(str, NEWEST_TRITON))}, the newest that tritonmm is tested with"
         elif name == "triton" and (pinned := _pinned()) not in ("", version):
             trouble = f"torch {here.torch} was made for triton {pinned}: torch.compile may fail; tritonmm works"
-        elif name == "triton" and numbers(version) >= (3, 9) and "TRITON_DEFAULT_FP_FUSION" not in os.environ:
-            trouble = "it warns unless TRITON_DEFAULT_FP_FUSION is set; 1 is its default"
         yield Finding(name, version, trouble, wrong)
 
 

@@ -18,6 +18,7 @@ import triton
 from tritonmm.autotune.measuring import space
 from tritonmm.autotune.measuring.trial import problem_of
 from tritonmm.config import Config
+from tritonmm.launch import FUSION
 from tritonmm.plan import plan_for
 from tritonmm.problem import Problem
 
@@ -31,7 +32,7 @@ def main(asked: Path, log: Path, device: torch.device) -> None:
     """Runs the trials. Any error while profiling is on ends the process, because the output would be of half a
     trial."""
     found = json.loads(asked.read_text())
-    trial_marker[(1,)](num_warps=1)  # compiled before the profiler looks
+    trial_marker[(1,)](num_warps=1, **FUSION)  # compiled before the profiler looks
     torch.cuda.synchronize()
     operands: dict[Problem, tuple[torch.Tensor, ...]] = {}
     with log.open("a", buffering=1, encoding="utf-8") as events:
@@ -55,7 +56,7 @@ def main(asked: Path, log: Path, device: torch.device) -> None:
                 continue
             torch.cuda.profiler.start()
             plan(*operands[problem])
-            trial_marker[(index + 1,)](num_warps=1)
+            trial_marker[(index + 1,)](num_warps=1, **FUSION)
             torch.cuda.synchronize()
             torch.cuda.profiler.stop()
         faulthandler.cancel_dump_traceback_later()

@@ -213,11 +213,22 @@ def _within_32_bits(x: torch.Tensor | None) -> torch.Tensor | None:
     return x.contiguous() if last >= 2**31 else x
 
 
-def early_start(device: torch.device) -> dict[str, bool]:
-    """The launch option for programmatic dependent launch (PDL), where the current device supports it; else no option.
+FUSION = {"enable_fp_fusion": True}
+"""The option by which a multiplication and an addition become one fma, passed in every launch: it decides bits, and
+Triton's default is True up to 3.9 and False from 3.10 on."""
 
+
+def launch_options(device: torch.device, **own: Any) -> dict[str, Any]:
+    """The options of a kernel's launch: those of all kernels, and the kernel's own.
+
+    Programmatic dependent launch (PDL) is one of them, where the current device supports it.
     device: may be "meta": tensors without memory are compiled for the GPU of the active driver.
     """
+    return own | FUSION | early_start(device)
+
+
+def early_start(device: torch.device) -> dict[str, bool]:
+    """The launch option for PDL, where the current device supports it; else no option. device: see `launch_options`."""
     if device.type not in ("cuda", "meta"):
         return {}
     target = driver.active.get_current_target()

@@ -13,7 +13,7 @@ import torch
 
 from tritonmm.config import Config
 from tritonmm.device.repack import repack_kernel
-from tritonmm.launch import Plan, early_start, interpreter, strides
+from tritonmm.launch import Plan, interpreter, launch_options, strides
 from tritonmm.problem import Problem
 
 CACHE_LINE = 128
@@ -191,6 +191,5 @@ def launch(copies: list[Copy], wave: int) -> tuple[int, tuple, dict]:
     tiles_each = -(-sum(copy.programs(1) for copy in copies) // wave)  # so that one wave copies everything
     arguments = x.programs(tiles_each), tiles_each, *x.arguments, *y.arguments
     options = {"TILE": x.tile, "WORDS": x.tile_words, "STRIDED": x.strided, "DIVISOR": x.divisor}
-    options["num_warps"] = TRANSPOSING_WARPS if x.divisor else NUM_WARPS
-    options |= early_start(x.memory.device)
+    options |= launch_options(x.memory.device, num_warps=TRANSPOSING_WARPS if x.divisor else NUM_WARPS)
     return sum(copy.programs(tiles_each) for copy in copies), arguments, options

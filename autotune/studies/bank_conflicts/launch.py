@@ -19,6 +19,7 @@ import torch
 from triton.experimental.gluon import language as gl
 
 from tritonmm.autotune.studies.bank_conflicts.kernel import transpose_kernel
+from tritonmm.launch import FUSION
 from tritonmm.layouts import (
     Conflicts,
     Layout,
@@ -197,7 +198,7 @@ def arguments_of(x: torch.Tensor, out: torch.Tensor, tile: TransposeTile) -> tup
 
 @functools.lru_cache(maxsize=256)
 def _constants(tile: TransposeTile) -> dict:
-    return tile.constants()
+    return tile.constants() | FUSION
 
 
 def _vector(x: torch.Tensor) -> int:

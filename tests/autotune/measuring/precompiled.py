@@ -13,16 +13,13 @@ import triton
 from triton.runtime import driver
 
 from tritonmm import gpu as gpus
+from tritonmm import launch as launching
 from tritonmm import orders
 from tritonmm import plan as plans
 from tritonmm.autotune.measuring import space
 from tritonmm.autotune.measuring.precompile import Elsewhere, precompile
 from tritonmm.config import Config
-from tritonmm.families.hopper import launch as hopper
-from tritonmm.families.persistent import launch as persistent
-from tritonmm.families.skinny import launch as skinny
-from tritonmm.families.tile import launch as tile
-from tritonmm.launch import early_start, repack, workspace
+from tritonmm.launch import early_start, workspace
 
 H200 = gpus.spec("h200")
 CASES = [
@@ -45,9 +42,7 @@ def here(problem, config) -> None:
     """Compiles what a launch on an H200 would, for operands that have memory and a device that is CUDA's."""
     driver.set_active(Elsewhere(H200))
     cuda = torch.device("cuda", 0)
-    for module in (hopper, persistent, repack, skinny, tile):
-        if hasattr(module, "early_start"):
-            module.early_start = lambda device: early_start(cuda)
+    launching.early_start = lambda device: early_start(cuda)
     workspace.sums = lambda count, device: torch.empty(count)
     workspace.flags = lambda count, device: torch.zeros(count, dtype=torch.int32)
     plan = plans.bind(problem, config, H200, cuda)

@@ -10,7 +10,7 @@ from tritonmm.families.common_rules import SM_REGISTERS, THREAD_REGISTERS
 from tritonmm.families.exact.kernel import exact_kernel
 from tritonmm.families.exact.rules import vector, warp_grid
 from tritonmm.families.exact.spec import ExactSpec
-from tritonmm.launch import Plan, addend_strides, early_start, line_divisor, needs_int64, strides
+from tritonmm.launch import Plan, addend_strides, launch_options, line_divisor, needs_int64, strides
 from tritonmm.problem import Problem
 
 
@@ -39,7 +39,7 @@ class ExactPlan(Plan):
             p.m, p.n, p.k, self.launched, self.programs,
             a_strides, b_strides, out_strides, c_strides, spec,
         )  # fmt: skip
-        options = {"num_warps": config.num_warps, **early_start(self.device)}
+        options = launch_options(self.device, num_warps=config.num_warps)
         if p.dtype == "fp32" and p.layout == "tn" and spec.clamped and config.split_k == 1:
             # The kernel needs hardly more than 128 registers, and ptxas would spill to keep to 128 for more occupancy.
             options["maxnreg"] = min(THREAD_REGISTERS, SM_REGISTERS // (32 * config.num_warps))

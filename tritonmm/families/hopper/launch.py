@@ -13,7 +13,7 @@ from tritonmm.families.hopper.boxes import Boxes
 from tritonmm.families.hopper.rules import consumer_grid, n_subtiles, output_buffers
 from tritonmm.families.hopper.schedule import Schedule
 from tritonmm.families.hopper.tiling import Tiling
-from tritonmm.launch import Plan, addend_strides, described, scale_arguments, workspace
+from tritonmm.launch import Plan, addend_strides, described, launch_options, scale_arguments, workspace
 from tritonmm.launch.gluon_dtypes import GLUON_DTYPES
 from tritonmm.problem import DTYPES, Problem
 
@@ -71,11 +71,13 @@ class HopperPlan(Plan):
             *scale_arguments(p, scales), tiling,
         )  # fmt: skip
         # The parts of a split tile wait for each other: a cooperative grid is resident as a whole, or not started.
-        options = {
-            "num_warps": 4, "num_ctas": tiling.ctas, "maxnreg": tiling.registers,
-            "launch_cooperative_grid": split > 0, "launch_pdl": True,
-        }  # fmt: skip
-        return arguments, options
+        return arguments, launch_options(
+            self.device,
+            num_warps=4,
+            num_ctas=tiling.ctas,
+            maxnreg=tiling.registers,
+            launch_cooperative_grid=split > 0,
+        )
 
 
 def _tiling(

@@ -21,7 +21,7 @@ from tritonmm.families.mixed_input.rules import (
     subtiles,
 )
 from tritonmm.families.mixed_input.spec import MixedInputSpec
-from tritonmm.launch import Plan, addend_strides, described, line_divisor, scale_arguments, workspace
+from tritonmm.launch import Plan, addend_strides, described, launch_options, line_divisor, scale_arguments, workspace
 from tritonmm.launch.gluon_dtypes import GLUON_DTYPES
 
 
@@ -57,10 +57,12 @@ class MixedInputPlan(Plan):
             scale_b, stride_sn, stride_sk, spec,
         )  # fmt: skip
         # Programs that wait for each other: a cooperative grid is resident as a whole, or not started.
-        return arguments, {
-            "num_warps": 4, "maxnreg": spec.registers, "launch_cooperative_grid": spec.fixup == "reduce-scatter",
-            "launch_pdl": True,
-        }  # fmt: skip
+        return arguments, launch_options(
+            self.device,
+            num_warps=4,
+            maxnreg=spec.registers,
+            launch_cooperative_grid=spec.fixup == "reduce-scatter",
+        )
 
 
 def _spec(plan: MixedInputPlan) -> MixedInputSpec:

@@ -11,7 +11,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tritonmm.families.persistent.kernel import PersistentSpec, persistent_kernel
 from tritonmm.families.persistent.rules import output_pieces
-from tritonmm.launch import Plan, addend_strides, described, early_start
+from tritonmm.launch import Plan, addend_strides, described, launch_options
 from tritonmm.launch.interpreter import INTERPRETED
 
 
@@ -45,8 +45,7 @@ class PersistentPlan(Plan):
             out, c, bias, float(alpha), float(beta), self.table, factors,
             p.m, p.n, -(-p.k // block_k), self.launched, self.programs, out.stride(), addend_strides(c, out), spec,
         )  # fmt: skip
-        options = {"num_warps": config.num_warps, "num_stages": config.num_stages, **early_start(self.device)}
-        return arguments, options
+        return arguments, launch_options(self.device, num_warps=config.num_warps, num_stages=config.num_stages)
 
 
 def _describe(x, rows: int, cols: int) -> TensorDescriptor:

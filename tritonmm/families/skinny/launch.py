@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from tritonmm.config import Config
 from tritonmm.families.skinny.kernel import SkinnySpec, skinny_kernel
 from tritonmm.families.skinny.rules import streams_a
-from tritonmm.launch import Plan, addend_strides, early_start, line_divisor, needs_int64, scale_arguments, strides
+from tritonmm.launch import Plan, addend_strides, launch_options, line_divisor, needs_int64, scale_arguments, strides
 from tritonmm.launch.interpreter import INTERPRETED, dot_precision
 from tritonmm.problem import Problem
 
@@ -71,8 +71,7 @@ class SkinnyPlan(Plan):
             rows, cols, p.k, self.launched, self.programs,
             w_strides, x_strides, out_strides, c_strides, bias_strides, scale_b, (stride_sn, stride_sk), spec,
         )  # fmt: skip
-        options = {"num_warps": config.num_warps, "num_stages": config.num_stages, **early_start(self.device)}
-        return arguments, options
+        return arguments, launch_options(self.device, num_warps=config.num_warps, num_stages=config.num_stages)
 
 
 _TRANSPOSED = str.maketrans("nt", "tn")

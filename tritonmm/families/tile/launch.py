@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import triton.language as tl
 
 from tritonmm.families.tile.kernel import TileSpec, tile_kernel
-from tritonmm.launch import Plan, addend_strides, early_start, line_divisor, needs_int64, scale_arguments, strides
+from tritonmm.launch import Plan, addend_strides, launch_options, line_divisor, needs_int64, scale_arguments, strides
 from tritonmm.launch.interpreter import INTERPRETED, dot_precision
 from tritonmm.problem import Problem, divisor
 
@@ -53,8 +53,7 @@ class TilePlan(Plan):
             p.m, p.n, p.k, self.launched, self.programs,
             a_strides, b_strides, out_strides, c_strides, *_scales(p, scales), spec,
         )  # fmt: skip
-        options = {"num_warps": config.num_warps, "num_stages": config.num_stages, **early_start(self.device)}
-        return arguments, options
+        return arguments, launch_options(self.device, num_warps=config.num_warps, num_stages=config.num_stages)
 
 
 def _scales(problem: Problem, scales) -> tuple:
