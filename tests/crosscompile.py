@@ -55,12 +55,12 @@ class Compiled:
     assembly: str
 
 
-def compile_for(gpu: gpus.Gpu, problem: Problem, config: Config) -> Compiled:
-    """What the plan of (problem, config) launches, compiled for `gpu`."""
+def compile_for(gpu: gpus.Gpu, problem: Problem, config: Config, c_dtype: str = "") -> Compiled:
+    """What the plan of (problem, config) launches, compiled for `gpu`. c_dtype: of C, by default the output's."""
     driver.set_active(Elsewhere(gpu))
     a, b, out = operands(problem)
     plan = bind(problem, config, gpu, torch.device("meta"))
-    c = out if problem.epilogue.c else None
+    c = out.to(DTYPES[c_dtype or problem.out_dtype]) if problem.epilogue.c else None
     bias = out[0, 0] if problem.epilogue.bias else None
     scales = None
     if problem.scales:

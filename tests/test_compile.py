@@ -18,15 +18,19 @@ PARTS = {"mixed-input": 4, "hopper": 2}
 PROCESSES = [(family, part) for family in FAMILIES for part in range(PARTS.get(family, 1))]
 
 
+def compiling(script, *arguments, **environment):
+    """The lines that a script prints, in a process that does not interpret; it must exit with 0."""
+    env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"} | environment
+    ran = subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, env=env)
+    assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
+    return ran.stdout.splitlines()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("family", "part"), PROCESSES)
 def test_kernels_compile_without_spills(family, part):
-    env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     parts = PARTS.get(family, 1)
-    command = [sys.executable, str(GATE), f"{family}:{part}/{parts}"]
-    ran = subprocess.run(command, capture_output=True, text=True, env=env)
-    assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
-    *kernels, verdict = ran.stdout.splitlines()
+    *kernels, verdict = compiling(GATE, f"{family}:{part}/{parts}")
     assert verdict.endswith(": 0 faults")
     assert [line.split()[0] for line in kernels] == [gpu.arch for gpu, *_ in share(family, part, parts)]
 
@@ -42,3 +46,9 @@ def test_every_kernel_and_every_target_is_among_them():
     assert {case[-1].kernel for case in found if len(case) == 3} == set(families.names())
     for kernel in ("tile", "skinny"):  # those of every target
         assert len({gpu.arch for gpu, *_, config in found if getattr(config, "kernel", "") == kernel}) == 4
+
+
+def test_epilogues_round_alike_whatever_the_default_of_fusion_is(tmp_path):
+    """From Triton 3.10 on, a multiplication and an addition are not one fma by default."""
+    script = GATE.with_name("epilogue_sequence.py")
+    compiling(script, TRITON_CACHE_DIR=str(tmp_path), TRITON_DEFAULT_FP_FUSION="0")

@@ -6,6 +6,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from tritonmm.device import cluster
 from tritonmm.device.columns import split_columns
+from tritonmm.device.epilogue import finished
 from tritonmm.device.gluon_compat import tma_store
 
 
@@ -17,28 +18,23 @@ def finish(x, batch, row, col, m, n, addends, TILING: gl.constexpr):
     """
     LAYOUT: gl.constexpr = x.type.layout
     scales = addends.scales
+    rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))
+    cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
+    scale_a, scale_b, bias, c = None, None, None, None
     if TILING.scales == "tensor":
-        x = x.to(gl.float32) * (gl.load(scales.a) * gl.load(scales.b))
+        scale_b = gl.load(scales.a) * gl.load(scales.b)
     elif TILING.scales == "row":
-        rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))
-        cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
-        x = x.to(gl.float32) * gl.load(scales.a + rows * scales.stride_am, mask=rows < m, other=0.0)[:, None]
-        x = x * gl.load(scales.b + cols * scales.stride_bn, mask=cols < n, other=0.0)[None, :]
-    elif TILING.scaled or TILING.bias or TILING.add_c:
+        scale_a = gl.load(scales.a + rows * scales.stride_am, mask=rows < m, other=0.0)[:, None]
+        scale_b = gl.load(scales.b + cols * scales.stride_bn, mask=cols < n, other=0.0)[None, :]
+    if TILING.bias:
+        bias = gl.load(addends.bias + cols, mask=cols < n, other=0.0).to(gl.float32)[None, :]
+    if TILING.add_c:
+        at = rows.to(gl.int64)[:, None] * addends.stride_cm + cols.to(gl.int64)[None, :] * addends.stride_cn
+        inside = (rows < m)[:, None] & (cols < n)[None, :]
+        c = gl.load(addends.c + batch.to(gl.int64) * addends.stride_cb + at, mask=inside, other=0.0)
+    if TILING.out_dtype != gl.int32:
         x = x.to(gl.float32)
-    if TILING.scaled:
-        x = x * addends.alpha
-    if TILING.bias or TILING.add_c:
-        cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
-        if TILING.bias:
-            x = x + gl.load(addends.bias + cols, mask=cols < n, other=0.0).to(gl.float32)[None, :]
-        if TILING.add_c:
-            rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))
-            at = rows.to(gl.int64)[:, None] * addends.stride_cm + cols.to(gl.int64)[None, :] * addends.stride_cn
-            inside = (rows < m)[:, None] & (cols < n)[None, :]
-            added = gl.load(addends.c + batch.to(gl.int64) * addends.stride_cb + at, mask=inside, other=0.0)
-            x = x + addends.beta * added.to(gl.float32)
-    return x
+    return finished(x, scale_a, scale_b, addends.alpha if TILING.scaled else None, bias, addends.beta, c)
 
 
 @gluon.jit

@@ -19,6 +19,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
+from tritonmm.device.epilogue import plus_scaled
 from tritonmm.device.gluon_compat import computed, copy_async, keep_order
 from tritonmm.device.pipeline import next_use, operand, release
 from tritonmm.families.hopper import ordered_mma, ragged
@@ -117,13 +118,10 @@ def multiply_two_level(pipeline, stage, phase, count, WHO: gl.constexpr, TILING:
             if TILING.grouped:
                 rows, cols = part_scales(pipeline.scales, stage, i % PARTS_M, i // PARTS_M, WHO, TILING)
             part = warpgroup_mma_wait(0, (part,))
-            if not TILING.grouped:
-                total = totals[i] + part
-            elif TILING.scaled_cols > 1:
-                total = totals[i] + part * (rows * cols)
+            if TILING.grouped:
+                sums += (computed(plus_scaled(totals[i], part, rows, cols, TILING.scaled_cols)),)
             else:
-                total = totals[i] + part * cols * rows
-            sums += (computed(total),)
+                sums += (computed(totals[i] + part),)
         totals = sums
         stage, phase = next_use(stage, phase, STAGES)
         release(pipeline.empty, stage, True, TILING)

@@ -19,6 +19,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
 from tritonmm.device.dequantize import dequantized, dequantized_times, power_and_rest, unit
+from tritonmm.device.epilogue import plus_scaled
 from tritonmm.device.gluon_compat import barrier, computed, keep_order
 from tritonmm.device.pipeline import next_use, operand, release
 
@@ -113,7 +114,7 @@ def scaled_sums(totals, sums, factors, GROUP: gl.constexpr):
     SUBTILES: gl.constexpr = len(totals)
     found = ()
     for i in gl.static_range(SUBTILES):
-        found += (computed(totals[i] + sums[i] * factors[GROUP * SUBTILES + i]),)
+        found += (computed(plus_scaled(totals[i], sums[i], None, factors[GROUP * SUBTILES + i], 1)),)
     return found
 
 

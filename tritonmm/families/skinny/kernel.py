@@ -27,6 +27,7 @@ import triton.language as tl
 
 from tritonmm.device.constexpr_args import Static
 from tritonmm.device.dequantize import as_fp32, dequantized, interleaved, unit
+from tritonmm.device.epilogue import finished, plus_scaled
 from tritonmm.device.numeric import block_offsets, multiple_of, rounded
 from tritonmm.device.operand import Operand
 from tritonmm.device.order import tile_at
@@ -106,7 +107,8 @@ def dotted(w, x, rows_left, cols_left, k, first, steps, scales, S: tl.constexpr)
             group = ((first + step) // (S.group // S.block_k)).to(tl.int64)
             at = scales.at + group * scales.stride_group + rows * scales.stride_row
             scale = tl.load(at, mask=rows < rows_left, other=0.0)
-            acc += tl.dot(weights, activations, input_precision=S.precision) * (scale * UNIT)[:, None]
+            part = tl.dot(weights, activations, input_precision=S.precision)
+            acc = plus_scaled(acc, part, None, (scale * UNIT)[:, None], 1)
         else:
             acc = tl.dot(weights, activations, acc, input_precision=S.precision)
         w_at += block_k * w.stride_k
@@ -147,7 +149,7 @@ def streamed(w, x, rows_left, k, first, steps, scales, S: tl.constexpr):
             inside = w_mask & (units < k - step * S.block_k)
             at = scales.at + group * scales.stride_group + rows[:, None] * scales.stride_row
             scale = tl.load(at, mask=inside, other=0.0)
-            acc += tl.sum(products.reshape(S.block_r, S.block_k // UNIT, UNIT), axis=2) * scale
+            acc = plus_scaled(acc, tl.sum(products.reshape(S.block_r, S.block_k // UNIT, UNIT), axis=2), None, scale, 1)
         else:
             acc += products
         w_at += block_k * w.stride_k
@@ -236,16 +238,16 @@ def skinny_kernel(
             r = block_offsets(BLOCK_R, S.wide)[:, None]
             s = block_offsets(BLOCK_C, S.wide)[None, :]
             inside = (r < rows_left) & (s < cols_left)
+            scale, added, of_c = None, None, None
             if scale_b is not None and S.group == 0:
-                acc *= tl.load(scale_b + (row + r) * stride_sr, mask=r < rows_left, other=0.0)
-            if S.scaled:
-                acc *= alpha
+                scale = tl.load(scale_b + (row + r) * stride_sr, mask=r < rows_left, other=0.0)
             if bias is not None:
                 bias += row * stride_br + col * stride_bc
-                acc += tl.load(bias + r * stride_br + s * stride_bc, mask=inside, other=0.0).to(tl.float32)
+                added = tl.load(bias + r * stride_br + s * stride_bc, mask=inside, other=0.0).to(tl.float32)
             if c is not None:
                 c += batch * stride_cb + row * stride_cr + col * stride_cc
-                acc += beta * tl.load(c + r * stride_cr + s * stride_cc, mask=inside, other=0.0).to(tl.float32)
+                of_c = tl.load(c + r * stride_cr + s * stride_cc, mask=inside, other=0.0)
+            acc = finished(acc, None, scale, alpha if S.scaled else None, added, beta, of_c)
             out += batch * stride_ob + row * stride_or + col * stride_oc
             tl.store(
                 out + r * stride_or + s * stride_oc, rounded(acc, out.dtype.element_ty, S.interpreted), mask=inside

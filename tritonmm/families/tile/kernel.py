@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 
 from tritonmm.device.constexpr_args import Static
+from tritonmm.device.epilogue import finished, plus_scaled
 from tritonmm.device.numeric import block_offsets, multiple_of, rounded
 from tritonmm.device.operand import Operand
 from tritonmm.device.order import tile_at
@@ -49,6 +50,11 @@ class TileSpec(Static):
     wide: bool  # offsets within a tile have 64 bits
     interpreted: bool
 
+    @property
+    def shared_cols(self):
+        """Columns of B that share a scale."""
+        return 128 if self.scales == "1x128*128x128" else 1
+
 
 class Scales(NamedTuple):
     """fp32 scales of A's rows, which may be missing, and of B's columns, for each group of K."""
@@ -62,19 +68,18 @@ class Scales(NamedTuple):
 
 
 @triton.jit
-def group_scales(scales, rows, cols, group, row_mask, col_mask, S: tl.constexpr):
-    """What multiplies the sums of a group of K: scales of A's rows, if it has any, times scales of B's columns."""
-    SHARED_ROWS: tl.constexpr = 128 if S.scales == "128x128*1x128" else 1
-    SHARED_COLS: tl.constexpr = 128 if S.scales == "1x128*128x128" else 1
-    of_cols = tl.load(
-        scales.b + cols // SHARED_COLS * scales.stride_bn + group * scales.stride_bk, mask=col_mask, other=0.0
-    )[None, :]
-    if scales.a is not None:
-        of_rows = tl.load(
-            scales.a + rows // SHARED_ROWS * scales.stride_am + group * scales.stride_ak, mask=row_mask, other=0.0
-        )
-        of_cols = of_rows[:, None] * of_cols
-    return of_cols
+def row_scales(scales, rows, group, mask, S: tl.constexpr):
+    """Scales of A's rows for a group of K, [rows, 1]."""
+    SHARED: tl.constexpr = 128 if S.scales == "128x128*1x128" else 1
+    at = scales.a + rows // SHARED * scales.stride_am + group * scales.stride_ak
+    return tl.load(at, mask=mask, other=0.0)[:, None]
+
+
+@triton.jit
+def col_scales(scales, cols, group, mask, S: tl.constexpr):
+    """Scales of B's columns for a group of K, [1, cols]."""
+    at = scales.b + cols // S.shared_cols * scales.stride_bn + group * scales.stride_bk
+    return tl.load(at, mask=mask, other=0.0)[None, :]
 
 
 @triton.jit
@@ -111,8 +116,11 @@ def accumulate(a, b, m_left, n_left, k, scales, row, col, S: tl.constexpr):
             part = tl.dot(x, y, input_precision=S.precision, out_dtype=S.sum_dtype)
             if S.group > 0:
                 group = step * S.block_k // S.group
-                part *= group_scales(scales, row + rows, col + cols, group, rows < m_left, cols < n_left, S)
-            acc += part
+                of_rows = row_scales(scales, row + rows, group, rows < m_left, S) if scales.a is not None else None
+                of_cols = col_scales(scales, col + cols, group, cols < n_left, S)
+                acc = plus_scaled(acc, part, of_rows, of_cols, S.shared_cols)
+            else:
+                acc += part
         else:
             acc = tl.dot(x, y, acc, input_precision=S.precision, out_dtype=S.sum_dtype)
         a_at += block_k * a.stride_k
@@ -172,16 +180,21 @@ def tile_kernel(
             inside = (rows < m_left)[:, None] & (cols < n_left)[None, :]
             if S.sum_dtype == tl.int32 and out.dtype.element_ty != tl.int32:
                 acc = acc.to(tl.float32)
-            if S.scales == "tensor" or S.scales == "row":
-                acc *= group_scales(scales, row + rows, col + cols, 0, rows < m_left, cols < n_left, S)
-            if S.scaled:
-                acc *= tl.full((), alpha, acc.dtype)
+            of_rows, of_cols = None, None
+            if S.scales == "tensor":
+                of_cols = tl.load(scale_a) * tl.load(scale_b)
+            elif S.scales == "row":
+                if scale_a is not None:
+                    of_rows = row_scales(scales, row + rows, 0, rows < m_left, S)
+                of_cols = col_scales(scales, col + cols, 0, cols < n_left, S)
+            added, of_c = None, None
             if bias is not None:
-                acc += tl.load(bias + col + cols, mask=cols < n_left, other=0.0).to(acc.dtype)[None, :]
+                added = tl.load(bias + col + cols, mask=cols < n_left, other=0.0).to(acc.dtype)[None, :]
             if c is not None:
                 origin = c + batch * stride_cb + row * stride_cm + col * stride_cn
-                added = tl.load(origin + rows[:, None] * stride_cm + cols[None, :] * stride_cn, mask=inside, other=0.0)
-                acc += tl.full((), beta, acc.dtype) * added.to(acc.dtype)
+                of_c = tl.load(origin + rows[:, None] * stride_cm + cols[None, :] * stride_cn, mask=inside, other=0.0)
+            factor = tl.full((), alpha, acc.dtype) if S.scaled else None
+            acc = finished(acc, of_rows, of_cols, factor, added, tl.full((), beta, acc.dtype), of_c)
             origin = out + batch * stride_ob + row * stride_om + col * stride_on
             tl.store(
                 origin + rows[:, None] * stride_om + cols[None, :] * stride_on,
