@@ -19,7 +19,13 @@ from tritonmm.problem import DTYPES, Problem
 
 ROUNDS = {"round_f32_to_tf32": True} if "round_f32_to_tf32" in signature(TensorDescriptor).parameters else {}
 """The option by which TMA rounds fp32 to tf32 as it loads. Tensor cores alone truncate 13 bits, which makes all sums of
-positive products too small; so it is with Triton 3.6, which lacks the option."""
+positive products too small; so it is with Triton 3.6, which lacks the option, and in the other families."""
+
+
+def load_options(problem: Problem) -> dict[str, bool]:
+    """Options of the descriptors of A and B. Invariant sums truncate tf32: only that is the same everywhere."""
+    rounds = problem.dtype == "fp32" and getattr(problem, "accumulation", "any") == "any"
+    return ROUNDS if rounds else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +62,10 @@ class HopperPlan(Plan):
         sums, flags = self.workspace() if split or affinity else (None, None)
         sums = sums if sums is None else sums.view(DTYPES[p.sum_dtype])
         b_stored = b.mT if tiling.b_transposed else b
-        tf32 = p.dtype == "fp32"
-        b_descs = [_describe(b_stored, *block, tf32) for block in zip(tiling.b_boxes, tiling.b_shared, strict=True)]
+        loads = load_options(p)
+        b_descs = [_describe(b_stored, *block, **loads) for block in zip(tiling.b_boxes, tiling.b_shared, strict=True)]
         arguments = (
-            _describe(a.mT if tiling.a_transposed else a, tiling.a_box, tiling.a_shared, tf32),
+            _describe(a.mT if tiling.a_transposed else a, tiling.a_box, tiling.a_shared, **loads),
             b_descs[0],
             _describe(out, tiling.out_block, tiling.out_shared) if tiling.tma_store else None,
             out, out.stride(0), out.stride(1), out.stride(2),
@@ -67,7 +73,7 @@ class HopperPlan(Plan):
             p.m, p.n, self.programs + split * (splits - 1), self.programs - split, splits,
             self.launched, tiles_m, tiles_n, -(-p.k // tiling.block_k),
             self.table, self.order[1], sums, flags, b_descs[1] if len(b_descs) > 1 else None,
-            _describe(a, tiling.ragged_block, tiling.ragged_shared, tf32) if tiling.boxes else None,
+            _describe(a, tiling.ragged_block, tiling.ragged_shared, **loads) if tiling.boxes else None,
             *scale_arguments(p, scales), tiling,
         )  # fmt: skip
         # The parts of a split tile wait for each other: a cooperative grid is resident as a whole, or not started.
@@ -138,5 +144,5 @@ def _reduce_rows(rows: int, cols: int, splits: int) -> int:
     return min(max(share, 512 // cols), 4096 // cols, rows) if splits > 1 else 0
 
 
-def _describe(x: torch.Tensor, block: list[int], layout, tf32: bool = False) -> TensorDescriptor:
-    return TensorDescriptor(*described(x), block, layout, **(ROUNDS if tf32 else {}))
+def _describe(x: torch.Tensor, block: list[int], layout, **loads: bool) -> TensorDescriptor:
+    return TensorDescriptor(*described(x), block, layout, **loads)
