@@ -82,6 +82,18 @@ def hopper_case(
     return gpus.spec("h200"), problem, config
 
 
+def chunk_cases():
+    """Tiles that add the sums of chunks of a long K, whole and split."""
+    for blocks in ((128, 192, 64, 5, 8), (192, 128, 64, 5, 12), (128, 128, 64, 6, 8), (64, 64, 128, 6, 4)):
+        for epilogue, split_k in ((Epilogue(), 1), (Epilogue(True, True, True), 1), (Epilogue(), 4)):
+            gpu, problem, config = hopper_case(blocks, split_k=split_k, layout="nt", epilogue=epilogue)
+            problem = replace(problem, k=16_384, accumulation="invariant")
+            if config.fits(problem, gpu):  # two N-subtiles are not split
+                yield gpu, problem, config
+    tf32 = Problem(4000, 4096, 16_384, layout="nt", dtype="fp32", precision="tf32", accumulation="invariant")
+    yield gpus.spec("h200"), tf32, Config("hopper", 128, 128, 32, 6, 8, order=orders.parse("swizzle-merge:8"))
+
+
 def hopper_cases():
     """Every tile, split where it can be, then every layout, dtype, epilogue and order of the largest."""
     case = hopper_case
@@ -373,8 +385,8 @@ def transpose_cases():
 FAMILIES = {
     # What takes longest is first, so that no core waits for another at the end.
     "mixed-input": weights_cases, "hopper": hopper_cases, "kinds": kind_cases, "clusters": cluster_cases,
-    "skinny": skinny_cases, "persistent": persistent_cases, "exact": exact_cases, "chosen": cases,
-    "transpose": transpose_cases, "repack": repack_cases,
+    "chunks": chunk_cases, "skinny": skinny_cases, "persistent": persistent_cases, "exact": exact_cases,
+    "chosen": cases, "transpose": transpose_cases, "repack": repack_cases,
 }  # fmt: skip
 if not HAS_CLUSTERS:
     del FAMILIES["clusters"]

@@ -1,12 +1,18 @@
-"""Operands of every kind, and their invariant products: of any rows and columns, in any layout, with any config."""
+"""Operands of every kind, and their invariant products: of any rows and columns, in any layout, with any config.
+
+    python tests/invariant_cases.py    # writes invariant_hashes.json: what the emulator has, and on a Hopper the rest
+"""
 
 import hashlib
+import json
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from tritonmm import Config, Problem
+from tritonmm.accumulation import Verdict, emulate, verify
 from tritonmm.problem import DTYPES, KINDS
 from tritonmm.torch_ops.product import How, problem_of, product
 
@@ -23,6 +29,10 @@ CASES = KINDS | FURTHER
 EPILOGUES = {"": {}, "alpha": {"alpha": 0.7}, "alpha bias": {"alpha": -1.3}, "alpha C": {"alpha": 0.7, "beta": 1.9}}
 EPILOGUES |= {"bias": {}, "C": {"beta": 0.3}, "alpha bias C": {"alpha": 0.7, "beta": 1.9}}
 """alpha and beta by the names of what an epilogue has."""
+
+
+HASHES = Path(__file__).parent / "invariant_hashes.json"
+"""SHA-256 of results, by the name of a case and its epilogue, of `hashed(case)`."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,24 @@ class Operands:
         a, b, how, addends = self._arguments(rows, cols, stored, epilogue, "invariant")
         out = a.new_empty(a.shape[0], b.shape[1], dtype=how.out_dtype)
         return problem_of(a, b, out, ("alpha" in addends, "bias" in addends, "c" in addends), how)
+
+    def verdict(self, found: torch.Tensor, epilogue: str = "", samples: int = 2000) -> Verdict:
+        """What `accumulation.verify` says of a result of all rows and columns."""
+        _, _, how, addends = self._arguments(slice(None), slice(None), "as is", epilogue, "invariant")
+        scale_b = how.scale_b if how.scale_a is not None or how.scale_b is None else how.scale_b.t()
+        return verify(
+            self.a, self.b, found, scale_a=how.scale_a, scale_b=scale_b, precision=how.precision, samples=samples,
+            seed=0, **addends,
+        )  # fmt: skip
+
+    def emulated(self, epilogue: str = "") -> torch.Tensor:
+        """The product that `accumulation.emulate` computes. Raises NotImplementedError for what it does not cover."""
+        _, _, how, addends = self._arguments(slice(None), slice(None), "as is", epilogue, "invariant")
+        scale_b = how.scale_b if how.scale_a is not None or how.scale_b is None else how.scale_b.t()
+        return emulate(
+            self.a, self.b, scale_a=how.scale_a, scale_b=scale_b, precision=how.precision, out_dtype=how.out_dtype,
+            **addends,
+        )  # fmt: skip
 
     def _arguments(self, rows, cols, stored, epilogue, accumulation):
         p = self.problem
@@ -108,6 +136,16 @@ def operands(name: str, rows: int, n: int, device: torch.device, k: int = 0) -> 
     return Operands(name, problem, a, b, normal(rows, n, dtype=added), normal(n, dtype=added), **scales)
 
 
+def hashed(name: str, device: torch.device) -> Operands:
+    """The operands of the hashes of a case."""
+    return operands(name, 100, 200, device)
+
+
+def epilogues(name: str) -> list[str]:
+    """The epilogues that a case may have."""
+    return [""] if KINDS.get(name) == {"dtype": "int8"} else list(EPILOGUES)
+
+
 def digest(found: torch.Tensor) -> str:
     """SHA-256 of the bits of a result, row by row."""
     return hashlib.sha256(found.contiguous().cpu().view(torch.uint8).numpy().tobytes()).hexdigest()
@@ -141,3 +179,22 @@ def _of_lines(scale: torch.Tensor | None, lines: slice, together: int) -> torch.
         return None
     assert lines.start % together == 0
     return scale[lines.start // together : -(-lines.stop // together)]
+
+
+def main() -> None:
+    known = json.loads(HASHES.read_text()) if HASHES.exists() else {}
+    on_hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+    for name in CASES:
+        for epilogue in epilogues(name):
+            key = f"{name} {epilogue}".strip()
+            try:
+                known[key] = digest(hashed(name, torch.device("cpu")).emulated(epilogue))
+            except NotImplementedError:
+                if on_hopper:
+                    known[key] = digest(hashed(name, torch.device("cuda")).product(epilogue=epilogue))
+        print(name, flush=True)
+    HASHES.write_text(json.dumps(known, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -4,6 +4,7 @@ The chain of the tensor cores itself has its tests in `tests/model/test_tensor_c
 """
 
 import itertools
+import json
 import math
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from adversarial import kinds, operands
+from invariant_cases import CASES, HASHES, digest, hashed
 
 from tritonmm import accumulation
 from tritonmm.accumulation import emulate, verify
@@ -185,7 +187,7 @@ def test_epilogue_rounds_in_the_order_documented(scales, alpha, biased, beta):
     for i, (row, col) in enumerate(itertools.product(range(m), range(n))):
         factors = []  # of the sum, in order
         if scales == "tensor":
-            factors = [fp32(exact(scale_a)[0] * exact(scale_b)[0])]
+            factors = [exact(scale_a)[0], exact(scale_b)[0]]
         elif scales == "row":
             factors = [exact(scale_a)[row], exact(scale_b)[col]]
         if alpha != 1:
@@ -406,3 +408,34 @@ def test_it_needs_no_triton():
     code = "import sys, tritonmm.accumulation; print('triton' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (ran.stdout, ran.stderr) == ("False\n", "")
+
+
+# Chunks of K ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [16384, 16400, 20480])
+def test_fp32_adds_the_chains_of_the_chunks_of_a_long_k(k):
+    a, b = random(3, k, seed=1, dtype=torch.bfloat16), random(k, 4, seed=2, dtype=torch.bfloat16)
+    found = emulate(a, b, out_dtype=torch.float32)
+    expected = np.zeros((3, 4), np.float32)
+    for first in range(0, k, 4096):
+        expected += chain(a[:, first : first + 4096], b[first : first + 4096]).astype(np.float32)
+    assert_bits(found, torch.from_numpy(expected))
+    whole = torch.from_numpy(chain(a, b).astype(np.float32))
+    assert not torch.equal(found, whole)  # one chain has other bits
+
+
+def test_a_k_below_that_has_one_chain():
+    a, b = random(2, 16383, seed=1, dtype=torch.bfloat16), random(16383, 2, seed=2, dtype=torch.bfloat16)
+    assert_bits(emulate(a, b, out_dtype=torch.float32), torch.from_numpy(chain(a, b).astype(np.float32)))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_committed_hashes_are_the_emulators(name):
+    """A GPU test compares a Hopper's results with them."""
+    one = hashed(name, torch.device("cpu"))
+    try:
+        found = one.emulated()
+    except NotImplementedError:
+        return
+    assert digest(found) == json.loads(HASHES.read_text())[name]

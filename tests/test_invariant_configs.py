@@ -8,6 +8,7 @@ import pytest
 from tritonmm import Config, Problem, families
 from tritonmm import gpu as gpus
 from tritonmm.explanation import Explanation
+from tritonmm.model.chunks import chunk_k, chunks
 from tritonmm.problem import KINDS, Epilogue
 from tritonmm.selection import best, timed
 from tritonmm.tuned import Row, Tables
@@ -41,7 +42,8 @@ def test_every_problem_has_a_config_that_sums_as_all_others(name):
             continue
         config = best(problem, gpu).config
         assert config.fits(problem, gpu)
-        assert config.split_k == config.split_tail == 1 or not problem.fixes_sums, f"{problem}: {config}"
+        splits = {config.split_k, config.split_tail} - {1}
+        assert not problem.fixes_sums or splits <= {chunks(problem)}, f"{problem}: {config}"
         if gpu.capability != 90 and problem.fixes_sums:
             assert config.kernel == "tile"
 
@@ -96,7 +98,7 @@ def test_integers_may_be_summed_in_any_order():
 
 def test_a_tuned_row_serves_where_its_config_is_legal():
     """Rows measured with any accumulation are as good, unless they split K; those for invariant ones come first."""
-    problem = Problem.dense(256, 256, 65536, layout="nt")
+    problem = Problem.dense(256, 256, 14336, layout="nt")
     fixed = dataclasses.replace(problem, accumulation="invariant")
     split = Row(problem, Config("hopper", split_k=16), 20.0, "0.1.0", "3.6", "2026-11-20")
     whole = Row(problem, Config("hopper", block_m=64, num_warps=4, block_n=64), 60.0, "0.1.0", "3.6", "2026-11-19")
@@ -110,10 +112,13 @@ def test_a_tuned_row_serves_where_its_config_is_legal():
 
 def test_explain_says_what_it_costs():
     problem = Problem.dense(256, 256, 65536, layout="nt")
-    any_order = Explanation.of(problem, H200)
-    assert any_order.accumulation.startswith("any: split_k, split_tail are")
+    free = Explanation.of(problem, H200)
+    assert free.accumulation == "any: not the 16 chunks of K of invariant accumulation"
     found = Explanation.of(dataclasses.replace(problem, accumulation="invariant"), H200)
-    assert f"% longer than the {any_order.us:.1f} us of {any_order.config}" in found.accumulation
+    assert found.accumulation.startswith("invariant: 16 chunks of 4096 elements of K; +")
+    assert found.accumulation.endswith(f"% of the {free.us:.1f} us of {free.config}")
+    split = Explanation.of(Problem.dense(16, 384, 15040), H200)
+    assert split.accumulation.startswith(f"any: split_tail is {split.config.split_tail}; with invariant")
     assert (found.overrides, found.reason) == (True, "invariant accumulation is tritonmm's")
     large = Explanation.of(Problem.dense(4096, 4096, 4096), H200)
     assert large.accumulation == "any: this config's are those of invariant accumulation"
@@ -131,3 +136,32 @@ def test_any_accumulation_forbids_nothing(family):
         free = timed(problem, H200, family)
         fixed = timed(dataclasses.replace(problem, accumulation="invariant"), H200, family)
         assert set(fixed) <= set(free)
+
+
+@pytest.mark.parametrize(
+    ("k", "chunk"), [(1, 0), (16383, 0), (16384, 4096), (131072, 4096), (131073, 8192), (600_000, 20480)]
+)
+def test_chunks_depend_on_k_alone(k, chunk):
+    for m, n, layout, batch in ((1, 1, "nt", 1), (4096, 50257, "tn", 3)):
+        for kind in ("bf16", "fp16", "bf16-fp32", "tf32", "fp8"):
+            problem = Problem(m, n, k, batch, layout=layout, accumulation="invariant", **KINDS[kind])
+            assert chunk_k(problem) == chunk
+            assert chunks(problem) == (-(-k // chunk) if chunk else 1) <= 32
+            assert chunk_k(dataclasses.replace(problem, accumulation="any")) == 0
+
+
+@pytest.mark.parametrize("kind", ["fp32", "fp64", "int8", "tf32x3", "fp8-ieee", "fp8-block", "bf16-int8-row"])
+def test_other_sums_have_no_chunks(kind):
+    assert Problem(64, 64, 65536, accumulation="invariant", **KINDS[kind]).chunk_k == 0
+
+
+def test_a_long_k_may_be_split_by_its_chunks_alone():
+    problem = Problem.dense(256, 256, 65536, layout="nt", accumulation="invariant")
+    for splits, legal in ((1, True), (2, False), (8, False), (16, True), (32, False)):
+        for field in ("split_k", "split_tail"):
+            config = Config("hopper", 128, 128, 64, num_stages=6, **{field: splits})
+            assert bool(config.fits(problem, H200)) == legal, config.fits(problem, H200).reason
+    for other in (Config("tile"), Config("persistent"), Config("skinny", block_m=16)):
+        assert "16 chunks" in other.fits(problem, H200).reason
+    wide = Config("hopper")  # 128x256: a thread has no registers for a second accumulator of 128 sums
+    assert "256 accumulator registers" in wide.fits(problem, H200).reason

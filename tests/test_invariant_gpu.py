@@ -2,11 +2,10 @@
 
 import json
 import random
-from pathlib import Path
 
 import pytest
 import torch
-from invariant_cases import CASES, EPILOGUES, bits, digest, operands
+from invariant_cases import CASES, HASHES, bits, digest, epilogues, hashed, operands
 
 from tritonmm import Config
 from tritonmm.selection import timed
@@ -16,9 +15,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.long]
 
 ROWS = (1, 2, 3, 4, 7, 8, 16, 17, 33, 64, 100, 128, 129, 200, 256, 257, 512, 1000, 2048, 4096)
 N = 640
-
-HASHES = Path(__file__).parent / "invariant_hashes.json"
-"""SHA-256 of results by case and epilogue, of `operands(case, 200, 384)`."""
 
 
 class Comparison:
@@ -70,9 +66,7 @@ def test_a_row_has_the_same_bits_everywhere(name, device):
         for m in (3, 257):
             rows, cols = rows_of(m), slice(first, last)
             found.same(all_of.product(rows, cols), expected[rows, cols], (rows, cols))
-    for epilogue in EPILOGUES:
-        if not epilogue or (all_of.problem.out_dtype == "int32"):
-            continue
+    for epilogue in epilogues(name)[1:]:
         whole = all_of.product(epilogue=epilogue)
         for m in (1, 9, 129, 1500):
             rows = rows_of(m)
@@ -83,6 +77,27 @@ def test_a_row_has_the_same_bits_everywhere(name, device):
             found.same(all_of.product(rows, epilogue=epilogue, config=config), whole[rows], (epilogue, config))
     assert found.rows >= 20_000
     print(f"{name}: {found.rows} rows compared")
+
+
+@pytest.mark.parametrize("k", [16384, 17008, 140_016])
+@pytest.mark.parametrize("name", ["bf16", "bf16-fp32", "fp16", "tf32", "fp8", "fp8-row"])
+def test_a_long_k_has_the_bits_of_its_chunks(name, k, device):
+    """Whole tiles that add chunk after chunk, and tiles whose chunks are summed by programs of their own."""
+    one = operands(name, 384, 256, device, k)
+    draw, found, gpu = random.Random(name), Comparison(), gpu_of(device)
+    expected = one.product()
+    for m in (1, 70, 384):
+        rows = slice(384 - m, 384)
+        legal = list(timed(one.asked(rows), gpu))
+        split = [config for config in legal if config.split_k * config.split_tail > 1]
+        assert split, "no config splits a long K"
+        for config in (*draw.sample(split, min(3, len(split))), *draw.sample(legal, min(3, len(legal)))):
+            found.same(one.product(rows, config=config), expected[rows], config)
+        found.same(one.product(rows, stored="off"), expected[rows], "off")
+    epilogue = one.product(epilogue="alpha bias C")
+    found.same(one.product(slice(0, 5), epilogue="alpha bias C"), epilogue[:5], "epilogue")
+    verdict = one.verdict(expected)
+    assert verdict, verdict
 
 
 @pytest.mark.parametrize("name", ["bf16", "fp16", "tf32", "fp32", "fp64", "bf16-fp32"])
@@ -133,12 +148,11 @@ def test_what_is_illegal_has_other_bits(config, device):
 
 @pytest.mark.parametrize("name", CASES)
 def test_results_are_those_of_other_hoppers(name, device):
-    """Hashes that another GPU and another Triton gave, or the emulator."""
+    """Hashes that the emulator gave, or another GPU for what it does not cover."""
     if gpu_of(device).capability != 90:
         pytest.skip("hashes are Hopper's")
     known = json.loads(HASHES.read_text())
-    one = operands(name, 200, 384, device)
-    for epilogue in EPILOGUES:
-        if epilogue and one.problem.out_dtype == "int32":
-            continue
-        assert digest(one.product(epilogue=epilogue)) == known[f"{name} {epilogue}".strip()], epilogue
+    one = hashed(name, device)
+    for epilogue in epilogues(name):
+        expected = known[f"{name} {epilogue}".strip()]
+        assert digest(one.product(epilogue=epilogue)) == expected, f"{name} {epilogue}"

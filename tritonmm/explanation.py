@@ -10,6 +10,7 @@ from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.gpu import default as default_gpu
 from tritonmm.model import l2
+from tritonmm.model.chunks import chunk_k, chunks
 from tritonmm.model.l2 import Traffic
 from tritonmm.model.time import Time
 from tritonmm.policy import prefers
@@ -167,9 +168,12 @@ def _accumulation(problem: Problem, gpu: Gpu, choice: Choice) -> str:
         return f"{problem.accumulation}: exact in any order"
     if invariant:
         free = best(replace(problem, accumulation="any"), gpu)
-        if free.config == choice.config:
+        cut = f" {chunks(problem)} chunks of {chunk_k(problem)} elements of K;" if chunk_k(problem) else ""
+        if free.config == choice.config and not cut:
             return "invariant: the fastest config of all sums so, too"
-        return f"invariant: {choice.us / free.us - 1:.1%} longer than the {free.us:.1f} us of {free.config}"
+        return f"invariant:{cut} {choice.us / free.us - 1:+.1%} of the {free.us:.1f} us of {free.config}"
+    if chunk_k(fixed):
+        return f"any: not the {chunks(fixed)} chunks of K of invariant accumulation"
     why = choice.config.fits(fixed, gpu).reason
     return f"any: {why}" if why else "any: this config's are those of invariant accumulation"
 

@@ -31,6 +31,7 @@ from tritonmm.autotune.studies.contest import contest
 from tritonmm.autotune.studies.csv_rows import Output, write_csv
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
+from tritonmm.model.chunks import chunk_k
 from tritonmm.orders import SwizzleMerge
 from tritonmm.plan import plan_for
 from tritonmm.problem import Problem
@@ -98,14 +99,16 @@ def cost(entry: suite.Entry, gpu: Gpu, rounds: int) -> Cost:
     sets, scales = operand_sets(problem, device, gpu), space.scales(problem, device)
     asked = ways(problem, gpu)
     torchs, _ = torch_replay(problem, sets, scales)
-    configs = {config: of for of, config in reversed(asked.values())}
-    arms = {config: GraphReplay(scaled_launch(of, config, device, scales), sets) for config, of in configs.items()}
+    arms = {
+        (chunk_k(of), config): GraphReplay(scaled_launch(of, config, device, scales), sets)
+        for of, config in dict.fromkeys(asked.values())
+    }
     try:
         times = contest({**arms, **({"torch": torchs} if torchs else {})}, rounds, seconds=0.001)
     finally:
         for arm in (*arms.values(), *((torchs,) if torchs else ())):
             arm.free()
-    us = {f"{way}_us": round(times[config], 3) for way, (_, config) in asked.items()}
+    us = {f"{way}_us": round(times[chunk_k(of), config], 3) for way, (of, config) in asked.items()}
     torch_us = round(times["torch"], 3) if torchs else None
     shape = entry.family, problem.m, problem.n, problem.k, problem.batch, problem.layout, problem.kind
     return Cost(*shape, torch_us, **us, free=str(asked["free"][1]), invariant=str(asked["invariant"][1]))

@@ -1,7 +1,6 @@
 """From a tile's sums to its output: one sequence of floating-point operations, which all kernel families share.
 
-    scales of a tensor      x = x * (scale_a * scale_b)
-    scales of rows          x = (x * scale_a) * scale_b
+    scales                  x = (x * scale_a) * scale_b, of tensors or of rows and columns
     scales of groups of K   x = x + part * (scale_a * scale_b), or x + (part * scale_b) * scale_a, for each group
     alpha                   x = x * alpha
     bias                    x = x + bias

@@ -5,6 +5,7 @@ A function whose name ends in `_reason` returns why a config is not legal, or ""
 
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
+from tritonmm.model.chunks import chunks
 from tritonmm.problem import Problem
 
 SM_REGISTERS = 65_536
@@ -42,8 +43,12 @@ def unsplit_reason(config: Config) -> str:
 
 
 def one_chain_reason(config: Config, problem: Problem) -> str:
-    """What invariant accumulation requires of K: one program sums all of it."""
-    if not problem.fixes_sums or config.split_k == config.split_tail == 1:
+    """What invariant accumulation requires of families that sum K in one chain: one program, and no chunks."""
+    if not problem.fixes_sums:
+        return ""
+    if chunks(problem) > 1:
+        return f"invariant sums of K = {problem.k} have {chunks(problem)} chunks; {config.kernel} sums all in one chain"
+    if config.split_k == config.split_tail == 1:
         return ""
     splits = f"{config.split_k}, {config.split_tail}"
     return f"split_k, split_tail are {splits}; with invariant accumulation one program sums all of K"

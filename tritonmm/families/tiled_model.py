@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.model import constants, tile_order
+from tritonmm.model.chunks import chunks
 from tritonmm.model.constants import Tile
 from tritonmm.model.time import SPLITS, UNKNOWN, Launch, Parts, Terms, Time, whole
 from tritonmm.orders import SwizzleMerge
@@ -106,8 +107,9 @@ class TiledModel:
         tiles = config.programs(problem)
         tail = tiles % programs
         split = tiles if self.split == "split_k" else tail
-        for splits in SPLITS if tail else ():
-            if split * splits <= 2 * programs:
+        ways = (chunks(problem),) if problem.fixes_sums else SPLITS
+        for splits in ways if tail else ():
+            if 1 < splits and split * splits <= 2 * programs:
                 yield _split(config, self.split, splits)
 
 

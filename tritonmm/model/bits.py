@@ -1,13 +1,13 @@
 """The bits of any elements of a GEMM, as tritonmm's kernels compute them on Hopper without split-K.
 
-1. Sums along K. bf16, fp16, tf32 and fast fp8: the chain of `tensor_core`. Accurate fp8: the chain of each 128 elements
+1. Sums along K. bf16, fp16, tf32 and fast fp8: the chain of `tensor_core`, or of each chunk of a long K, which fp32
+   adds (`chunks`). Accurate fp8: the chain of each 128 elements
    of K, from 0; fp32 adds these partial sums in the order of K. int8: exact, modulo 2**32. IEEE fp32: the fused
    multiply-adds of `fp32`. 8-bit weights: the chain of A's dtype, to which they convert exactly.
 2. Scales of blocks multiply each partial sum before it is added: total + part * (scale_a * scale_b) where 128 columns
    share a scale, else total + (part * scale_b) * scale_a. The last multiplication is fused with the addition.
-3. The epilogue in fp32: scales of the tensors, x * (scale_a * scale_b), or of rows and columns, (x * scale_a) *
-   scale_b; alpha; bias; beta * C. The addition of the bias is fused with the multiplication just before it, and the
-   addition of C with beta * C.
+3. The epilogue in fp32: scales of the tensors or of rows and columns, (x * scale_a) * scale_b; alpha; bias; beta * C.
+   The addition of the bias is fused with the multiplication just before it, and the addition of C with beta * C.
 4. The result is rounded to the output dtype, to the nearest and ties to even.
 
 Elements are addressed by index arrays of batch, rows and columns that broadcast: a block of the output, or any list.
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from tritonmm.model import fp32, tensor_core
+from tritonmm.model.chunks import chunk_k
 from tritonmm.model.gemm import Gemm
 from tritonmm.model.tensor_core import SUMS, Operand
 from tritonmm.problem import DTYPES, FP8
@@ -55,19 +56,23 @@ def sums(gemm: Gemm, at: Elements) -> Array:
     law = "tf32" if p.precision == "tf32" else p.dtype
     a = Lines(gemm.a, at.batch * p.m + at.rows, law)
     b = Lines(gemm.b, at.batch * p.n + at.cols, p.b_dtype if p.dtype in FP8 else law)
-    total = np.zeros(at.shape)
+    total, before = np.zeros(at.shape), np.zeros(at.shape, np.float32)
     for group in range(-(-p.k // GROUP)):
         x, y = a.group(group), b.group(group)
         if p.promotes:
             part = tensor_core.add_products(np.zeros(at.shape), x, y, SUMS[law])
             total = _add_part(gemm, total.astype(np.float32), part.astype(np.float32), group, at)
         elif law in SUMS:
+            if chunk_k(p) and group * GROUP % chunk_k(p) == 0:
+                before, total = before + total.astype(np.float32), np.zeros(at.shape)
             total = tensor_core.add_products(total, x, y, SUMS[law])
         elif law == "int8":
             total += (x.values * y.values).sum(axis=0)
         else:
             total = fp32.add_products(total, x.values, y.values)
-    return total.astype(np.int64).astype(np.int32) if law == "int8" else total.astype(np.float32)
+    if law == "int8":
+        return total.astype(np.int64).astype(np.int32)
+    return before + total.astype(np.float32) if chunk_k(p) else total.astype(np.float32)
 
 
 class Lines:
@@ -116,12 +121,9 @@ def finish(gemm: Gemm, x: Array, at: Elements) -> Array:
     factor = None  # has not multiplied x yet: it may be fused with the bias
     if p.k and p.scales in ("tensor", "row"):
         assert gemm.scale_b is not None
-        if p.scales == "row":
-            x = x if gemm.scale_a is None else x * gemm.scale_a[at.rows, 0]
-            factor = gemm.scale_b[0, at.cols]
-        else:
-            assert gemm.scale_a is not None
-            factor = gemm.scale_a[0, 0] * gemm.scale_b[0, 0]
+        rows, cols = (at.rows, at.cols) if p.scales == "row" else (0, 0)
+        x = x if gemm.scale_a is None else x * gemm.scale_a[rows, 0]
+        factor = gemm.scale_b[0, cols]
     if gemm.alpha != 1 and p.k:
         x = x if factor is None else x * factor
         factor = np.float32(gemm.alpha)

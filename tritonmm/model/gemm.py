@@ -95,6 +95,7 @@ def _problem(
         b_dtype=short_name(b.dtype),
         out_dtype=short_name(out_dtype or ""),
         precision=precision,
+        accumulation="invariant",
     )
     if scale_a is None and scale_b is None:
         return problem

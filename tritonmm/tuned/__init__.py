@@ -18,6 +18,7 @@ from tritonmm import forks
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
 from tritonmm.gpu import TRITON, Gpu
+from tritonmm.model.chunks import chunk_k
 from tritonmm.problem import Problem
 from tritonmm.tuned import files, table
 from tritonmm.tuned.table import DamagedError, Row, TableError
@@ -177,8 +178,9 @@ def _as_bf16(problem: Problem) -> Problem:
 
 
 def _or_any(problem: Problem) -> list[Problem]:
-    """The problem, and the same with any accumulation if it asks for more."""
-    return [problem] if problem.accumulation == "any" else [problem, replace(problem, accumulation="any")]
+    """The problem, and the same with any accumulation if its sums are those of a kernel for that."""
+    shared = problem.accumulation == "invariant" and not chunk_k(problem)
+    return [problem, replace(problem, accumulation="any")] if shared else [problem]
 
 
 def _kind(problem: Problem) -> tuple:

@@ -22,7 +22,7 @@ def finish(x, batch, row, col, m, n, addends, TILING: gl.constexpr):
     cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
     scale_a, scale_b, bias, c = None, None, None, None
     if TILING.scales == "tensor":
-        scale_b = gl.load(scales.a) * gl.load(scales.b)
+        scale_a, scale_b = gl.load(scales.a), gl.load(scales.b)
     elif TILING.scales == "row":
         scale_a = gl.load(scales.a + rows * scales.stride_am, mask=rows < m, other=0.0)[:, None]
         scale_b = gl.load(scales.b + cols * scales.stride_bn, mask=cols < n, other=0.0)[None, :]

@@ -39,7 +39,7 @@ from tritonmm.device.gluon_compat import let_next_grid_start, wait_for_previous_
 from tritonmm.families.hopper import ordered_mma, ragged
 from tritonmm.families.hopper.claim import assigned_tile, claim_tile, first_tile, next_tile
 from tritonmm.families.hopper.epilogue import write
-from tritonmm.families.hopper.mainloop import multiply
+from tritonmm.families.hopper.mainloop import multiply, multiply_chunks
 from tritonmm.families.hopper.producer import load
 from tritonmm.families.hopper.scheduler import origin, work_at
 from tritonmm.families.hopper.split_k import reduce_scatter
@@ -95,12 +95,15 @@ def consume_item(
     row = ragged.first_row(row, output.m, TILING)
     if TILING.two_level:
         accs, stage, phase = multiply_two_level(pipeline, stage, phase, count, WHO, TILING)
+    elif TILING.chunk_steps:
+        accs, stage, phase = multiply_chunks(pipeline, stage, phase, count, WHO, TILING)
     else:
         accs, stage, phase = multiply(pipeline, stage, phase, count, WHO, TILING)
     if TILING.split:
         if split_tile >= 0:
+            part = first // TILING.chunk_steps if TILING.chunk_steps else first
             reduce_scatter(
-                accs, batch, row, col, split_tile, first, scheduler.splits, workspace, mine, addends, WHO, TILING
+                accs, batch, row, col, split_tile, part, scheduler.splits, workspace, mine, addends, WHO, TILING
             )
         else:
             write(accs, batch, row, col, mine, addends, WHO, TILING)

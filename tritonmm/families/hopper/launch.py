@@ -15,6 +15,7 @@ from tritonmm.families.hopper.schedule import Schedule
 from tritonmm.families.hopper.tiling import Tiling
 from tritonmm.launch import Plan, addend_strides, described, launch_options, scale_arguments, workspace
 from tritonmm.launch.gluon_dtypes import GLUON_DTYPES
+from tritonmm.model.chunks import chunk_k
 from tritonmm.problem import DTYPES, Problem
 
 ROUNDS = {"round_f32_to_tf32": True} if "round_f32_to_tf32" in signature(TensorDescriptor).parameters else {}
@@ -24,7 +25,7 @@ positive products too small; so it is with Triton 3.6, which lacks the option, a
 
 def load_options(problem: Problem) -> dict[str, bool]:
     """Options of the descriptors of A and B. Invariant sums truncate tf32: only that is the same everywhere."""
-    rounds = problem.dtype == "fp32" and getattr(problem, "accumulation", "any") == "any"
+    rounds = problem.dtype == "fp32" and problem.accumulation == "any"
     return ROUNDS if rounds else {}
 
 
@@ -128,6 +129,7 @@ def _tiling(
         b_dtype=GLUON_DTYPES[problem.b_dtype],
         sum_dtype=GLUON_DTYPES[problem.sum_dtype],
         two_level=problem.promotes,
+        chunk_steps=chunk_k(problem) // config.block_k,
         scales=problem.scales,
         box_rows=boxes.rows,
         last_box_rows=boxes.last,

@@ -1,4 +1,4 @@
-"""The loop over K of a consumer warpgroup of the Hopper kernel: wgmma adds up all of its sums."""
+"""The loop over K of a consumer warpgroup of the Hopper kernel: wgmma adds up all of its sums, or those of a chunk."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -48,3 +48,21 @@ def multiply(pipeline, stage, phase, steps, WHO: gl.constexpr, TILING: gl.conste
     accs = waited(accs, 0)
     release(pipeline.empty, stage, steps > 0, TILING)
     return accs, stage, phase
+
+
+@gluon.jit
+def multiply_chunks(pipeline, stage, phase, steps, WHO: gl.constexpr, TILING: gl.constexpr):
+    """`multiply`, with the sums of each chunk of K steps added in fp32, in the order of K."""
+    CHUNK: gl.constexpr = TILING.chunk_steps
+    SUBTILES: gl.constexpr = len(TILING.n_subtiles)
+    totals = ()
+    for j in gl.static_range(SUBTILES):
+        totals += (zeros(j, TILING),)
+    for first in range(0, steps, CHUNK):
+        count = gl.minimum(CHUNK, steps - first)
+        accs, stage, phase = multiply(pipeline, stage, phase, count, WHO, TILING)
+        sums = ()
+        for j in gl.static_range(SUBTILES):
+            sums += (totals[j] + accs[j],)
+        totals = sums
+    return totals, stage, phase

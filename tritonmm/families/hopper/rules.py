@@ -1,8 +1,9 @@
 """What the Hopper kernel can multiply, and how its consumers divide a tile."""
 
 from tritonmm.config import Config
-from tritonmm.families.common_rules import one_chain_reason, operands_reason, shared_memory_reason, tma_reason
+from tritonmm.families.common_rules import operands_reason, shared_memory_reason, tma_reason
 from tritonmm.gpu import TRITON, Gpu
+from tritonmm.model.chunks import chunk_k, chunks
 from tritonmm.problem import FP8, HALF, Problem
 
 HAS_CLUSTERS = TRITON.startswith("3.9.")
@@ -20,7 +21,7 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         _operands_reason(problem, gpu)
         or operands_reason(problem, gpu)
         or tma_reason(problem)
-        or one_chain_reason(config, problem)
+        or _accumulation_reason(config, problem)
         or _tile_reason(config, problem, gpu)
         or shared_memory_reason(shared_bytes(config, problem), gpu)
         or _cluster_reason(config, problem)
@@ -42,6 +43,16 @@ def _operands_reason(problem: Problem, gpu: Gpu) -> str:
         return f"group is {p.group}; the hopper kernel scales 128 elements of K"
     if p.grouped and p.dtype not in FP8:
         return f"dtype is {p.dtype} with {p.scales} scales; the hopper kernel scales groups of fp8"
+    return ""
+
+
+def _accumulation_reason(config: Config, problem: Problem) -> str:
+    """Why a config does not sum K as all others do with invariant accumulation, or ""."""
+    for name in ("split_k", "split_tail"):
+        splits = getattr(config, name)
+        if problem.fixes_sums and splits not in (1, chunks(problem)):
+            cut = f", or {chunks(problem)} one chunk of {chunk_k(problem)} each" if chunk_k(problem) else ""
+            return f"{name} is {splits}; with invariant accumulation one program sums all of K{cut}"
     return ""
 
 
@@ -84,6 +95,8 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     registers = rows * cols // 128
     if problem.promotes:  # a part of the sums, before it is added to the others; and what adding C takes beside them
         registers += min(registers, 64) + 64 * problem.epilogue.c
+    if chunks(problem) > 1:  # the sums of a chunk, beside those of all before it
+        registers *= 2
     if problem.grouped and problem.cols_per_scale == 1:  # the scales of its columns
         registers += min(cols, 128) // 4
     if registers > (192 if config.num_warps == 8 else 128):

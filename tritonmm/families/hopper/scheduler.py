@@ -26,7 +26,8 @@ def work_at(item, scheduler, TILING: gl.constexpr):
     """A work item: its tile; its first K step, their end and their stride; its number among the split tiles, or -1.
 
     The items that follow the whole tiles are groups of as many split tiles as the programs can multiply at once: the
-    first parts of all tiles of a group, then their second parts, and so on. A part has every `splits`-th K step.
+    first parts of all tiles of a group, then their second parts, and so on. A part has every `splits`-th K step, or a
+    chunk of K.
     """
     tile = item
     split_tile = -1
@@ -44,7 +45,11 @@ def work_at(item, scheduler, TILING: gl.constexpr):
             first = past // together
             split_tile += past - first * together
             tile = scheduler.whole + split_tile
-            stride = splits
+            if TILING.chunk_steps:
+                first *= TILING.chunk_steps
+                end = gl.minimum(end, first + TILING.chunk_steps)
+            else:
+                stride = splits
     if TILING.order == "split-merge":  # an overflow tile has no K steps, and all of its stores are masked
         batch, row, col = origin(tile, scheduler, TILING)
         inside = (row < scheduler.tiles_m * TILING.pitch) & (col < scheduler.tiles_n * TILING.block_n)

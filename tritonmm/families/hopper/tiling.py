@@ -48,6 +48,7 @@ class Tiling(Pipelined):
     b_dtype: gl.dtype | None = None  # of B; None: A's
     sum_dtype: gl.dtype = gl.float32
     two_level: bool = False  # each K step's sums are added outside of the tensor cores, see `two_level_sums.py`
+    chunk_steps: int = 0  # K steps of a chunk, whose sums are added outside of the tensor cores; 0: there are no chunks
     scales: str = ""  # see `Problem.scales`
     # How ragged tiles in M are loaded, see `ragged.py`.
     box_rows: int = 0  # rows of a box of A; if a consumer's, it loads whole blocks; 0: there are no ragged tiles

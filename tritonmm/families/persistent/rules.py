@@ -3,6 +3,7 @@
 from tritonmm.config import Config
 from tritonmm.families.common_rules import (
     BARRIER_BYTES,
+    one_chain_reason,
     other_gpu_reason,
     shared_memory_reason,
     single_cta_reason,
@@ -36,6 +37,8 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"num_stages is {config.num_stages}; it must be at least 2 for loads to overlap"
     if problem.fixes_sums and gpu.capability != 90:
         return other_gpu_reason(config, gpu)
+    if why := one_chain_reason(config, problem):
+        return why
     registers = config.block_m * config.block_n // (32 * config.num_warps)
     masked = problem.out_alignment < 16
     if registers > (64 if masked and (problem.epilogue.c or config.num_warps == 4) else 128):

@@ -182,7 +182,7 @@ def tile_kernel(
                 acc = acc.to(tl.float32)
             of_rows, of_cols = None, None
             if S.scales == "tensor":
-                of_cols = tl.load(scale_a) * tl.load(scale_b)
+                of_rows, of_cols = tl.load(scale_a), tl.load(scale_b)
             elif S.scales == "row":
                 if scale_a is not None:
                     of_rows = row_scales(scales, row + rows, 0, rows < m_left, S)

@@ -4,6 +4,7 @@ from tritonmm.config import Config
 from tritonmm.families.common_rules import (
     accumulator_limit,
     dot_reason,
+    one_chain_reason,
     portable_shared_bytes,
     power_of_two_reason,
     shared_memory_reason,
@@ -79,4 +80,4 @@ def _accumulation_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
             return ""
         tile, warps = "x".join(map(str, wanted[:3])), wanted[3]
         return f"with invariant accumulation of such operands the tile must be {tile} of {warps} warps on {gpu.name}"
-    return ""
+    return one_chain_reason(config, problem)
