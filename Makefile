@@ -11,7 +11,7 @@ HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c GPU)
 T ?=
 # What neither compiles nor interprets many kernels.
 FAST := tests/model tests/plots $(addprefix tests/, $(addsuffix .py, test_accumulation test_architecture test_bounds test_config test_docs \
-	test_explanation test_gpu test_import test_licences test_orders test_problem test_scheduling test_select \
+	test_explanation test_gpu test_import test_licences test_orders test_problem test_scheduling test_select test_triangular \
 	autotune/test_results autotune/measuring/test_results_file autotune/bench/test_suite \
 	autotune/doctor/test_doctor autotune/measuring/test_counters autotune/measuring/test_environment \
 	autotune/measuring/test_measure autotune/measuring/test_nvml autotune/measuring/test_space \

@@ -129,7 +129,7 @@ def _panel(axes, order, visit, grid, cell, number):
     raster = not number  # the SVG contains thousands of tiles as an image
     edge = {"edgecolor": "none" if raster else "white", "linewidth": cell / 45, "rasterized": raster}
 
-    index = np.empty(grid)
+    index = np.full(grid, np.nan)  # tiles that are not visited stay blank
     index[tuple(visit[~overflow].T)] = np.flatnonzero(~overflow)
     axes.pcolormesh(index, cmap=_COLOURS, vmin=0, vmax=last, **edge)
     if overflow.any():

@@ -30,7 +30,7 @@ ALL = [*NO_OVERFLOW, *(SplitMerge(f, along=along) for f in FACTORS for along in 
 
 
 def test_every_order_that_has_a_spelling_is_proved_here():
-    assert {type(order) for order in ALL} == set(orders._ORDERS)
+    assert {type(order) for order in ALL} | {orders.Triangular} == set(orders._ORDERS)  # which has a file of its own
 
 
 def issue_3942(i, m, n, factor):

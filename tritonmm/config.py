@@ -128,6 +128,8 @@ class Config:
 
     def _order_reason(self, problem: Problem) -> str:
         tiles = self.tiles(problem)
+        if not self.order.everywhere:
+            return f"order is {self.order}; it does not visit all tiles of an output"
         if isinstance(self.order, orders.Table) and self.order.grid != tiles:
             return f"{self.order} does not fit the grid of {tiles[0]} x {tiles[1]} tiles"
         programs = self.programs(problem) * self.split_k

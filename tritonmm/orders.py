@@ -5,8 +5,8 @@ An order maps each index to a tile (m, n). Programs that run at the same time ha
 decides which rows of A and columns of B are read together, and with that the L2 hit rate. It never changes the result.
 
 Every order except `SplitMerge` is a bijection on every grid: ``launched == tiles_m * tiles_n``, and each tile is
-visited exactly once. Each map is written once, for Python integers and numpy arrays alike. `tritonmm.device.order` is
-the same arithmetic on the device.
+visited exactly once. `Triangular` is one on the tiles that meet the lower triangle. Each map is written once, for
+Python integers and numpy arrays alike. `tritonmm.device.order` is the same arithmetic on the device.
 
 Sources: NVIDIA/Fuser issue #3942 compares `SwizzleMerge` and `SplitMerge`. With one factor, `SwizzleMerge` is Triton's
     grouped ordering (GROUP_M in Triton's matmul tutorial). It also takes a list of factors, and unlike `SplitMerge` it
@@ -14,6 +14,7 @@ Sources: NVIDIA/Fuser issue #3942 compares `SwizzleMerge` and `SplitMerge`. With
 """
 
 import hashlib
+import math
 import operator
 import re
 from dataclasses import dataclass
@@ -31,8 +32,12 @@ __all__ = [
     "SplitMerge",
     "SwizzleMerge",
     "Table",
+    "Triangular",
     "parse",
 ]
+
+MOST_ASPECT = 8
+"""The most that one side of a tile may be longer than the other in a triangular order."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +46,12 @@ class Order:
 
     closed_form: True if the device computes the map with a few integer operations. Other orders are uploaded as the
         table `linear(tiles_m, tiles_n)`.
+    everywhere: True if every tile of the grid is visited.
     """
 
     name: ClassVar[str]
     closed_form: ClassVar[bool] = True
+    everywhere: ClassVar[bool] = True
     factors: ClassVar[tuple[int, ...]] = ()
     along: ClassVar[str] = "m"
 
@@ -182,14 +189,19 @@ class SwizzleMerge(_Factored):
         super().__init__(*factors, along=along)
 
     def _in_groups(self, i, rows, cols):
-        row = col = 0
-        for f in self.factors:
-            start = i // (f * cols) * f
-            i = i - start * cols
-            row, col = col, row + start
-            rows, cols = cols, np.minimum(f, rows - start)
-        row, col = row + i // cols, col + i % cols
-        return (col, row) if len(self.factors) % 2 else (row, col)
+        return _merged(i, rows, cols, self.factors)
+
+
+def _merged(i, rows, cols, factors):
+    """T(rows, cols, factors) of `SwizzleMerge` at index i."""
+    row = col = 0
+    for f in factors:
+        start = i // (f * cols) * f
+        i = i - start * cols
+        row, col = col, row + start
+        rows, cols = cols, np.minimum(f, rows - start)
+    row, col = row + i // cols, col + i % cols
+    return (col, row) if len(factors) % 2 else (row, col)
 
 
 class Serpentine(_Factored):
@@ -210,6 +222,99 @@ class Serpentine(_Factored):
         pos = i - start * cols
         pos = np.where(start // f % 2 == 1, height * cols - 1 - pos, pos)
         return start + pos % height, pos // height
+
+
+@dataclass(frozen=True, init=False)
+class Triangular(Order):
+    """The tiles that meet the lower triangle of a square output, in groups of f rows of tiles: for symmetric products.
+
+    aspect: height and width of a tile, as a ratio: (1, 1) for square tiles, (2, 1) for 256x128. Row m has the tiles
+        below ceil((m + 1) * height / width). No program is idle.
+
+    A group is visited in two parts. The columns that all of its rows have come first, in the order
+        SwizzleMerge(f, ...) has in a group; then the rest of each row, the stairs along the diagonal, row by row.
+
+    Raises ValueError for a grid that no square matrix has with tiles of this aspect.
+
+    >>> Triangular(2).visit(3, 3).tolist()
+    [[0, 0], [1, 0], [1, 1], [2, 0], [2, 1], [2, 2]]
+    """
+
+    name: ClassVar[str] = "triangular"
+    everywhere: ClassVar[bool] = False
+
+    factors: tuple[int, ...]  # type: ignore[misc]
+    aspect: tuple[int, int]
+
+    def __init__(self, *factors: int, aspect: tuple[int, int] = (1, 1)):
+        if not factors:
+            raise ValueError("triangular: no factor given; it takes one or more")
+        object.__setattr__(self, "factors", tuple(_factor(f, self.name) for f in factors))
+        height, width = (_factor(x, "triangular: aspect") for x in aspect)
+        common = math.gcd(height, width)
+        object.__setattr__(self, "aspect", (height // common, width // common))
+        if max(self.aspect) > MOST_ASPECT:
+            raise ValueError(f"triangular: aspect is {aspect}; no side of the ratio can be above {MOST_ASPECT}")
+
+    @property
+    def along(self) -> str:  # type: ignore[override]
+        """The aspect, as the device reads it."""
+        return f"{self.aspect[0]}x{self.aspect[1]}"
+
+    def launched(self, tiles_m, tiles_n):
+        height, width = self.aspect
+        if (tiles_m - 1) * height >= tiles_n * width or (tiles_n - 1) * width >= tiles_m * height:
+            raise ValueError(f"{self} does not fit a grid of {tiles_m} x {tiles_n} tiles: no square matrix has so many")
+        return self._above(tiles_m) - max(0, self._width(tiles_m - 1) - tiles_n)  # the last row may be cut
+
+    def _width(self, m):
+        """Tiles of row m, in a matrix that ends with no tile."""
+        height, width = self.aspect
+        return -(-(m + 1) * height // width)
+
+    def _above(self, m):
+        """Tiles of all rows above m: the sum of their widths."""
+        height, width = self.aspect
+        rounds, rest = m // width, m % width
+        first = sum((-(-j * height // width)) * (rest >= j) for j in range(1, width))
+        once = sum(-(-j * height // width) for j in range(1, width + 1))
+        return rounds * once + rounds * (rounds - 1) // 2 * height * width + rounds * height * rest + first
+
+    def _row(self, i):
+        """The row of the i-th tile, row by row: a root that may be off by one, put right."""
+        height, width = self.aspect
+        slope = (height + width - 1) / (2 * height)
+        m = np.maximum((np.sqrt(slope**2 + 2.0 * width / height * i) - slope).astype(np.int64), 0)
+        while (over := self._above(m) > i).any():
+            m = m - over
+        while (under := self._above(m + 1) <= i).any():
+            m = m + under
+        return m
+
+    def _map(self, i, tiles_m, tiles_n):
+        first, *rest = self.factors
+        start = self._row(i) // first * first
+        pos = i - self._above(start)
+        height = np.minimum(first, tiles_m - start)
+        shared = self._width(start)
+        n, m = _merged(np.minimum(pos, height * shared - 1), shared, height, rest)
+        # The rest of the rows: as many tiles as the rows of a triangle have beyond those that the first of them has.
+        in_stairs = pos >= height * shared
+        stairs = np.where(in_stairs, pos - height * shared, 0)
+        row = start
+        for _ in range(int(height.max()) if height.size else 0):  # at most as many rows as a group has
+            beyond = self._width(row) - shared
+            passed = in_stairs & (stairs >= beyond)
+            stairs, row = np.where(passed, stairs - beyond, stairs), np.where(passed, row + 1, row)
+        return np.where(in_stairs, row, start + m), np.where(in_stairs, shared + stairs, n)
+
+    def __str__(self) -> str:
+        aspect = "" if self.aspect == (1, 1) else f"@{self.aspect[0]}x{self.aspect[1]}"
+        return f"{self.name}:{','.join(map(str, self.factors))}{aspect}"
+
+    def __repr__(self) -> str:
+        aspect = "" if self.aspect == (1, 1) else f", aspect={self.aspect}"
+        return f"Triangular({', '.join(map(str, self.factors))}{aspect})"
 
 
 @dataclass(frozen=True)
@@ -330,9 +435,11 @@ class Table(Order):
     __repr__ = __str__
 
 
-_ORDERS = (RowMajor, ColumnMajor, SplitMerge, SwizzleMerge, Serpentine, Morton, Hilbert)
+_ORDERS = (RowMajor, ColumnMajor, SplitMerge, SwizzleMerge, Serpentine, Triangular, Morton, Hilbert)
 _SPELLED: dict[str, Any] = {order.name: order for order in _ORDERS}
-_SPELLING = re.compile(r"(?P<name>[a-z]+(?:-[a-z]+)*)(?::(?P<factors>-?\d+(?:,-?\d+)*))?(?:@(?P<along>[mn]))?")
+_SPELLING = re.compile(
+    r"(?P<name>[a-z]+(?:-[a-z]+)*)(?::(?P<factors>-?\d+(?:,-?\d+)*))?(?:@(?:(?P<along>[mn])|(?P<aspect>\d+x\d+)))?"
+)
 
 
 def parse(text: str) -> Order:
@@ -345,16 +452,25 @@ def parse(text: str) -> Order:
     match = _SPELLING.fullmatch(text.strip()) if isinstance(text, str) else None
     cls = _SPELLED.get(match["name"]) if match else None
     if match is None or cls is None:
-        known = ", ".join(name + (":8" if issubclass(o, _Factored) else "") for name, o in _SPELLED.items())
+        known = ", ".join(
+            name + (":8" if issubclass(o, _Factored | Triangular) else "") for name, o in _SPELLED.items()
+        )
         raise ValueError(f"unknown order {text!r}; the spellings are {known}, also swizzle-merge:16,8 and ...@n")
     factors = [int(f) for f in match["factors"].split(",")] if match["factors"] else []
-    if not issubclass(cls, _Factored):
-        if factors or match["along"]:
+    if not issubclass(cls, _Factored | Triangular):
+        if factors or match["along"] or match["aspect"]:
             raise ValueError(f"order {text!r}: {cls.name} takes neither factors nor @m/@n")
         return cls()
-    if not factors or (len(factors) > 1 and cls is not SwizzleMerge):
-        wants = "one or more factors" if cls is SwizzleMerge else "exactly one factor"
+    several = cls in (SwizzleMerge, Triangular)
+    if not factors or (len(factors) > 1 and not several):
+        wants = "one or more factors" if several else "exactly one factor"
         raise ValueError(f"order {text!r}: {cls.name} takes {wants}, as in {cls.name}:8")
+    if match["along" if cls is Triangular else "aspect"]:
+        wants = "an aspect, as in triangular:8@2x1" if cls is Triangular else f"an axis, as in {cls.name}:8@n"
+        raise ValueError(f"order {text!r}: {cls.name} takes {wants}")
+    if cls is Triangular:
+        height, width = map(int, (match["aspect"] or "1x1").split("x"))
+        return Triangular(*factors, aspect=(height, width))
     return cls(*factors, along=match["along"] or "m")
 
 

@@ -15,6 +15,10 @@ SPELLED = [
     "swizzle-merge:6,4,2", "swizzle-merge:2147483647", "swizzle-merge:2147483647,2147483647@n",
     "serpentine:1", "serpentine:3", "serpentine:4@n", "serpentine:2147483647", "morton", "hilbert",
 ]  # fmt: skip
+TRIANGULAR = [
+    "triangular:1", "triangular:3", "triangular:4,2", "triangular:2147483647", "triangular:2@2x1", "triangular:3@1x2",
+    "triangular:4@3x2", "triangular:2,3@3x4", "triangular:8@8x1",
+]  # fmt: skip
 GRIDS = [(1, 1), (1, 9), (9, 1), (8, 8), (7, 5), (5, 12), (13, 11)]
 
 
@@ -43,7 +47,7 @@ def visit_on_device(order, tiles_m, tiles_n, device):
 
 
 def test_every_order_that_has_a_spelling_is_compared():
-    assert {type(orders.parse(spelling)) for spelling in SPELLED} == set(orders._ORDERS)
+    assert {type(orders.parse(spelling)) for spelling in (*SPELLED, *TRIANGULAR)} == set(orders._ORDERS)
 
 
 @pytest.mark.parametrize("spelling", SPELLED)
@@ -57,3 +61,51 @@ def test_device_reads_a_users_table(device):
     rng = np.random.default_rng(1)
     table = orders.Table(rng.permutation(np.argwhere(np.ones((7, 9)))))
     np.testing.assert_array_equal(visit_on_device(table, 7, 9, device), table.visit(7, 9))
+
+
+@triton.jit
+def visit_scalar_kernel(
+    visited, indices, count, factors, tiles_m, tiles_n, ORDER: tl.constexpr, ALONG: tl.constexpr
+):  # fmt: skip
+    for j in range(tl.program_id(0), count, tl.num_programs(0)):
+        m, n = tile_at(tl.load(indices + j), tiles_m, tiles_n, None, factors, ORDER, ALONG)
+        tl.store(visited + 2 * j, m)
+        tl.store(visited + 2 * j + 1, n)
+
+
+def tiles_on_device(order, indices, tiles_m, tiles_n, device):
+    visited = torch.full((len(indices), 2), -9, dtype=torch.int32, device=device)
+    given = torch.from_numpy(np.asarray(indices, np.int32)).to(device)
+    visit_scalar_kernel[(4,)](
+        visited, given, len(indices), order.factors, tiles_m, tiles_n, order.name, order.along
+    )  # fmt: skip
+    return visited.cpu().numpy()
+
+
+def square_grid(order, rows):
+    height, width = order.aspect
+    return rows, -(-rows * height // width)
+
+
+@pytest.mark.parametrize("spelling", TRIANGULAR)
+def test_triangular_device_is_host(spelling, device):
+    order = orders.parse(spelling)
+    for rows in (1, 2, 5, 12):
+        m, n = square_grid(order, rows)
+        every = np.arange(order.launched(m, n))
+        found = tiles_on_device(order, every, m, n, device)
+        np.testing.assert_array_equal(found, order.visit(m, n), err_msg=f"{m} x {n}")
+
+
+@pytest.mark.parametrize("spelling", ["triangular:8", "triangular:16,4", "triangular:8@2x1", "triangular:8@2x3"])
+def test_triangular_device_is_host_where_fp32_has_no_such_integers(spelling, device):
+    order = orders.parse(spelling)
+    rows = {"1x1": 65_535, "2x1": 46_340, "2x3": 80_000}[order.along]
+    m, n = square_grid(order, rows)
+    launched = order.launched(m, n)
+    assert 2**30 < launched < 2**31
+    starts = [order._above(row) for row in (1, 4095, rows // 2, rows // 2 + 1, rows - 8, rows - 1)]
+    draw = np.random.default_rng(0).integers(0, launched, 40)
+    some = np.unique([0, launched - 1, *draw, *(start + d for start in starts for d in (-1, 0, 1))])
+    expected = np.stack(order._map(some, m, n), axis=1)
+    np.testing.assert_array_equal(tiles_on_device(order, some, m, n, device), expected)

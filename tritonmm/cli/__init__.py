@@ -37,8 +37,7 @@ _END = """\b
 Examples:
   tritonmm demo
   tritonmm explain 2049 8192 3584 --gpu h200
-Exits with 0; with 1 if something is wrong, 2 for an error in the request,
-130 if interrupted.
+Exits with 1 if something is wrong, 2 for a wrong request, 130 if interrupted.
 """
 
 

@@ -25,26 +25,31 @@ Examples:
 def order(order, grid, png, as_json) -> None:
     """Print the launch index of each tile of a grid.
 
-    ORDER is row-major, column-major, split-merge:8, swizzle-merge:8 or :16,8, serpentine:8, morton or hilbert. With @n,
-    as in swizzle-merge:8@n, columns are grouped instead of rows.
+    ORDER is row-major, column-major, split-merge:8, swizzle-merge:8 or :16,8, serpentine:8, triangular:8, morton or
+    hilbert. With @n, as in swizzle-merge:8@n, columns are grouped instead of rows. triangular:8@2x1 is for tiles twice
+    as high as wide.
     """
-    launched = order.launched(*grid)
+    try:
+        launched = order.launched(*grid)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
     if launched > values.MOST_TILES:
         raise click.UsageError(f"{order} launches {launched} programs there; at most {values.MOST_TILES} are shown")
-    overflow = launched - grid[0] * grid[1]
+    visited = list(map(tuple, order.visit(*grid).tolist()))
+    overflow = visited.count((-1, -1))
     try:
         drawn = needs.plots("visit").draw([order], *grid, png) if png else ()
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     if as_json:
-        tiles = [[m, n] if m >= 0 else None for m, n in order.visit(*grid).tolist()]
+        tiles = [[m, n] if m >= 0 else None for m, n in visited]
         said = {"order": str(order), "grid": grid, "launched": launched, "overflow": overflow, "tiles": tiles}
         click.echo(json.dumps(said | {"files": list(map(str, drawn))}))
         return
-    when = {tile: i for i, tile in enumerate(map(tuple, order.visit(*grid).tolist()))}
+    when = {tile: i for i, tile in enumerate(visited)}
     width = len(str(max(when.values())))
     for m in range(grid[0]):
-        click.echo(" ".join(f"{when[m, n]:{width}}" for n in range(grid[1])))
+        click.echo(" ".join(f"{when.get((m, n), '-'):>{width}}" for n in range(grid[1])))
     programs = "1 program" if launched == 1 else f"{launched} programs"
     click.echo(f"{order} on {grid[0]} x {grid[1]} tiles: {programs}, {overflow} of them idle")
     for path in drawn:

@@ -1,6 +1,6 @@
 """The device side of `tritonmm.orders`: launch index -> output tile, inside a kernel.
 
-The arithmetic is that of `orders.py`, on scalars. ORDER and ALONG are an order's name and axis;
+The arithmetic is that of `orders.py`, on scalars. ORDER and ALONG are an order's name and axis, or its aspect;
 `factors`, a tuple, are run-time values, so that a sweep over them compiles once. Orders without a
 closed form are read from `table`, one int32 an index, the linear number m * tiles_n + n of the
 tile. Overflow programs get a tile whose m or n is too large for the grid, and never a negative one: an
@@ -47,6 +47,61 @@ def split_merge(i, rows, cols, factor):
     return group * factor + pos % factor, pos // factor
 
 
+@triton.constexpr_function
+def sides(aspect):
+    """Height and width of a tile, from "2x1"."""
+    return [int(side) for side in aspect.split("x")]
+
+
+@triton.jit
+def triangle_width(m, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+    """Tiles of row m of a triangle."""
+    return ((m + 1) * HEIGHT + (WIDTH - 1)) // WIDTH
+
+
+@triton.jit
+def triangle_above(m, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+    """Tiles of all rows above m: whole rounds of WIDTH rows, and the rest."""
+    rounds = m // WIDTH
+    rest = m - rounds * WIDTH
+    tiles = rounds * (rounds - 1) // 2 * (HEIGHT * WIDTH) + rounds * HEIGHT * rest
+    for j in tl.static_range(1, WIDTH + 1):
+        ROW: tl.constexpr = (j * HEIGHT + (WIDTH - 1)) // WIDTH
+        tiles += rounds * ROW
+        if j < WIDTH:
+            tiles += tl.where(rest >= j, ROW, 0)
+    return tiles
+
+
+@triton.jit
+def triangular(i, tiles_m, factors, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+    i = tl.cast(i, tl.int64)  # as are products of tile numbers
+    SLOPE: tl.constexpr = (HEIGHT + WIDTH - 1) / (2 * HEIGHT)
+    m = (tl.sqrt(SLOPE * SLOPE + 2.0 * WIDTH / HEIGHT * i.to(tl.float32)) - SLOPE).to(tl.int64)
+    m = tl.maximum(m, 0)
+    while triangle_above(m, HEIGHT, WIDTH) > i:  # fp32 may be off by some rows
+        m -= 1
+    while triangle_above(m + 1, HEIGHT, WIDTH) <= i:
+        m += 1
+    start = m // factors[0] * factors[0]
+    pos = i - triangle_above(start, HEIGHT, WIDTH)
+    height = tl.minimum(tl.cast(factors[0], tl.int64), tiles_m - start)
+    shared = triangle_width(start, HEIGHT, WIDTH)
+    row, col = start, tl.cast(0, tl.int64)
+    if pos < height * shared:
+        col, row = swizzle_merge(pos, shared, height, factors[1:])
+        row += start
+    else:
+        col = pos - height * shared
+        beyond = triangle_width(row, HEIGHT, WIDTH) - shared
+        while col >= beyond:
+            col -= beyond
+            row += 1
+            beyond = triangle_width(row, HEIGHT, WIDTH) - shared
+        col += shared
+    return row.to(tl.int32), col.to(tl.int32)
+
+
 @triton.jit
 def tile_at(i, tiles_m, tiles_n, table, factors, ORDER: tl.constexpr, ALONG: tl.constexpr):
     """The tile (m, n) of launch index i; outside of the grid where i is overflow."""
@@ -63,6 +118,10 @@ def tile_at(i, tiles_m, tiles_n, table, factors, ORDER: tl.constexpr, ALONG: tl.
         m, n = swizzle_merge(i, rows, cols, factors)
     elif ORDER == "serpentine":
         m, n = serpentine(i, rows, cols, factors[0])
+    elif ORDER == "triangular":
+        HEIGHT: tl.constexpr = sides(ALONG)[0]
+        WIDTH: tl.constexpr = sides(ALONG)[1]
+        m, n = triangular(i, tiles_m, factors, HEIGHT, WIDTH)
     else:
         tl.static_assert(ORDER == "table", "unknown order")
         linear = tl.load(table + i)
