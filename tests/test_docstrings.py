@@ -11,8 +11,7 @@ import tritonmm
 from tritonmm import public
 
 CALLABLE = [name for name in public.__all__ if callable(getattr(tritonmm, name))]
-WITHOUT_EXAMPLE = {"select"}
-SHARED = {"out", "config", "precision"}
+SHARED = {"out", "config", "precision", "accumulation"}
 """Arguments that the docstrings of `dense` and `quantized` explain for all functions."""
 
 
@@ -36,7 +35,7 @@ def test_examples_run(name, device):
         runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
         ran += runner.run(test, out=said.append).attempted or len(test.examples)
         assert not runner.failures, "".join(said)
-    assert bool(ran) != (name in WITHOUT_EXAMPLE), f"{name}: {ran} examples"
+    assert ran, f"{name} has no example"
 
 
 @pytest.mark.parametrize("name", CALLABLE)

@@ -60,6 +60,11 @@ def select(
     machine's (the H200 where there is none).
     Deterministic, given the tuned tables.
     Raises ValueError for unknown names or negative sizes.
+
+    >>> tritonmm.select(8192, 8192, 8192, gpu="h200").kernel
+    'hopper'
+    >>> print(tritonmm.select(256, 256, 65536, layout="nt", gpu="h200", accumulation="invariant"))
+    hopper ... split-tail:16 ...
     """
     if not isinstance(gpu, Gpu):
         gpu = gpus.default() if gpu is None else gpus.spec(gpu)
