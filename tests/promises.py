@@ -7,7 +7,7 @@ import torch
 from tritonmm import gpu as gpus
 from tritonmm.autotune.measuring.verify import GUARD, Check
 from tritonmm.plan import plan_for
-from tritonmm.problem import Epilogue, Problem
+from tritonmm.problem import DTYPES, Epilogue, Problem
 from tritonmm.torch_ops.dense import matmul
 
 EVERYTHING = Epilogue(scaled=True, bias=True, c=True)
@@ -63,6 +63,23 @@ def assert_adds_before_it_rounds(a, b, c, bias, config, out_dtype):
     problem = Problem.of(a, b, out, epilogue=EVERYTHING)
     plan_for(problem, config, a.device)(a, b, out, alpha=0.5, beta=-2.0, c=c, bias=bias)
     assert torch.equal(out, (0.5 * (a.double() @ b.double()) + bias.double() - 2 * c.double()).to(out_dtype))
+
+
+def assert_every_byte_has_its_value(config, b_dtype, dtype, device):
+    """All 256, infinities and NaN among them, as the weights of one k and zeros of all others, from every place."""
+    codes = torch.arange(256, device=device).to(torch.uint8).view(DTYPES[b_dtype])
+    if device.type != "cuda":  # the interpreter makes numbers of infinities and NaN
+        codes = codes[codes.float().isfinite()]
+    scales = None, torch.ones(1, len(codes), device=device)
+    for at in (0, 1, 2, 3, 7, 16, 63):
+        weights = torch.zeros(len(codes), 64, dtype=torch.uint8, device=device).view(DTYPES[b_dtype])
+        weights[:, at] = codes
+        x = torch.zeros(1, 64, dtype=DTYPES[dtype], device=device)
+        x[0, at] = 1
+        out = torch.full((1, len(codes)), 0.5, dtype=DTYPES[dtype], device=device)
+        problem = Problem.of(x, weights.t(), out, scales="row")
+        plan_for(problem, config, device)(x, weights.t(), out, scales=scales)
+        torch.testing.assert_close(out[0], codes.to(out.dtype), rtol=0, atol=0, equal_nan=True, msg=f"k = {at}")
 
 
 def assert_reads_views_that_tma_can_address(n, config, device):

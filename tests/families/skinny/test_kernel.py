@@ -7,7 +7,7 @@ import pytest
 import torch
 from measured import H200, estimate
 from pairs import all_pairs
-from promises import assert_adds_before_it_rounds, assert_right, assert_same_bits
+from promises import assert_adds_before_it_rounds, assert_every_byte_has_its_value, assert_right, assert_same_bits
 
 from tritonmm import gpu as gpus
 from tritonmm import orders
@@ -16,7 +16,7 @@ from tritonmm.autotune.measuring.verify import Check
 from tritonmm.config import Config
 from tritonmm.launch import workspace
 from tritonmm.plan import bind, plan_for
-from tritonmm.problem import DTYPES, Problem
+from tritonmm.problem import Problem
 from tritonmm.selection import choose, timed
 from tritonmm.torch_ops.dense import matmul
 
@@ -380,21 +380,7 @@ def test_weights_of_a_byte_with_scales(dtypes, scales, split_k, device):
     ids=str,
 )
 def test_every_byte_has_its_value(blocks, b_dtype, dtype, device):
-    """All 256, infinities and NaN among them, as the weights of one k and zeros of all others, from every place."""
-    codes = torch.arange(256, device=device).to(torch.uint8).view(DTYPES[b_dtype])
-    config = Config("skinny", *blocks, order=orders.RowMajor())
-    scales = None, torch.ones(1, 256, device=device)
-    for at in (0, 1, 2, 3, 7, 16, 63):
-        weights = torch.zeros(256, 64, dtype=torch.uint8, device=device).view(DTYPES[b_dtype])
-        weights[:, at] = codes
-        x = torch.zeros(1, 64, dtype=DTYPES[dtype], device=device)
-        x[0, at] = 1
-        out = torch.full((1, 256), 0.5, dtype=DTYPES[dtype], device=device)
-        problem = Problem.of(x, weights.t(), out, scales="row")
-        plan_for(problem, config, device)(x, weights.t(), out, scales=scales)
-        expected = codes.to(out.dtype)
-        known = slice(None) if device.type == "cuda" else expected.isfinite()  # the interpreter makes numbers of others
-        torch.testing.assert_close(out[0][known], expected[known], rtol=0, atol=0, equal_nan=True, msg=f"k = {at}")
+    assert_every_byte_has_its_value(Config("skinny", *blocks, order=orders.RowMajor()), b_dtype, dtype, device)
 
 
 def test_what_the_skinny_kernel_does_not_scale():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from bounds import assert_product
 from pairs import all_pairs
-from promises import assert_adds_before_it_rounds, assert_right, assert_same_bits
+from promises import assert_adds_before_it_rounds, assert_every_byte_has_its_value, assert_right, assert_same_bits
 
 from tritonmm import orders
 from tritonmm.config import Config
@@ -127,3 +127,13 @@ def test_infinities_and_nans_stay_in_their_rows_and_columns(dtype, device):
     assert not found[:, 7].any()
     found[3], found[:, 7] = True, True
     assert found.all()
+
+
+@pytest.mark.parametrize(
+    ("blocks", "b_dtype", "dtype"),
+    all_pairs([(16, 64, 64, 2, 4), (64, 64, 64, 2, 4)], ["int8", "fp8e4m3", "fp8e5m2"], ["bf16", "fp16"]),
+    ids=str,
+)
+def test_every_byte_has_its_value(blocks, b_dtype, dtype, device):
+    """By mma.sync and by wgmma."""
+    assert_every_byte_has_its_value(Config("tile", *blocks), b_dtype, dtype, device)

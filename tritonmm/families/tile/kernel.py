@@ -111,6 +111,8 @@ def accumulate(a, b, m_left, n_left, k, scales, row, col, S: tl.constexpr):
         if S.interpreted and S.sum_dtype == tl.float32:  # numpy has neither bf16 nor fp8
             x, y = x.to(tl.float32), y.to(tl.float32)
         elif x.dtype.primitive_bitwidth > y.dtype.primitive_bitwidth:
+            if y.dtype == tl.float8e5 and x.dtype == tl.bfloat16:  # Triton's own cast makes numbers of inf and NaN
+                y = y.to(tl.float32)
             y = y.to(x.dtype)
         if S.promotes:
             part = tl.dot(x, y, input_precision=S.precision, out_dtype=S.sum_dtype)
