@@ -18,10 +18,10 @@ import triton.language as tl
 
 
 @triton.jit
-def finished(x, scale_a, scale_b, alpha, bias, beta, c):
-    """x * scale_a * scale_b * alpha + bias + beta * c, where None is left out.
+def scaled_plus_bias(x, scale_a, scale_b, alpha, bias):
+    """x * scale_a * scale_b * alpha + bias, where None is left out.
 
-    x: sums. scale_b is given if scale_a is. All broadcast to x's shape and have its dtype, but c may have any.
+    x: sums. scale_b is given if scale_a is. All broadcast to x's shape and have its dtype.
     """
     factor = scale_b
     if scale_a is not None:
@@ -34,9 +34,13 @@ def finished(x, scale_a, scale_b, alpha, bias, beta, c):
         x = tl.fma(x, factor, bias) if factor is not None else x + bias
     elif factor is not None:
         x = x * factor
-    if c is not None:
-        x = tl.fma(beta, c.to(x.dtype), x)
     return x
+
+
+@triton.jit
+def plus_c(x, beta, c):
+    """x + beta * c. c: as x, but of any dtype. It is loaded after `scaled_plus_bias`, to hold fewer registers."""
+    return tl.fma(beta, c.to(x.dtype), x)
 
 
 @triton.jit

@@ -26,7 +26,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-from tritonmm.device.epilogue import finished
+from tritonmm.device.epilogue import plus_c, scaled_plus_bias
 from tritonmm.device.gluon_compat import copy_async, mma_f64
 from tritonmm.device.numeric import multiple_of
 from tritonmm.device.order import tile_at
@@ -235,13 +235,14 @@ def exact_kernel(
             rows = indices(S.block_m, gl.SliceLayout(1, LAYOUT), S)
             cols = indices(S.block_n, gl.SliceLayout(0, LAYOUT), S)
             inside = (rows < m_left)[:, None] & (cols < n_left)[None, :]
-            added, of_c = None, None
+            added = None
             if bias is not None:
                 added = gl.load(bias + col + cols, mask=cols < n_left, other=0.0).to(S.dtype)[None, :]
+            acc = scaled_plus_bias(acc, None, None, alpha.to(S.dtype) if S.scaled else None, added)
             if c is not None:
                 origin = c + batch * stride_cb + row * stride_cm + col * stride_cn
-                of_c = gl.load(origin + rows[:, None] * stride_cm + cols[None, :] * stride_cn, mask=inside, other=0.0)
-            acc = finished(acc, None, None, alpha.to(S.dtype) if S.scaled else None, added, beta.to(S.dtype), of_c)
+                added = gl.load(origin + rows[:, None] * stride_cm + cols[None, :] * stride_cn, mask=inside, other=0.0)
+                acc = plus_c(acc, beta.to(S.dtype), added)
             origin = out + batch * stride_ob + row * stride_om + col * stride_on
             at = origin + rows[:, None] * stride_om + cols[None, :] * stride_on
             gl.store(at, acc.to(out.dtype.element_ty), mask=inside)

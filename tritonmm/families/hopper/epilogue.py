@@ -6,7 +6,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from tritonmm.device import cluster
 from tritonmm.device.columns import split_columns
-from tritonmm.device.epilogue import finished
+from tritonmm.device.epilogue import plus_c, scaled_plus_bias
 from tritonmm.device.gluon_compat import tma_store
 
 
@@ -20,7 +20,7 @@ def finish(x, batch, row, col, m, n, addends, TILING: gl.constexpr):
     scales = addends.scales
     rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))
     cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
-    scale_a, scale_b, bias, c = None, None, None, None
+    scale_a, scale_b, bias = None, None, None
     if TILING.scales == "tensor":
         scale_a, scale_b = gl.load(scales.a), gl.load(scales.b)
     elif TILING.scales == "row":
@@ -28,13 +28,15 @@ def finish(x, batch, row, col, m, n, addends, TILING: gl.constexpr):
         scale_b = gl.load(scales.b + cols * scales.stride_bn, mask=cols < n, other=0.0)[None, :]
     if TILING.bias:
         bias = gl.load(addends.bias + cols, mask=cols < n, other=0.0).to(gl.float32)[None, :]
+    if TILING.out_dtype != gl.int32 or TILING.scales != "" or TILING.scaled or TILING.bias or TILING.add_c:
+        x = x.to(gl.float32)
+    x = scaled_plus_bias(x, scale_a, scale_b, addends.alpha if TILING.scaled else None, bias)
     if TILING.add_c:
         at = rows.to(gl.int64)[:, None] * addends.stride_cm + cols.to(gl.int64)[None, :] * addends.stride_cn
         inside = (rows < m)[:, None] & (cols < n)[None, :]
-        c = gl.load(addends.c + batch.to(gl.int64) * addends.stride_cb + at, mask=inside, other=0.0)
-    if TILING.out_dtype != gl.int32:
-        x = x.to(gl.float32)
-    return finished(x, scale_a, scale_b, addends.alpha if TILING.scaled else None, bias, addends.beta, c)
+        added = gl.load(addends.c + batch.to(gl.int64) * addends.stride_cb + at, mask=inside, other=0.0)
+        x = plus_c(x, addends.beta, added)
+    return x
 
 
 @gluon.jit

@@ -15,7 +15,7 @@ from triton.experimental.gluon import language as gl
 
 from tritonmm.device.columns import split_columns
 from tritonmm.device.dequantize import unit
-from tritonmm.device.epilogue import finished
+from tritonmm.device.epilogue import plus_c, scaled_plus_bias
 from tritonmm.device.gluon_compat import unhoisted
 from tritonmm.device.split_k import add_parts, arrive, arrive_and_wait, slot_of, slot_sums
 from tritonmm.families.mixed_input.scheduler import program_of
@@ -81,14 +81,14 @@ def finish_piece(x, row, col, output, epilogue, S: gl.constexpr):
         inside &= (cols >= output.first)[None, :]
     if S.scales == "row" and not S.ahead:
         factors = row_factors(row, output.n, epilogue.scales, True, S)
-    added, c = None, None
+    added = None
     if S.bias:
         added = gl.load(epilogue.bias + rows, mask=rows < output.n, other=0.0).to(gl.float32)[:, None]
+    scale = factors[:, None] if S.scales != "group" else None
+    x = scaled_plus_bias(x, None, scale, epilogue.alpha if S.scaled else None, added)
     if S.add_c:
         at = rows.to(gl.int64)[:, None] * epilogue.stride_cn + cols.to(gl.int64)[None, :] * epilogue.stride_cm
-        c = gl.load(epilogue.c + at, mask=inside, other=0.0)
-    scale = factors[:, None] if S.scales != "group" else None
-    x = finished(x, None, scale, epilogue.alpha if S.scaled else None, added, epilogue.beta, c)
+        x = plus_c(x, epilogue.beta, gl.load(epilogue.c + at, mask=inside, other=0.0))
     at = rows.to(gl.int64)[:, None] * output.stride_n + cols.to(gl.int64)[None, :] * output.stride_m
     gl.store(output.at + at, x.to(OUT_DTYPE), mask=inside)
 

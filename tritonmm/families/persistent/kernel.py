@@ -23,7 +23,7 @@ import triton.language as tl
 from triton.language.target_info import cuda_capability_geq
 
 from tritonmm.device.constexpr_args import Static
-from tritonmm.device.epilogue import finished
+from tritonmm.device.epilogue import plus_c, scaled_plus_bias
 from tritonmm.device.numeric import rounded
 from tritonmm.device.order import tile_at
 from tritonmm.device.pdl import follow_previous_grid
@@ -127,13 +127,13 @@ def persistent_kernel(
             at = col + j * COLS
             cols = tl.arange(0, COLS)
             inside = (tl.arange(0, S.block_m) < m - row)[:, None] & (cols < n - at)[None, :]
-            added, of_c = None, None
+            added = None
             if bias is not None:
                 added = tl.load(bias + at + cols, mask=cols < n - at, other=0.0).to(tl.float32)[None, :]
+            piece = scaled_plus_bias(piece, None, None, alpha if S.scaled else None, added)
             if c is not None:
                 addresses = block_at(c, batch, row, at, stride_cb, stride_cm, stride_cn, S.block_m, COLS)
-                of_c = tl.load(addresses, mask=inside, other=0.0)
-            piece = finished(piece, None, None, alpha if S.scaled else None, added, beta, of_c)
+                piece = plus_c(piece, beta, tl.load(addresses, mask=inside, other=0.0))
             piece = rounded(piece, out.dtype.element_ty, S.interpreted)
             if out_desc is not None:
                 out_desc.store([batch, row, at], piece.reshape(1, S.block_m, COLS))

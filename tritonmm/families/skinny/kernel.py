@@ -27,7 +27,7 @@ import triton.language as tl
 
 from tritonmm.device.constexpr_args import Static
 from tritonmm.device.dequantize import as_fp32, dequantized, interleaved, unit
-from tritonmm.device.epilogue import finished, plus_scaled
+from tritonmm.device.epilogue import plus_c, plus_scaled, scaled_plus_bias
 from tritonmm.device.numeric import block_offsets, multiple_of, rounded
 from tritonmm.device.operand import Operand
 from tritonmm.device.order import tile_at
@@ -238,16 +238,16 @@ def skinny_kernel(
             r = block_offsets(BLOCK_R, S.wide)[:, None]
             s = block_offsets(BLOCK_C, S.wide)[None, :]
             inside = (r < rows_left) & (s < cols_left)
-            scale, added, of_c = None, None, None
+            scale, added = None, None
             if scale_b is not None and S.group == 0:
                 scale = tl.load(scale_b + (row + r) * stride_sr, mask=r < rows_left, other=0.0)
             if bias is not None:
                 bias += row * stride_br + col * stride_bc
                 added = tl.load(bias + r * stride_br + s * stride_bc, mask=inside, other=0.0).to(tl.float32)
+            acc = scaled_plus_bias(acc, None, scale, alpha if S.scaled else None, added)
             if c is not None:
                 c += batch * stride_cb + row * stride_cr + col * stride_cc
-                of_c = tl.load(c + r * stride_cr + s * stride_cc, mask=inside, other=0.0)
-            acc = finished(acc, None, scale, alpha if S.scaled else None, added, beta, of_c)
+                acc = plus_c(acc, beta, tl.load(c + r * stride_cr + s * stride_cc, mask=inside, other=0.0))
             out += batch * stride_ob + row * stride_or + col * stride_oc
             tl.store(
                 out + r * stride_or + s * stride_oc, rounded(acc, out.dtype.element_ty, S.interpreted), mask=inside

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 
 from tritonmm.device.constexpr_args import Static
-from tritonmm.device.epilogue import finished, plus_scaled
+from tritonmm.device.epilogue import plus_c, plus_scaled, scaled_plus_bias
 from tritonmm.device.numeric import block_offsets, multiple_of, rounded
 from tritonmm.device.operand import Operand
 from tritonmm.device.order import tile_at
@@ -189,14 +189,15 @@ def tile_kernel(
                 if scale_a is not None:
                     of_rows = row_scales(scales, row + rows, 0, rows < m_left, S)
                 of_cols = col_scales(scales, col + cols, 0, cols < n_left, S)
-            added, of_c = None, None
+            added = None
             if bias is not None:
                 added = tl.load(bias + col + cols, mask=cols < n_left, other=0.0).to(acc.dtype)[None, :]
+            factor = tl.full((), alpha, acc.dtype) if S.scaled else None
+            acc = scaled_plus_bias(acc, of_rows, of_cols, factor, added)
             if c is not None:
                 origin = c + batch * stride_cb + row * stride_cm + col * stride_cn
-                of_c = tl.load(origin + rows[:, None] * stride_cm + cols[None, :] * stride_cn, mask=inside, other=0.0)
-            factor = tl.full((), alpha, acc.dtype) if S.scaled else None
-            acc = finished(acc, of_rows, of_cols, factor, added, tl.full((), beta, acc.dtype), of_c)
+                added = tl.load(origin + rows[:, None] * stride_cm + cols[None, :] * stride_cn, mask=inside, other=0.0)
+                acc = plus_c(acc, tl.full((), beta, acc.dtype), added)
             origin = out + batch * stride_ob + row * stride_om + col * stride_on
             tl.store(
                 origin + rows[:, None] * stride_om + cols[None, :] * stride_on,
