@@ -178,6 +178,12 @@ def kind_cases():
         problem = Problem.dense(m, n, k, layout=layout, **KINDS[kind])
         with contextlib.suppress(ValueError):  # no fp8e4m3 on the oldest, no tf32x3 on AMD
             yield gpu, problem, unrepacked(choose(problem, gpu, "tile"), problem, gpu)
+    for layout, group, epilogue in (("nt", 128, Epilogue()), ("tn", 64, everything), ("ss", 128, everything)):
+        problem = Problem(
+            64, 4096, 4096, layout=layout, group=group, a_alignment=2, b_alignment=1, out_alignment=2,
+            epilogue=epilogue, accumulation="invariant", **KINDS["bf16-int8"],
+        )  # fmt: skip
+        yield gpus.spec("h200"), problem, choose(problem, gpus.spec("h200"), "tile")
 
 
 def unrepacked(config: Config, problem: Problem, gpu: gpus.Gpu) -> Config:

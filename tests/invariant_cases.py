@@ -1,6 +1,6 @@
 """Operands of every kind, and their invariant products: of any rows and columns, in any layout, with any config.
 
-python tests/invariant_cases.py    # writes invariant_hashes.json: what the emulator has, and on a Hopper the rest
+Run as a program it writes invariant_hashes.json: what the emulator computes, and on a Hopper the rest.
 """
 
 import hashlib

@@ -8,6 +8,7 @@ import pytest
 from tritonmm import Config, Problem, families
 from tritonmm import gpu as gpus
 from tritonmm.explanation import Explanation
+from tritonmm.families.skinny import launch as skinny
 from tritonmm.model.chunks import chunk_k, chunks
 from tritonmm.problem import KINDS, Epilogue
 from tritonmm.selection import best, timed
@@ -131,11 +132,10 @@ def test_unknown_accumulation():
 
 @pytest.mark.parametrize("family", families.names())
 def test_any_accumulation_forbids_nothing(family):
-    """Legality without the demand is what it was: a problem that asks for nothing has all configs of the family."""
+    """What is legal with the demand is legal without."""
     for problem in problems(3, 20):
-        free = timed(problem, H200, family)
-        fixed = timed(dataclasses.replace(problem, accumulation="invariant"), H200, family)
-        assert set(fixed) <= set(free)
+        for config in timed(dataclasses.replace(problem, accumulation="invariant"), H200, family):
+            assert config.fits(problem, H200)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,59 @@ def test_chunks_depend_on_k_alone(k, chunk):
 
 @pytest.mark.parametrize("kind", ["fp32", "fp64", "int8", "tf32x3", "fp8-ieee", "fp8-block", "bf16-int8-row"])
 def test_other_sums_have_no_chunks(kind):
-    assert Problem(64, 64, 65536, accumulation="invariant", **KINDS[kind]).chunk_k == 0
+    assert chunk_k(Problem(64, 64, 65536, accumulation="invariant", **KINDS[kind])) == 0
+
+
+def test_scaled_groups_have_no_chunks_whatever_their_precision():
+    """`use_fast_accum` changes nothing there: each group is added to the sum of all before it, so nothing may split."""
+    fields = KINDS["fp8-block"] | {"precision": "fast"}
+    problem = Problem.dense(256, 256, 65536, layout="nt", accumulation="invariant", **fields)
+    assert chunks(problem) == 1
+    assert "one program sums all of K" in Config("hopper", 128, 128, 128, split_k=16).fits(problem, H200).reason
+
+
+STEPS = {
+    "fp8 through mma.sync, as fp16": ("fp8", Config("tile", 32, 64, 128), "wgmma sums fp8"),
+    "accurate fp8 through mma.sync": ("fp8-ieee", Config("tile", 16, 64, 128, num_warps=4), "wgmma sums fp8"),
+    "fp8 by two warps": ("fp8-row", Config("tile", 64, 64, 128, num_warps=2), "wgmma sums fp8"),
+    "accurate fp8, added each 64": ("fp8-ieee", Config("tile", 64, 64, 64, num_warps=4), "block_k is 64"),
+    "fp8 of scaled groups, added each 32": ("fp8-block", Config("tile", 64, 64, 32, num_warps=4), "block_k is 32"),
+    "weights of scaled groups, added each 32": ("bf16-int8", Config("tile", 16, 32, 32, num_warps=2), "block_k is 32"),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_steps_that_change_bits_are_illegal(step):
+    """Partial sums are those of wgmma over 128 elements of K or a scale group. mma.sync multiplies fp8 as fp16."""
+    kind, config, reason = STEPS[step]
+    problem = Problem.dense(64, 4096, 4096, layout="nt", **KINDS[kind])
+    assert config.fits(problem, H200), config.fits(problem, H200).reason
+    fixed = dataclasses.replace(problem, accumulation="invariant")
+    assert reason in config.fits(fixed, H200).reason
+    assert dataclasses.replace(config, block_m=64, block_k=128, num_warps=4).fits(fixed, H200)
+
+
+@pytest.mark.parametrize("group", [16, 32, 64, 128])
+@pytest.mark.parametrize("alignment", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("kind", ["bf16-int8", "bf16-fp8"])
+def test_a_step_is_a_scale_group_for_every_alignment(kind, alignment, group):
+    for m, n in ((1, 4096), (16, 64), (300, 1000)):
+        problem = Problem(
+            m, n, 1024, layout="nt", group=group, a_alignment=max(2, alignment), b_alignment=alignment,
+            accumulation="invariant", **KINDS[kind],
+        )  # fmt: skip
+        config = best(problem, H200).config
+        assert config.block_k == group or config.kernel == "mixed_input", f"{problem}: {config}"
+
+
+def test_weights_are_multiplied_in_the_order_of_k():
+    """Not interleaved, as two warps multiply them where any order will do."""
+    problem = Problem.dense(16, 4096, 4096, layout="nt", **KINDS["bf16-int8"])
+    config = Config("skinny", 16, 16, 128, num_warps=2)
+    fixed = dataclasses.replace(problem, accumulation="invariant")
+    assert config.fits(fixed, H200)
+    assert skinny.interleaves(config, problem, "n")
+    assert not skinny.interleaves(config, fixed, "n")
 
 
 def test_a_long_k_may_be_split_by_its_chunks_alone():

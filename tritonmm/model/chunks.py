@@ -21,9 +21,9 @@ MOST_CHUNKS = 32
 def chunk_k(problem: Problem) -> int:
     """Elements of K in a chunk; 0 where tensor cores sum all of K, or nothing is required of sums.
 
-    Only operands that a single chain would sum have chunks: bf16, fp16, tf32 and fast fp8.
+    Only operands that a single chain would sum have chunks: bf16, fp16, tf32 and fast fp8 without scales of groups.
     """
-    in_one = problem.b_dtype in HALF or problem.precision in ("tf32", "fast")
+    in_one = (problem.b_dtype in HALF or problem.precision in ("tf32", "fast")) and not problem.promotes
     if not problem.fixes_sums or not in_one or problem.k < CHUNKED_K:
         return 0
     return CHUNK_K * -(-problem.k // (CHUNK_K * MOST_CHUNKS))

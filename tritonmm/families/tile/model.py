@@ -1,5 +1,8 @@
 """The portable kernel's configs worth trying, and how long they take, by `TiledModel`."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from tritonmm.config import Config
 from tritonmm.families.tile.rules import kind
 from tritonmm.families.tiled_model import TiledModel
@@ -46,4 +49,13 @@ def terms(config: Config, problem: Problem, gpu: Gpu) -> Terms:
     return Terms(config.block_m, share, loads_us=loads_us)
 
 
-MODEL = TiledModel("tile", kind, terms, spills=spills)
+def groups_by_element(config: Config, problem: Problem, gpu: Gpu) -> Iterator[Config]:
+    """A tile whose step is a scale group of weights that are loaded one by one, which invariant accumulation needs: the
+    listed tiles with steps as long load too many in a thread."""
+    p = problem
+    listed = (config.block_m, config.block_n, config.block_k) == (16, 64, 128)
+    if listed and p.fixes_sums and p.grouped and by_element(p):
+        yield replace(config, block_k=p.group, num_stages=2, num_warps=8)
+
+
+MODEL = TiledModel("tile", kind, terms, spills=spills, variants=groups_by_element)

@@ -12,7 +12,7 @@ from tritonmm.families.common_rules import (
     unsplit_reason,
 )
 from tritonmm.gpu import Gpu
-from tritonmm.problem import Problem
+from tritonmm.problem import FP8, Problem
 
 REFERENCE = {
     "half": (64, 64, 32, 4),
@@ -80,4 +80,9 @@ def _accumulation_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
             return ""
         tile, warps = "x".join(map(str, wanted[:3])), wanted[3]
         return f"with invariant accumulation of such operands the tile must be {tile} of {warps} warps on {gpu.name}"
+    if p.promotes and config.block_k != p.group:
+        return f"block_k is {config.block_k}; with invariant accumulation sums of {p.group} elements of K are added"
+    if p.dtype in FP8 and (config.block_m % 64 or config.num_warps % 4):
+        given = f"block_m and num_warps are {config.block_m} and {config.num_warps}"
+        return f"{given}; with invariant accumulation wgmma sums fp8, of 64 rows and 4 warps or multiples"
     return one_chain_reason(config, problem)
