@@ -11,8 +11,7 @@ Arguments that both functions share. Arrays are torch tensors on any device, or 
 
 a, b: (m, k) by (k, n), or (batch, m, k) by (batch, k, n). bf16, fp16, fp32, fp8 of either kind or int8; b may also be
     int8 or fp8 weights where a is bf16 or fp16: the transposed weight of `tritonmm.weight_only_linear`.
-c, beta: beta * c is added; c broadcasts to the result's shape. A vector of n with beta = 1 that `tritonmm.addmm` adds
-    is a bias instead.
+c, beta: beta * c is added; c broadcasts to the result's shape.
 bias: (n,), added to each row.
 alpha: multiplies the product.
 scale_a, scale_b: fp32, in the shapes of `tritonmm.scaled_mm`. 8-bit weights: scale_b alone, (n,) or (n, 1).

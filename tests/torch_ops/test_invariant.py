@@ -46,6 +46,8 @@ CALLS = {
     "baddbmm": lambda **more: tritonmm.baddbmm(torch.ones(1, 5, 7), A[None], B[None], **more),
     "addbmm": lambda **more: tritonmm.addbmm(torch.ones(5, 7), A[None], B[None], **more),
     "linear": lambda **more: tritonmm.linear(A, B.t(), **more),
+    "linear of a vector": lambda **more: tritonmm.linear(A, B[:, 0], **more),
+    "linear of a vector, bias": lambda **more: tritonmm.linear(A, B[:, 0], torch.ones(()), **more),
     "mv": lambda **more: tritonmm.mv(A, B[:, 0], **more),
     "dot": lambda **more: tritonmm.dot(A[0], B[:, 0], **more),
     "int_mm": lambda **more: tritonmm.int_mm(EIGHT, EIGHT, **more),
@@ -78,6 +80,38 @@ def test_functions_follow_the_mode_unless_told_otherwise(name, planned, override
 def test_unknown_accumulation(name):
     with pytest.raises(ValueError, match="accumulation is 'same'; it must be 'any', 'invariant', or ''"):
         CALLS[name](accumulation="same")
+
+
+ROW = torch.arange(7.0)
+ADDED = {
+    "a vector": ROW,
+    "a strided vector": torch.stack([ROW, ROW], 1)[:, 0],
+    "a row": ROW[None],
+    "rows": ROW.expand(5, 7).contiguous(),
+    "an expanded row": ROW.expand(5, 7),
+}
+
+
+@pytest.mark.parametrize("alpha", [1, 0.3])
+@pytest.mark.parametrize("function", [tritonmm.addmm, torch.addmm], ids=["tritonmm", "torch"])
+def test_what_is_added_has_the_same_bits_however_it_lies(function, alpha, planned, override):
+    """alpha is fused with the addition of a bias, so a bias and a C are alike only without it."""
+    with override.use("always", "invariant", strict=True):
+        for added in ADDED.values():
+            function(added, A, B, alpha=alpha)
+        function(ROW[None], A[:1], B, alpha=alpha)  # one of the rows
+    assert len({(p.epilogue.bias, p.epilogue.c) for p in planned if p.epilogue.scaled}) == (alpha != 1)
+    assert all(p.epilogue.bias != p.epilogue.c for p in planned)
+
+
+def test_a_bias_of_each_sample_is_added_before_the_sum_is_rounded():
+    """As for one sample: 256 + 1 + 1 is 258, which bf16 has, but not 257, which it would be rounded from twice."""
+    x = torch.tensor([[256.0, 1.0]]).bfloat16()
+    weight, bias = torch.ones(3, 2).bfloat16(), torch.ones(4, 3).bfloat16()
+    for dims, given in ((None, x), (0, x.expand(4, 1, 2))):
+        found = torch.func.vmap(tritonmm.linear, (dims, None, 0))(given, weight, bias)
+        assert torch.equal(found, torch.full((4, 1, 3), 258.0).bfloat16())
+    assert torch.equal(tritonmm.linear(x, weight, bias[0]), torch.full((1, 3), 258.0).bfloat16())
 
 
 def test_a_config_that_splits_k_is_refused():

@@ -36,9 +36,10 @@ def test_addmm_adds_what_broadcasts(c, factors, dtype, device):
 def test_a_row_that_is_added_as_it_is_is_a_bias():
     row = torch.randn(7)
     for c in (row, row[None], torch.randn(14)[::2]):
-        assert list(rules.addend("addmm", c, 1, (5, 7))) == ["bias"]
+        assert list(rules.addend("addmm", c, 1, 1, (5, 7))) == ["bias"]
     for c, beta in ((row, 2), (torch.randn(5, 1), 1), (torch.randn(5, 7), 1), (torch.randn(()), 1)):
-        assert list(rules.addend("addmm", c, beta, (5, 7))) == ["c"]
+        assert list(rules.addend("addmm", c, 1, beta, (5, 7))) == ["c"]
+    assert list(rules.addend("addmm", row, 2, 1, (5, 7))) == ["c"]
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (7,)], ids=str)

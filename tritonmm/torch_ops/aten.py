@@ -213,7 +213,8 @@ def _route(op: AtenOp, refusal: Refusal, device: str, a, b, c=None, beta=1, alph
                 addend.expand(shape)
             except RuntimeError:
                 return ""
-            row = beta == 1 and c is not out and c.is_contiguous() and addend.dim() > 0
+            # With another alpha a bias has other bits than a C: `checks.addend`.
+            row = alpha == beta == 1 and c is not out and c.is_contiguous() and addend.dim() > 0
             added = "bias" if row and addend.numel() == addend.shape[-1] == shape[-1] else "c"
     target = None if out is None else _as_addend(op, out)
     if target is not None and (target.shape != shape or repeats(target)):

@@ -72,9 +72,10 @@ def scalar(name: str, argument: str, value: float | torch.Tensor) -> float:
     return value
 
 
-def addend(name: str, c: torch.Tensor, beta: float, shape: tuple[int, ...]) -> dict[str, torch.Tensor]:
-    """c as an argument of `compute`: a bias, which kernels read once per tile, if it is a row vector and beta is 1."""
-    if beta == 1 and shape[-1] == c.numel() and c.dim() and c.shape[-1] == c.numel():
+def addend(name: str, c: torch.Tensor, alpha: float, beta: float, shape: tuple[int, ...]) -> dict[str, torch.Tensor]:
+    """c as an argument of `compute`: a bias, which kernels read once per tile, if it is a row vector and alpha and beta
+    are 1. Then both have the same bits; an alpha is fused with the addition of a bias alone."""
+    if alpha == beta == 1 and shape[-1] == c.numel() and c.dim() and c.shape[-1] == c.numel():
         return {"bias": c.reshape(-1)}
     return {"c": expanded(name, c, shape)}
 

@@ -42,7 +42,7 @@ def deliver(
     if tune:
         _check_tune(name, tune, config)
     folded = *a.shape[:-1], b.shape[-1]
-    addends = {} if added is None else addend(name, added, beta, folded)
+    addends = {} if added is None else addend(name, added, alpha, beta, folded)
     options: dict[str, Any] = {"alpha": alpha, "beta": beta, "config": config, "how": how, **addends}
     if out is None:
         if tune:

@@ -281,8 +281,8 @@ def linear(
         )
     if weight.dim() == 1:
         if bias is None:
-            return matmul(input, weight, out=out, config=config, precision=precision)
-        found = matmul(input, weight, config=config, precision=precision)
+            return matmul(input, weight, out=out, config=config, precision=precision, accumulation=accumulation)
+        found = matmul(input, weight, config=config, precision=precision, accumulation=accumulation)
         found = found + expanded("linear", given[2], found.shape)
         if out is None:
             return found

@@ -189,7 +189,12 @@ def _vmap(info, in_dims, a, b, c=None, bias=None, alpha=1.0, beta=1.0, config=""
     def batched(x, dim):
         return x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
 
-    if dim_bias is not None:  # one GEMM has one bias: add those of the samples afterwards
+    if dim_bias is not None and c is None:  # one GEMM has one bias: those of the samples are a C
+        sample = a.shape if dim_a is None else a.select(dim_a, 0).shape
+        c = batched(bias, dim_bias)
+        c = c.reshape(size, *(1 for _ in sample[:-1]), c.shape[-1]).expand(size, *sample[:-1], c.shape[-1])
+        return _vmap(info, (dim_a, dim_b, 0, None), a, b, c, None, alpha, 1.0, *config)
+    if dim_bias is not None:  # beside a C they are added afterwards
         total, dim = _vmap(info, (dim_a, dim_b, dim_c, None), a, b, c, None, alpha, beta, *config)
         rows = (1,) * (total.dim() - 2)
         return total + batched(bias, dim_bias).reshape(size, *rows, total.shape[-1]), dim
