@@ -1,11 +1,15 @@
 """`accumulation="invariant"`: what functions and the override ask for, on the CPU, where NumPy adds up."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
 import tritonmm
 from tritonmm import Config
 from tritonmm.torch_ops import aten_others, call_cache, mode, operator, product
+from tritonmm.torch_ops.aten import ATEN_OPS
 from tritonmm.torch_ops.routes import Demand, LeftToTorchError, Routes
 
 
@@ -208,6 +212,21 @@ def test_ops_that_have_no_kernel_of_ours_say_so(override):
         torch._addmm_activation(torch.ones(7), A, B)
     with override.use("always"):
         torch._addmm_activation(torch.ones(7), A, B)
+
+
+def test_every_op_that_multiplies_matrices_is_taken_over_or_reported():
+    """torch's list of its functions names those with a kernel for dense tensors on GPUs."""
+    yaml = pytest.importorskip("yaml")
+    listed = Path(pytest.importorskip("torchgen").__file__).parent / "packaged/ATen/native/native_functions.yaml"
+    ours = {op.name + suffix for op in ATEN_OPS for suffix in ("", "_", ".out")}
+    ours |= {name + suffix for name in ("_int_mm", "_scaled_mm", "_scaled_mm_v2") for suffix in ("", ".out")}
+    ours |= {*aten_others.TO_FP32, *aten_others.LEFT}
+    others = {"sspaddmm.out", "_cslt_sparse_mm_search"}  # of sparse tensors; times kernels
+    for function in yaml.load(listed.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        name = function["func"].split("(")[0]
+        on_gpus = any("CUDA" in key.split(", ") for key in function.get("dispatch", {}))
+        if on_gpus and re.search(r"mm(_|$)|mv$|dot$|_linear$", name.split(".")[0]) and name not in others:
+            assert name in ours, f"{name} is neither taken over nor reported"
 
 
 @pytest.mark.parametrize("beta", [None, 0, 2])

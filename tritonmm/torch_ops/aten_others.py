@@ -23,9 +23,9 @@ LEFT = {
     **dict.fromkeys(("_addmm_activation", "_addmm_activation.out"), "tritonmm's kernels have no activation"),
     **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2"), "tritonmm has no grouped GEMM"),
     **dict.fromkeys(("_weight_int4pack_mm", "_weight_int8pack_mm"), "tritonmm does not read weights that torch packed"),
-    **dict.fromkeys(
-        ("_cslt_sparse_mm", "_sparse_semi_structured_mm", "_sparse_semi_structured_linear"), "weights are sparse"
-    ),
+    "_mixed_dtypes_linear": "tritonmm does not read weights that torch packed; weight_only_linear takes others",
+    **dict.fromkeys((f"_sparse_semi_structured_{name}" for name in ("mm", "addmm", "linear")), "an operand is sparse"),
+    "_cslt_sparse_mm": "an operand is sparse",
 }
 """Ops that stay with torch, and why."""
 
