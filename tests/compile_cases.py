@@ -184,6 +184,9 @@ def kind_cases():
             epilogue=epilogue, accumulation="invariant", **KINDS["bf16-int8"],
         )  # fmt: skip
         yield gpus.spec("h200"), problem, choose(problem, gpus.spec("h200"), "tile")
+    for gpu, scales in zip(targets, ("1x128*1x128", "1x128*128x128", "128x128*1x128", "1x128*1x128"), strict=True):
+        problem = Problem.dense(4096, 4096, 4096, layout="nt", dtype="int8", out_dtype="fp32", scales=scales)
+        yield gpu, problem, choose(problem, gpu, "tile")
 
 
 def unrepacked(config: Config, problem: Problem, gpu: gpus.Gpu) -> Config:

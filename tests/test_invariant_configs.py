@@ -163,12 +163,14 @@ def test_scaled_groups_have_no_chunks_whatever_their_precision():
     assert "one program sums all of K" in Config("hopper", 128, 128, 128, split_k=16).fits(problem, H200).reason
 
 
+INT8_BLOCK = {"int8-block": {"dtype": "int8", "out_dtype": "bf16", "scales": "1x128*128x128"}}
 STEPS = {
     "fp8 through mma.sync, as fp16": ("fp8", Config("tile", 32, 64, 128), "wgmma sums fp8"),
     "accurate fp8 through mma.sync": ("fp8-ieee", Config("tile", 16, 64, 128, num_warps=4), "wgmma sums fp8"),
     "fp8 by two warps": ("fp8-row", Config("tile", 64, 64, 128, num_warps=2), "wgmma sums fp8"),
     "accurate fp8, added each 64": ("fp8-ieee", Config("tile", 64, 64, 64, num_warps=4), "block_k is 64"),
     "fp8 of scaled groups, added each 32": ("fp8-block", Config("tile", 64, 64, 32, num_warps=4), "block_k is 32"),
+    "int8 of scaled groups, added each 64": ("int8-block", Config("tile", 64, 64, 64, num_warps=4), "block_k is 64"),
     "weights of scaled groups, added each 32": ("bf16-int8", Config("tile", 16, 32, 32, num_warps=2), "block_k is 32"),
 }
 
@@ -177,7 +179,7 @@ STEPS = {
 def test_steps_that_change_bits_are_illegal(step):
     """Partial sums are those of wgmma over 128 elements of K or a scale group. mma.sync multiplies fp8 as fp16."""
     kind, config, reason = STEPS[step]
-    problem = Problem.dense(64, 4096, 4096, layout="nt", **KINDS[kind])
+    problem = Problem.dense(64, 4096, 4096, layout="nt", **(KINDS | INT8_BLOCK)[kind])
     assert config.fits(problem, H200), config.fits(problem, H200).reason
     fixed = dataclasses.replace(problem, accumulation="invariant")
     assert reason in config.fits(fixed, H200).reason

@@ -1,6 +1,8 @@
 """What is computed: a GEMM as a value, without tensors."""
 
 import functools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -330,7 +332,8 @@ class Problem:
     @property
     def fixes_sums(self) -> bool:
         """Whether the order of a sum is fixed. Sums of integers are exact in any order, and empty ones have none."""
-        return self.accumulation == "invariant" and self.sum_dtype != "int32" and self.k > 0
+        exact = self.sum_dtype == "int32" and not self.grouped
+        return self.accumulation == "invariant" and not exact and self.k > 0
 
     @property
     def unaligned(self) -> str:
@@ -404,6 +407,21 @@ class Problem:
         dtype += f" {self.scales} scales" if self.scales else ""
         dtype += " invariant" if self.accumulation == "invariant" else ""
         return f"{batch}{self.m}x{self.n}x{self.k} {self.layout} {dtype}"
+
+
+def scales_of(m: int, n: int, k: int, of_a: Sequence[int], of_b: Sequence[int]) -> str:
+    """Which of `SCALES` two scales of these shapes are, of 8-bit operands; "" if none. The first that fits: kinds have
+    shapes in common where m or n is 1, or K has one group."""
+    if math.prod(of_a) == math.prod(of_b) == 1:
+        return "tensor"
+    groups, rows, cols = (-(-x // 128) for x in (k, m, n))
+    shapes = {
+        "row": ((m, 1), (1, n)),
+        "1x128*128x128": ((m, groups), (groups, cols)),
+        "128x128*1x128": ((rows, groups), (groups, n)),
+        "1x128*1x128": ((m, groups), (groups, n)),
+    }
+    return next((name for name, both in shapes.items() if (tuple(of_a), tuple(of_b)) == both), "")
 
 
 def default_output(dtype: str) -> str:

@@ -84,7 +84,8 @@ def col_scales(scales, cols, group, mask, S: tl.constexpr):
 
 @triton.jit
 def accumulate(a, b, m_left, n_left, k, scales, row, col, S: tl.constexpr):
-    """The sums of the tile at (row, col), in S.sum_dtype. a, b: the operands from the tile's first row and column on.
+    """The sums of the tile at (row, col), in fp32 if groups of K have scales, else in S.sum_dtype. a, b: the operands
+    from the tile's first row and column on.
 
     Tensor cores keep few bits of sums of fp8. If S.promotes, each step's sums are added outside of them, times the
     scales of their group of K if there are any. B is converted to A's dtype.
@@ -101,7 +102,7 @@ def accumulate(a, b, m_left, n_left, k, scales, row, col, S: tl.constexpr):
     a_mask = (rows < m_left)[:, None]
     b_mask = (cols < n_left)[None, :]
     block_k = tl.full((), S.block_k, tl.int64)
-    acc = tl.zeros(SHAPE, S.sum_dtype)
+    acc = tl.zeros(SHAPE, tl.float32 if S.group > 0 else S.sum_dtype)
     # At least one step, masked off entirely when K is 0: a loop that may run zero times makes ptxas
     # wait after every wgmma (Triton 3.6).
     for step in range(tl.maximum(tl.cdiv(k, S.block_k), 1)):
@@ -120,7 +121,7 @@ def accumulate(a, b, m_left, n_left, k, scales, row, col, S: tl.constexpr):
                 group = step * S.block_k // S.group
                 of_rows = row_scales(scales, row + rows, group, rows < m_left, S) if scales.a is not None else None
                 of_cols = col_scales(scales, col + cols, group, cols < n_left, S)
-                acc = plus_scaled(acc, part, of_rows, of_cols, S.shared_cols)
+                acc = plus_scaled(acc, part.to(tl.float32), of_rows, of_cols, S.shared_cols)
             else:
                 acc += part
         else:
