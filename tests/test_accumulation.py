@@ -20,6 +20,9 @@ from invariant_cases import CASES, HASHES, digest, hashed
 from tritonmm import accumulation
 from tritonmm.accumulation import emulate, verify
 from tritonmm.model import tensor_core
+from tritonmm.model.gemm import checked
+from tritonmm.problem import Problem
+from tritonmm.torch_ops.quantized import matched_scales
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 LAWS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "tf32", E4M3: "fp8e4m3", E5M2: "fp8e5m2"}
@@ -213,6 +216,22 @@ def test_results_are_rounded_to_nearest_even(dtype):
 def test_fp16_overflows_to_infinity():
     a = torch.tensor([[65504.0, 15.99], [65504.0, 16.0], [-65504.0, -16.0]]).half()
     assert emulate(a, torch.ones(2, 1).half()).flatten().tolist() == [65504, math.inf, -math.inf]
+
+
+@pytest.mark.parametrize("k", [64, 200, 384])
+@pytest.mark.parametrize("n", [1, 2, 128, 300])
+def test_scales_are_those_that_scaled_mm_sees(n, k):
+    """Kinds of scales have shapes in common. With more than one column and group, no sum depends on the rows."""
+    for name in ("tensor", "row", "1x128*1x128", "1x128*128x128", "128x128*1x128"):
+        ways = set()
+        for m in (1, 2, 128, 129, 300):
+            a, b = torch.ones(m, k).to(E4M3), torch.ones(n, k).to(E4M3).T
+            shapes = Problem(m, n, k, dtype="fp8e4m3", scales=name).scale_shapes
+            scale_a, scale_b = (torch.ones(shape) for shape in shapes)
+            problem = checked(a, b, None, None, 1.0, 1.0, scale_a, scale_b, "", None).problem
+            assert problem.scales == matched_scales(a, b, scale_a, scale_b)[2]
+            ways.add((problem.grouped, problem.cols_per_scale))
+        assert len(ways) == 1 or n == 1 or k <= 128
 
 
 def test_scaled_int8_is_converted_to_fp32_first():

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tritonmm.problem import FP8, HALF, SCALES, Problem, short_name
+from tritonmm.problem import FP8, HALF, SCALES, Problem, scales_of, short_name
 
 Array = np.ndarray
 Tensor = torch.Tensor
@@ -122,18 +122,15 @@ def _scales(problem: Problem, scale_a: Tensor | None, scale_b: Tensor | None) ->
         raise RuntimeError(
             f"scales are given for {problem.dtype} by {problem.b_dtype}; they are for fp8, int8 and 8-bit weights"
         )
-    shapes = {
-        name: replace(problem, scales=name).scale_shapes for name in SCALES if name not in ("", "tensor", "group")
-    }
+    name = ""
     if scale_a is not None and scale_b is not None and scale_a.dtype == scale_b.dtype == torch.float32:
-        if scale_a.numel() == scale_b.numel() == 1:
-            return "tensor"
-        for name, expected in shapes.items():
-            if (scale_a.shape, scale_b.shape) == expected:
-                if problem.dtype == "int8" and name != "row":
-                    raise NotImplementedError(f"scales are those of {name} blocks; for int8 they are not covered")
-                return name
-    legal = "; ".join(f"{list(x or ())} and {list(y)}" for x, y in shapes.values())
+        name = scales_of(problem.m, problem.n, problem.k, scale_a.shape, scale_b.shape)
+    if name and problem.dtype == "int8" and name not in ("tensor", "row"):
+        raise NotImplementedError(f"scales are those of {name} blocks; for int8 they are not covered")
+    if name:
+        return name
+    shapes = [replace(problem, scales=name).scale_shapes for name in SCALES if name not in ("", "tensor", "group")]
+    legal = "; ".join(f"{list(x or ())} and {list(y)}" for x, y in shapes)
     raise RuntimeError(
         f"scales are {_spelled(scale_a)} and {_spelled(scale_b)}; they must be float32, of one element each, or {legal}"
     )

@@ -18,7 +18,7 @@ import math
 import torch
 
 from tritonmm.config import Config
-from tritonmm.problem import DTYPES, FP8, HALF
+from tritonmm.problem import DTYPES, FP8, HALF, scales_of
 from tritonmm.torch_ops.checks import check_dims, check_inner, prepare_out, shape_of
 from tritonmm.torch_ops.deliver import deliver
 from tritonmm.torch_ops.mode import check_accumulation
@@ -119,17 +119,11 @@ def matched_scales(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor) -> tu
     """The scales in two dimensions, and which of `problem.SCALES` they are. Raises RuntimeError for none of them."""
     (m, k), n = a.shape, b.shape[1]
     groups, rows, cols = (math.ceil(x / 128) for x in (k, m, n))
-    if scale_a.dtype == scale_b.dtype == torch.float32:
-        if scale_a.numel() == scale_b.numel() == 1:
-            return scale_a.reshape(1, 1), scale_b.reshape(1, 1), "tensor"
-        for name, left, right in (
-            ("row", (m, 1), (1, n)),
-            ("128x128*1x128", (rows, groups), (groups, n)),
-            ("1x128*128x128", (m, groups), (groups, cols)),
-            ("1x128*1x128", (m, groups), (groups, n)),
-        ):
-            if scale_a.shape == left and scale_b.shape == right:
-                return scale_a, scale_b, name
+    are_fp32 = scale_a.dtype == scale_b.dtype == torch.float32
+    if are_fp32 and (name := scales_of(m, n, k, scale_a.shape, scale_b.shape)):
+        if name == "tensor":
+            scale_a, scale_b = scale_a.reshape(1, 1), scale_b.reshape(1, 1)
+        return scale_a, scale_b, name
     raise RuntimeError(
         f"scaled_mm: scales are {scale_a.dtype} {list(scale_a.shape)} and {scale_b.dtype} {list(scale_b.shape)}; for"
         f" {shape_of(a)} by {shape_of(b)} they must be float32, of one element each, ({m}, 1) and (1, {n}), or"
