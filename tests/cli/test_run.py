@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -19,11 +20,12 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def enabled(monkeypatch, tmp_path):
-    """The calls of `enable`; sys.argv and sys.path are put back."""
+    """The calls of `enable`; sys.argv, sys.path and __main__ are put back."""
     found = []
     monkeypatch.setattr(tritonmm, "enable", lambda *args, **more: found.append((args, more)))
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     monkeypatch.chdir(tmp_path)
     (tmp_path / "beside.py").write_text("VALUE = 7\n")
     (tmp_path / "program.py").write_text(PROGRAM)
@@ -52,6 +54,7 @@ def test_a_program_gets_its_arguments_and_its_folder(program, enabled):
         ("raise OSError('no such disk')", 1, "OSError: no such disk"),
         ("import click; raise click.UsageError('mine')", 1, "UsageError: mine"),
         ("1 / 0", 1, "ZeroDivisionError"),
+        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
     ],
 )
 def test_a_program_ends_as_without(line, code, printed, enabled, tmp_path, capsys):
@@ -59,7 +62,7 @@ def test_a_program_ends_as_without(line, code, printed, enabled, tmp_path, capsy
     found = call("run", "program.py")
     assert found.exit_code == code
     assert printed in found.stderr
-    assert not found.stderr.startswith("tritonmm:")
+    assert "tritonmm" not in found.stderr, "as Python prints it: without the frames that ran it"
 
 
 @pytest.mark.parametrize(
@@ -75,6 +78,40 @@ def test_wrong_requests(args, said, enabled):
     assert found.exit_code == 2
     assert said in found.stderr
     assert not enabled
+
+
+LATE = """
+import atexit, os, pickle, sys, threading, time
+class Mine: pass
+def late():
+    main_ended.wait()
+    time.sleep(0.5)
+    print(pickle.loads(pickle.dumps(Mine())).__class__ is Mine)
+main_ended = threading.Event()
+threading.Thread(target=late).start()
+atexit.register(lambda: print(pickle.dumps(Mine()) != b""))
+print(__name__, __package__, os.path.basename(sys.argv[0]), sys.path[0] == os.getcwd())
+print(os.path.dirname(sys.executable) in sys.path)
+os.chdir("/")
+print(os.path.exists(__file__))
+main_ended.set()
+"""
+
+
+@pytest.mark.parametrize("program", [("late.py",), ("-m", "late"), ("-m", "package"), ("package",)], ids=" ".join)
+def test_a_program_sees_what_python_gives_it(program, tmp_path):
+    """Also once its last line has run: threads and what atexit calls still pickle what __main__ has."""
+    (tmp_path / "late.py").write_text(LATE)
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__main__.py").write_text(
+        LATE.split("main_ended = ")[0] + "print(__package__, __spec__.name)"
+    )
+    outputs = []
+    for command in ((sys.executable,), (str(Path(sys.executable).with_name("tritonmm")), "run")):
+        found = subprocess.run([*command, *program], capture_output=True, text=True, timeout=300, cwd=tmp_path)
+        assert found.returncode == 0, found.stderr
+        outputs.append(found.stdout)
+    assert outputs[0] == outputs[1]
 
 
 def test_the_command_itself(tmp_path):

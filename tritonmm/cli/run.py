@@ -1,8 +1,15 @@
 """`tritonmm run`."""
 
+import builtins
+import importlib.util
+import io
 import os
+import pkgutil
 import runpy
 import sys
+import types
+from importlib.machinery import SourceFileLoader
+from typing import Any
 
 import click
 
@@ -35,12 +42,46 @@ def run(policy, accumulation, strict, is_module, program, arguments) -> None:
         raise click.UsageError(f"there is no file {program!r}")
     tritonmm.enable(policy, accumulation=accumulation, strict=strict)
     sys.argv = [program, *arguments]
-    sys.path.insert(0, os.getcwd() if is_module else os.path.dirname(os.path.abspath(program)))
+    if not sys.flags.safe_path:  # else Python adds no folder either
+        sys.path[0] = os.getcwd() if is_module else os.path.dirname(os.path.realpath(program))
     try:
         if is_module:
-            runpy.run_module(program, run_name="__main__", alter_sys=True)
+            _run_module(program)
         else:
-            runpy.run_path(program, run_name="__main__")
-    except Exception:  # the program's: not an error in the request
-        sys.excepthook(*sys.exc_info())
-        sys.exit(1)
+            _run_file(program)
+    except (Exception, KeyboardInterrupt) as error:  # the program's: not an error in the request
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+            frames = frames.tb_next
+        sys.excepthook(type(error), error.with_traceback(frames), frames)
+        sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
+
+
+def _run_file(program: str) -> None:
+    path = os.path.abspath(program)
+    if path.endswith(".pyc") or pkgutil.get_importer(path) is not None:  # compiled, or a folder or an archive
+        runpy.run_path(program, run_name="__main__")
+        return
+    with io.open_code(path) as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    exec(code, _become_main(__file__=path, __loader__=SourceFileLoader("__main__", path)))
+
+
+def _run_module(program: str) -> None:
+    spec = importlib.util.find_spec(program)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = importlib.util.find_spec(program + ".__main__")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"No module named {program!r}, or it is a package without __main__", name=program)
+    loader: Any = spec.loader
+    sys.argv[0] = spec.origin
+    names = {"__spec__": spec, "__package__": spec.parent, "__loader__": loader, "__file__": spec.origin}
+    exec(loader.get_code(spec.name), _become_main(**names))
+
+
+def _become_main(**names: object) -> dict:
+    """The globals of a new `__main__`. It stays that until Python ends, for threads and what atexit calls: they find
+    classes there that they pickle."""
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    vars(main).update(__builtins__=builtins, **names)
+    return vars(main)
