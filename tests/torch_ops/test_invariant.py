@@ -185,13 +185,24 @@ def test_what_stays_with_torch_is_reported_once_or_raises(name, override):
         call()
 
 
+WRONG = {
+    "shapes": (lambda: torch.mm(A, A), "mat1 and mat2"),
+    "dtypes": (lambda: torch.mm(A, B.double()), "expected m1 and m2 to have the same dtype"),
+    "dtype of C": (lambda: torch.addmm(torch.ones(7).half(), A, B), "must have the same dtype"),
+    "dtype of out": (lambda: torch.mm(A, B, out=torch.empty(5, 7).half()), "Expected out tensor to have dtype"),
+    "a complex alpha": (lambda: torch.addmm(torch.ones(7), A, B, alpha=1j), "without overflow"),
+}
+
+
 def test_empty_and_wrong_operands_are_torchs_without_a_word(override):
     with override.use("faster", "invariant", strict=True):
         assert torch.mm(torch.ones(0, 3), torch.ones(3, 2)).shape == (0, 2)
         assert torch.mm(torch.ones(2, 0), torch.ones(0, 2)).tolist() == [[0, 0], [0, 0]]
         assert torch.addmm(torch.ones(5, 7), A, B, alpha=0).tolist() == torch.ones(5, 7).tolist()
-        with pytest.raises(RuntimeError, match="mat1 and mat2"):
-            torch.mm(A, A)
+        for wrong, error in WRONG.values():
+            with pytest.raises(RuntimeError, match=error) as found:
+                wrong()
+            assert type(found.value) is RuntimeError
 
 
 def test_a_failure_is_an_error_if_strict(override, monkeypatch):
@@ -203,6 +214,17 @@ def test_a_failure_is_an_error_if_strict(override, monkeypatch):
         for _ in range(2):
             with pytest.raises(LeftToTorchError, match="tritonmm failed: OSError: no compiler"):
                 torch.mm(A, B)
+
+
+def test_a_failure_is_reported_once(override, monkeypatch):
+    def broken(*args):
+        raise OSError("no linker")
+
+    monkeypatch.setattr("tritonmm.torch_ops.aten.find", broken)
+    with override.use("faster", "invariant"):
+        with pytest.warns(UserWarning, match="tritonmm failed to compute aten::mm"):
+            torch.mm(A, B)
+        torch.mm(A, B)  # warnings are errors
 
 
 def test_ops_that_have_no_kernel_of_ours_say_so(override):
@@ -242,6 +264,24 @@ def test_overloads_to_fp32(dims, beta, planned):
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
     assert planned[-1].out_dtype == "fp32"
     assert aten_others._product(routes, dims, a, a, torch.float32) is None  # torch says what is wrong with the shapes
+    for wrong in (torch.ones(3).half(), torch.ones(7).double()):
+        assert aten_others._product(routes, dims, a, b, torch.float32, c=wrong) is None
+    assert not routes
+
+
+def test_an_overload_to_fp32_that_failed_is_not_tried_again(monkeypatch):
+    calls = []
+
+    def broken(*args, **more):
+        calls.append(args)
+        raise OSError("no assembler")
+
+    monkeypatch.setattr(aten_others, "product", broken)
+    routes = Routes("bmm.dtype", Demand(accumulation="invariant"), lambda problem, gpu: "")
+    with pytest.warns(UserWarning, match="tritonmm failed to compute aten::bmm.dtype"):
+        aten_others._product(routes, 2, A.half(), B.half(), torch.float32)
+    assert aten_others._product(routes, 2, A.half(), B.half(), torch.float32) is None
+    assert len(calls) == 1
 
 
 def test_requests_that_make_no_sense(override):

@@ -191,7 +191,7 @@ def _route(op: AtenOp, refusal: Refusal, device: str, a, b, c=None, beta=1, alph
     """The route of calls with such operands, or why torch computes them; "" if there is nothing to say about that."""
     for x in (a, b, c, out):
         if x is not None and (x.dtype != a.dtype or x.device != a.device or x.layout != torch.strided):
-            return "operands differ in dtype or device, or are not dense"
+            return ""  # torch raises its error
     if a.dtype not in _MULTIPLIED or a.device.type != device:
         return f"operands are {a.dtype} on {a.device.type}"
     if not a.numel() or not b.numel():
@@ -233,7 +233,7 @@ def _route(op: AtenOp, refusal: Refusal, device: str, a, b, c=None, beta=1, alph
 def _reason_of_call(route: Route, a, b, c, beta, alpha, out) -> str | None:
     """Why torch computes a call that has a route; None if it does not."""
     if isinstance(alpha, complex) or isinstance(beta, complex):
-        return "alpha or beta is complex"
+        return ""  # torch raises its error
     return "out overlaps an operand" if out is not None and _meets(route, a, b, c, out) else None
 
 

@@ -83,9 +83,18 @@ def _product(routes: Routes, dims: int, a, b, dtype: torch.dtype, c=None, beta=1
         return routes.leave(f"operands are {a.dtype} and {b.dtype}, out_dtype is {dtype}")
     if not a.numel() or not b.numel():
         return None
+    about = key(a, b), dtype
+    if about in routes:
+        return routes.leave(routes[about])  # an earlier call failed
+    if c is not None and beta != 0:
+        try:
+            c = c.expand(*a.shape[:-1], b.shape[-1])
+        except RuntimeError:
+            return None
+        if c.dtype not in (a.dtype, dtype) or c.device != a.device:
+            return None
     try:
-        c = c if c is None or beta == 0 else c.expand(*a.shape[:-1], b.shape[-1])
         return product(a, b, c=c, beta=float(beta), alpha=float(alpha), how=How(out_dtype=dtype))
     except Exception as error:
-        routes.give_up((key(a, b), dtype), a, b, error)
+        routes.give_up(about, a, b, error)
         return None
