@@ -4,7 +4,7 @@ A function whose name ends in `_reason` returns why a config is not legal, or ""
 """
 
 from tritonmm.config import Config
-from tritonmm.gpu import Gpu
+from tritonmm.gpu import TRITON, Gpu
 from tritonmm.model.chunks import chunks
 from tritonmm.problem import Problem
 
@@ -13,6 +13,10 @@ SM_REGISTERS = 65_536
 
 THREAD_REGISTERS = 255
 """32-bit registers that a thread may have. Source: as above."""
+
+HAS_FP64 = TRITON.startswith(("3.6.", "3.9."))
+"""True if the layout of fp64 MMA is known for this Triton: its dot's with 3.6, `gluon_compat.mma_f64`'s with 3.9. Then
+the exact family multiplies fp64."""
 
 BARRIER_BYTES = 1024
 """Bytes of shared memory that are counted for the mbarriers and the alignment of a CTA's buffers: an upper bound."""

@@ -2,17 +2,15 @@
 
 from tritonmm.config import Config
 from tritonmm.families.common_rules import (
+    HAS_FP64,
     one_chain_reason,
     portable_shared_bytes,
     power_of_two_reason,
     shared_memory_reason,
     single_cta_reason,
 )
-from tritonmm.gpu import TRITON, Gpu
+from tritonmm.gpu import Gpu
 from tritonmm.problem import Problem, divisor
-
-HAS_FP64 = TRITON.startswith(("3.6.", "3.9."))
-"""True if the layout of fp64 MMA is known for this Triton: its dot's with 3.6, `gluon_compat.mma_f64`'s with 3.9."""
 
 # Limits of what a thread holds, beyond which ptxas spills: found by compiling for sm_90 (`tests/test_compile.py`).
 

@@ -2,6 +2,7 @@
 
 from tritonmm.config import Config
 from tritonmm.families.common_rules import (
+    HAS_FP64,
     accumulator_limit,
     dot_reason,
     one_chain_reason,
@@ -74,7 +75,9 @@ def _accumulation_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     if not p.fixes_sums:
         return ""
     blocks = config.block_m, config.block_n, config.block_k, config.num_warps
-    if gpu.capability != 90 or kind(p) == "three products":
+    if p.dtype == "fp64" and HAS_FP64 and gpu.capability == 90:
+        return "with invariant accumulation the exact kernel sums fp64"
+    if gpu.capability != 90 or kind(p) in ("three products", "fp64"):
         wanted = reference(p)
         if blocks == wanted:
             return ""
