@@ -69,7 +69,7 @@ WAYS = {
     "split-K": (Config("hopper", split_k=2), "one program sums all of K"),
     "split tail": (Config("hopper", split_tail=2), "one program sums all of K"),
     "skinny split-K": (Config("skinny", split_k=2), "one program sums all of K"),
-    "GEMV on CUDA cores": (Config("skinny", block_m=1, block_n=16, block_k=128), "summed on CUDA cores"),
+    "GEMV on CUDA cores": (Config("skinny", block_m=1, block_n=16, block_k=128), "each thread has sums of its own"),
 }
 
 
@@ -200,13 +200,14 @@ def test_a_step_is_a_scale_group_for_every_alignment(kind, alignment, group):
 
 
 def test_weights_are_multiplied_in_the_order_of_k():
-    """Not interleaved, as two warps multiply them where any order will do."""
-    problem = Problem.dense(16, 4096, 4096, layout="nt", **KINDS["bf16-int8"])
-    config = Config("skinny", 16, 16, 128, num_warps=2)
-    fixed = dataclasses.replace(problem, accumulation="invariant")
-    assert config.fits(fixed, H200)
-    assert skinny.interleaves(config, problem, "n")
-    assert not skinny.interleaves(config, fixed, "n")
+    """mma.sync takes the K of 8-bit weights in another order than wgmma, which the other kernels use."""
+    problem = Problem.dense(16, 4096, 4096, layout="nt", accumulation="invariant", **KINDS["bf16-int8"])
+    for config in (Config("skinny", 16, 16, 128, num_warps=2), Config("skinny", 16, 32, 128, num_warps=4)):
+        assert "another order of K" in config.fits(problem, H200).reason
+    wide = Config("skinny", 16, 64, 128, num_warps=4)
+    assert wide.fits(problem, H200), wide.fits(problem, H200).reason
+    assert not skinny.interleaves(wide, problem, "n")
+    assert "at least 64 rows by 4 warps" in Config("tile", 16, 64, 128, 4, 4).fits(problem, H200).reason
 
 
 def test_a_long_k_may_be_split_by_its_chunks_alone():

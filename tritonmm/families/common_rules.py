@@ -63,6 +63,11 @@ def other_gpu_reason(config: Config, gpu: Gpu) -> str:
     return f"accumulation is invariant; on {gpu.name} the tile kernel alone has that, not {config.kernel}"
 
 
+def uses_wgmma(rows: int, config: Config) -> bool:
+    """Whether Triton multiplies blocks of so many rows, of operands of at most 2 bytes, by wgmma on sm_90."""
+    return rows >= 64 and config.num_warps >= 4
+
+
 def power_of_two_reason(config: Config) -> str:
     """Blocks and warps are powers of two in Triton."""
     for name in ("block_m", "block_n", "block_k", "num_warps"):

@@ -144,7 +144,8 @@ def write_columns(
     total = gl.zeros(SHAPE, gl.float32, LAYOUT)
     AREA: gl.constexpr = S.rows * S.block_c
     sums = workspace + WHO * AREA
-    total = add_parts(total, sums, first, last, offsets, inside, S.consumers * AREA, S.slots, 4)
+    TOGETHER: gl.constexpr = 2 if S.consumers == 3 else 4  # as many as a thread has registers for
+    total = add_parts(total, sums, first, last, offsets, inside, S.consumers * AREA, S.slots, TOGETHER)
     finish_piece(total, row, col + at, output, addends, S)
 
 

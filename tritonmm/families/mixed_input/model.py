@@ -139,7 +139,7 @@ def shares(config: Config, problem: Problem, gpu: Gpu) -> list[Config]:
     tiles_m, tiles_n = config.tiles(problem)
     full = (gpu.sms * held // max(tiles_m * tiles_n, 1) for held in range(1, resident(config, problem) + 1))
     most = max(1, -(-problem.k // config.block_k))
-    splits = sorted({min(max(1, split), most) for split in full})
+    splits = [1] if problem.fixes_sums else sorted({min(max(1, split), most) for split in full})
     persistent = replace(config, split_k=1, persistent=True)
     return [persistent, *(replace(persistent, split_k=split, persistent=False) for split in splits)]
 

@@ -163,10 +163,10 @@ def slice_k(config: Config, problem: Problem) -> int:
     """Elements of K that a consumer converts while it multiplies others.
 
     Longer slices wait less often (docs/notebook/mixed_input.md) and need registers: only 64 rows of weights by at most
-    128 rows of activations leave them, in a program alone on its SM.
+    128 rows of activations leave them, in a program alone on its SM. A slice is at most a scale group.
     """
     roomy = resident(config, problem) == 1 and _rows(config) == 64 and config.block_m <= 128
-    return 64 if roomy else 32
+    return 64 if roomy and not (problem.grouped and problem.group < 64) else 32
 
 
 def piece_cols(config: Config, problem: Problem) -> int:

@@ -107,13 +107,17 @@ _CONVERTING = {
 def candidates(problem: Problem, gpu: Gpu) -> list[Config]:
     """As `Family.candidates`, the fewest stages first.
 
-    They keep all programs resident at once, one to eight an SM, so that all stream until the end.
+    They keep all programs resident at once, one to eight an SM, so that all stream until the end. Invariant sums are
+    not split.
     """
     found = set()
     for config, per_sm in _candidates(problem, gpu):
         tiles = _tiles(config, problem)
         steps = max(1, -(-problem.k // config.block_k))
         most = steps // 2 if _converts(config, problem) else steps
+        if problem.fixes_sums:
+            found.add(config)
+            continue
         found |= {replace(config, split_k=max(1, min(share * gpu.sms // max(tiles, 1), most))) for share in per_sm}
     return sorted(found, key=lambda config: (config.num_stages, str(config)))
 

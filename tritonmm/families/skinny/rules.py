@@ -11,6 +11,7 @@ from tritonmm.families.common_rules import (
     power_of_two_reason,
     shared_memory_reason,
     single_cta_reason,
+    uses_wgmma,
 )
 from tritonmm.gpu import Gpu
 from tritonmm.problem import Problem
@@ -63,10 +64,12 @@ def _accumulation_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return ""
     if gpu.capability != 90:
         return other_gpu_reason(config, gpu)
-    if p.dtype == "fp32" and p.precision != "tf32":
-        return f"accumulation is invariant; the skinny kernel has that for bf16, fp16 and tf32, not fp32 {p.precision}"
+    if p.precision.endswith("x3"):
+        return f"accumulation is invariant; the skinny kernel has that for other precisions than {p.precision}"
     if min(config.block_m, config.block_n) == 1:
-        return "a block of 1 is summed on CUDA cores; with invariant accumulation tensor cores sum all blocks"
+        return "with a block of 1 each thread has sums of its own; invariant accumulation is that of taller blocks"
+    if p.element_bytes != p.b_element_bytes and not uses_wgmma(max(config.block_m, config.block_n), config):
+        return "mma.sync multiplies 8-bit weights in another order of K; invariant accumulation needs wgmma's 4 warps"
     if p.grouped and config.block_k != p.group:
         return f"block_k is {config.block_k}; with invariant accumulation a step is a scale group of {p.group} elements"
     return one_chain_reason(config, problem)

@@ -49,13 +49,13 @@ def terms(config: Config, problem: Problem, gpu: Gpu) -> Terms:
     return Terms(config.block_m, share, loads_us=loads_us)
 
 
-def groups_by_element(config: Config, problem: Problem, gpu: Gpu) -> Iterator[Config]:
-    """A tile whose step is a scale group of weights that are loaded one by one, which invariant accumulation needs: the
-    listed tiles with steps as long load too many in a thread."""
+def whole_groups(config: Config, problem: Problem, gpu: Gpu) -> Iterator[Config]:
+    """The tile whose step is a scale group, which invariant accumulation needs: also where weights are loaded one by
+    one, of which the listed tiles with such steps load too many in a thread."""
     p = problem
-    listed = (config.block_m, config.block_n, config.block_k) == (16, 64, 128)
-    if listed and p.fixes_sums and p.grouped and by_element(p):
-        yield replace(config, block_k=p.group, num_stages=2, num_warps=8)
+    listed = (config.block_m, config.block_n, config.block_k) == (64, 64, 64)
+    if listed and p.fixes_sums and p.grouped and p.element_bytes != p.b_element_bytes:
+        yield replace(config, block_k=p.group, num_stages=2, num_warps=max(4, p.group // 8))
 
 
-MODEL = TiledModel("tile", kind, terms, spills=spills, variants=groups_by_element)
+MODEL = TiledModel("tile", kind, terms, spills=spills, variants=whole_groups)

@@ -11,6 +11,7 @@ from tritonmm.families.common_rules import (
     shared_memory_reason,
     single_cta_reason,
     unsplit_reason,
+    uses_wgmma,
 )
 from tritonmm.gpu import Gpu
 from tritonmm.problem import FP8, Problem
@@ -85,7 +86,7 @@ def _accumulation_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"with invariant accumulation of such operands the tile must be {tile} of {warps} warps on {gpu.name}"
     if p.promotes and config.block_k != p.group:
         return f"block_k is {config.block_k}; with invariant accumulation sums of {p.group} elements of K are added"
-    if p.dtype in FP8 and (config.block_m % 64 or config.num_warps % 4):
+    if (p.dtype in FP8 or p.element_bytes != p.b_element_bytes) and not uses_wgmma(config.block_m, config):
         given = f"block_m and num_warps are {config.block_m} and {config.num_warps}"
-        return f"{given}; with invariant accumulation wgmma sums fp8, of 64 rows and 4 warps or multiples"
+        return f"{given}; with invariant accumulation wgmma sums fp8 and weights, at least 64 rows by 4 warps"
     return one_chain_reason(config, problem)
