@@ -407,6 +407,10 @@ ONE = torch.ones(1)
         ((HALF, HALF.char().T), {"scale_b": torch.ones(5)}, RuntimeError, r"for 8-bit weights scale_b must be float32"),
         ((HALF, HALF.T), {"rows": [0, 3]}, IndexError, "rows has index 3; there are 3 rows, from 0"),
         ((HALF, HALF.T), {"cols": [-1]}, IndexError, "cols has index -1; there are 3 cols, from 0"),
+        ((HALF, HALF.T), {"rows": [True, False, True]}, TypeError, "rows are of bool; they must be integers"),
+        ((HALF, HALF.T), {"cols": [0.5]}, TypeError, "cols are of float64; they must be integers"),
+        ((HALF, HALF.T), {"c": torch.ones(3).cfloat()}, RuntimeError, "c has dtype torch.complex64; it must be"),
+        ((HALF.to_sparse(), HALF.T), {}, TypeError, "a has layout torch.sparse_coo; it must be dense"),
     ],
 )  # fmt: skip
 def test_errors_of_emulate(args, options, error, words):
@@ -417,10 +421,21 @@ def test_errors_of_emulate(args, options, error, words):
 def test_errors_of_verify():
     with pytest.raises(RuntimeError, match=r"result has shape \[4, 3\]; the product has \[3, 3\]"):
         verify(HALF, HALF.T, torch.zeros(4, 3).half())
-    with pytest.raises(ValueError, match="samples is 0; it must be an integer of at least 1"):
-        verify(HALF, HALF.T, torch.zeros(3, 3).half(), samples=0)
+    for wrong in (0, True, 2.5):
+        with pytest.raises(ValueError, match=f"samples is {wrong}; it must be an integer of at least 1"):
+            verify(HALF, HALF.T, torch.zeros(3, 3).half(), samples=wrong)
     with pytest.raises(ValueError, match="fraction is 2; it must be a share of the elements, from 0 to 1"):
         accumulation.Verdict(1, 1, 0, ()).chance(2)
+
+
+def test_arrays_that_torch_does_not_share():
+    """Warnings are errors."""
+    a, b = FP32.numpy().copy(), FP32.T.numpy()
+    a.flags.writeable = False
+    expected = emulate(FP32, FP32.T)
+    assert torch.equal(emulate(a, b), expected)
+    assert torch.equal(emulate(a[::-1], b), expected.flip(0))
+    assert verify(a, b, expected, samples=np.int64(5)).checked == 5
 
 
 def test_it_needs_no_triton():

@@ -113,7 +113,8 @@ def emulate(
     One core takes 5 to 40 ns for each of the m * n * k products, and less than 200 MB besides operands and result.
 
     Raises RuntimeError for shapes that do not fit, ValueError for dtypes, a precision or scales that no function of
-    tritonmm takes, NotImplementedError for what is not covered, and IndexError for rows and columns outside.
+    tritonmm takes, NotImplementedError for what is not covered, IndexError for rows and columns outside, and TypeError
+    for arguments of a wrong type.
 
     >>> a, b = torch.full((2, 3), 0.1).bfloat16(), torch.ones(3, 4).bfloat16()
     >>> tritonmm.accumulation.emulate(a, b, out_dtype=torch.float32, rows=[0], cols=[0, 3])
@@ -168,8 +169,9 @@ def verify(
     shape = (p.batch, p.m, p.n) if a.ndim == 3 else (p.m, p.n)
     if result.shape != shape:
         raise RuntimeError(f"result has shape {list(result.shape)}; the product has {list(shape)}")
-    if not isinstance(samples, int) or samples < 1:
+    if isinstance(samples, bool) or not isinstance(samples, int | np.integer) or samples < 1:
         raise ValueError(f"samples is {samples!r}; it must be an integer of at least 1")
+    samples = int(samples)
     every = result.reshape(p.batch, p.m, p.n)
     wrong, listed = 0, []
     for at in _sampled(every.shape, samples, seed):
@@ -219,7 +221,10 @@ def _chosen(name: str, index: Sequence[int] | Array | None, size: int) -> Array:
     """The indices of rows or columns that are asked for."""
     if index is None:
         return np.arange(size)
-    found = np.asarray(index, dtype=np.int64).reshape(-1)
+    given = np.asarray(index).reshape(-1)
+    if given.size and given.dtype.kind not in "iu":
+        raise TypeError(f"{name} are of {given.dtype}; they must be integers")
+    found = given.astype(np.int64)
     outside = found[(found < 0) | (found >= size)]
     if outside.size:
         raise IndexError(f"{name} has index {outside[0]}; there are {size} {name}, from 0")

@@ -55,6 +55,8 @@ def checked(
         bias = bias.cpu().float().numpy()
     shape = (*a.shape[:-1], problem.n)
     c = None if c is None or beta == 0 else _expanded(as_tensor("c", c), shape)
+    if c is not None and not c.is_floating_point():
+        raise RuntimeError(f"c has dtype {c.dtype}; it must be of floats")
     if problem.out_dtype == "int32" and (bias is not None or c is not None or alpha != 1):
         raise ValueError("alpha, bias or c is given and the result is int32; out_dtype must be a floating-point dtype")
     a, b, c = (x if x is None or x.dim() == 3 else x.unsqueeze(0) for x in (a, b, c))
@@ -64,11 +66,14 @@ def checked(
 
 
 def as_tensor(name: str, x: Any) -> Tensor:
-    """A torch tensor as it is, a NumPy array as a tensor. Raises TypeError for anything else."""
+    """A dense torch tensor as it is, a NumPy array as a tensor. Raises TypeError for anything else."""
     if isinstance(x, np.ndarray):
-        return torch.from_numpy(x)
+        shared = x.flags.writeable and min(x.strides, default=0) >= 0  # others torch does not share
+        return torch.from_numpy(x if shared else x.copy())
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} is of type {type(x).__name__}; it must be a torch tensor or a NumPy array")
+    if x.layout != torch.strided:
+        raise TypeError(f"{name} has layout {x.layout}; it must be dense")
     return x.detach()
 
 
