@@ -1,9 +1,9 @@
 """The bits of any elements of a GEMM, as tritonmm's kernels compute them on Hopper without split-K.
 
-1. Sums along K. bf16, fp16, tf32 and fast fp8: the chain of `tensor_core`, or of each chunk of a long K, which fp32
-   adds (`chunks`). Accurate fp8: the chain of each 128 elements
-   of K, from 0; fp32 adds these partial sums in the order of K. int8: exact, modulo 2**32. IEEE fp32: the fused
-   multiply-adds of `fp32`. 8-bit weights: the chain of A's dtype, to which they convert exactly.
+1. Sums along K. bf16, fp16, tf32 and fast fp8: the chain of `tensor_core`; in a long K the chain of each chunk
+   (`chunks`), which fp32 adds in the order of K. Accurate fp8: the chain of each 128 elements of K, which fp32 adds in
+   the order of K. int8: exact, modulo 2**32. IEEE fp32: the fused multiply-adds of `fp32`. 8-bit weights: the chain of
+   A's dtype, to which they convert exactly.
 2. Scales of blocks multiply each partial sum before it is added: total + part * (scale_a * scale_b) where 128 columns
    share a scale, else total + (part * scale_b) * scale_a. The last multiplication is fused with the addition.
 3. The epilogue in fp32: scales of the tensors or of rows and columns, (x * scale_a) * scale_b; alpha; bias; beta * C.

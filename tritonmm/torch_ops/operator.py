@@ -1,8 +1,7 @@
 """The GEMM as an operator of torch, `torch.ops.tritonmm.product`, and which calls bypass it.
 
 A call on plain tensors launches directly. All other features of torch work through its dispatcher, where the operator
-is
-registered: torch.compile and torch.export keep it whole in their graphs, torch.func transforms it, and forward-mode
+is registered: torch.compile and torch.export keep it whole in their graphs, torch.func transforms it, and forward-mode
 derivatives, tensor subclasses such as DTensor and modes such as FlopCounterMode find it there.
 """
 

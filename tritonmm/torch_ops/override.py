@@ -11,8 +11,7 @@ The kernels are registered once, by the first `enable` or `use`. After `disable`
 Unregistering is not safe while other threads multiply: torch frees a kernel although a thread may have looked it up and
 be waiting for Python's lock to call it, and nothing shows that thread (segmentation faults after 300 to 6,000 times).
 Registering is safe except for calls that torch makes in boxed form, by torch.ops or under a mode, which read a table
-entry
-in two parts: one failed in some 60,000 registrations under load, none of 23,000 through torch's functions.
+entry in two parts: one failed in some 60,000 registrations under load, none of 23,000 through torch's functions.
 
 _int_mm and _scaled_mm are replaced too, and _scaled_mm_v2, which torch.nn.functional.scaled_mm calls, for tensor-wise,
 row-wise and block-wise scales of 128. Not replaced: _addmm_activation, whose epilogue tritonmm's kernels do not have;
