@@ -86,6 +86,22 @@ def test_unknown_accumulation(name):
         CALLS[name](accumulation="same")
 
 
+@pytest.mark.parametrize(("function", "asked"), [(tritonmm.mm, 1), (torch.mm, 2)], ids=["tritonmm", "torch"])
+def test_what_is_kept_is_what_was_asked_for(function, asked, planned, override, monkeypatch):
+    """Another thread leaves its `use` between the key of a call and its plan, which later calls find by that key."""
+    for name in ("tritonmm.torch_ops.product", "tritonmm.torch_ops.aten"):
+
+        def key(*operands, found=product.key):
+            asked = found(*operands)
+            mode.require("any")
+            return asked
+
+        monkeypatch.setattr(f"{name}.key", key)
+    with override.use("always", "invariant"):
+        function(A, B)
+    assert [p.accumulation for p in planned[:asked]] == ["invariant"] * asked
+
+
 ROW = torch.arange(7.0)
 ADDED = {
     "a vector": ROW,

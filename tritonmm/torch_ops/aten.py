@@ -17,8 +17,8 @@ import torch
 from tritonmm.problem import DTYPES, FLOATS
 from tritonmm.torch_ops.checks import repeats, spanned
 from tritonmm.torch_ops.operator import PLAIN
-from tritonmm.torch_ops.product import Call, empty, find, gpu_of, key, problem_of, remember
-from tritonmm.torch_ops.routes import Refusal, Routes, Switch
+from tritonmm.torch_ops.product import Call, How, empty, find, gpu_of, key, problem_of, remember
+from tritonmm.torch_ops.routes import Routes, Switch
 
 Tensor = torch.Tensor
 
@@ -107,7 +107,7 @@ def kernels(op: AtenOp, dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
             try:
                 route = routes[about]
             except KeyError:
-                route = _route(op, routes.refusal, device, a, b, c, beta, alpha, out)
+                route = _route(op, routes, device, a, b, c, beta, alpha, out)
                 remember(routes, about, route)
             if alpha == 0:
                 return None
@@ -159,7 +159,7 @@ def kernels(op: AtenOp, dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
                     try:
                         route = routes[about]
                     except KeyError:
-                        route = _route(op, routes.refusal, device, a, b)
+                        route = _route(op, routes, device, a, b)
                         remember(routes, about, route)
                     if type(route) is Route:
                         call = route.call
@@ -187,8 +187,11 @@ def kernels(op: AtenOp, dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
         yield switch_out, into
 
 
-def _route(op: AtenOp, refusal: Refusal, device: str, a, b, c=None, beta=1, alpha=1, out=None) -> Route | str:
-    """The route of calls with such operands, or why torch computes them; "" if there is nothing to say about that."""
+def _route(op: AtenOp, routes: Routes, device: str, a, b, c=None, beta=1, alpha=1, out=None) -> Route | str:
+    """The route of calls with such operands, or why torch computes them; "" if there is nothing to say about that.
+
+    The accumulation is the one that `routes` are for: another thread may have changed what is required since.
+    """
     for x in (a, b, c, out):
         if x is not None and (x.dtype != a.dtype or x.device != a.device or x.layout != torch.strided):
             return ""  # torch raises its error
@@ -221,10 +224,12 @@ def _route(op: AtenOp, refusal: Refusal, device: str, a, b, c=None, beta=1, alph
         return "out has another shape, or elements that share memory"
     epilogue = (alpha != 1, added == "bias", added == "c")
     new = left.new_empty(shape) if target is None else target
+    fixed = routes.demand.accumulation
+    how = None if fixed == "any" else How(accumulation=fixed)
     try:
-        if reason := refusal(problem_of(left, right, new, epilogue), gpu_of(a.device)):
+        if reason := routes.refusal(problem_of(left, right, new, epilogue, how), gpu_of(a.device)):
             return reason
-        call = find(left, right, epilogue, target)
+        call = find(left, right, epilogue, target, how)
     except ValueError as error:
         return str(error)  # no config is legal
     return Route(call, added, tuple(0 if x is None else spanned(x) for x in (a, b, c if added else None, out)))

@@ -126,6 +126,8 @@ def keep(
     if role == "bias" and not read.is_contiguous():
         return  # kernels read a copy
     call = find(left, right, (alpha != 1, role == "bias", role == "c"))
+    if _about(name, a, b, added, alpha, beta) != about:
+        return  # another thread has changed what is required
     spans = spanned(a), spanned(b), 0 if read is None else spanned(added), result.nbytes
     geometries = [_geometry(x, seen) for x, seen in pairs]
     of_added = geometries[2] if read is not None else None

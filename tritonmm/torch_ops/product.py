@@ -117,9 +117,15 @@ def find(
     asked = about(a, b, out, epilogue, how)
     call = _CALLS.get(asked)
     if call is None:
-        call = _bind(a, b, epilogue, out, None, how)
+        call = _bind(a, b, epilogue, out, None, _settled(how or How(), asked))
         remember(_CALLS, asked, call)
     return call
+
+
+def _settled(how: How, asked: tuple) -> How:
+    """`how` with the precision and accumulation of the key `asked`: another thread may have changed them since."""
+    *_, precision, accumulation = asked[0]
+    return how._replace(precision=how.precision or precision, accumulation=how.accumulation or accumulation)
 
 
 def adopt(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, config: Config, how: How | None = None) -> None:
