@@ -17,18 +17,17 @@ from tritonmm.families.mixed_input import scheduler as weights_shares
 from tritonmm.families.mixed_input.rules import fixup, rounds, shared_work
 from tritonmm.problem import Problem
 
-TILING = SimpleNamespace(split=True, order="row-major")
 
-
-def work(programs, whole, tiles, splits, steps, monkeypatch):
+def work(programs, whole, tiles, splits, steps, monkeypatch, chunk_steps=0):
     """Each program's items in its order: (tile, its first K step, their end, from one to the next, its split tile)."""
     language = SimpleNamespace(num_programs=lambda axis: programs, minimum=min)
     items = whole + tiles * splits
     scheduler = SimpleNamespace(items=items, whole=whole, splits=splits, steps=steps)
+    tiling = SimpleNamespace(split=True, order="row-major", chunk_steps=chunk_steps)
     with monkeypatch.context() as patch:
         patch.setattr(hopper, "gl", language)
         return [
-            [hopper.work_at.fn(item, scheduler, TILING) for item in range(program, items, programs)]
+            [hopper.work_at.fn(item, scheduler, tiling) for item in range(program, items, programs)]
             for program in range(min(programs, items))
         ]
 
@@ -49,6 +48,18 @@ def test_every_step_of_every_tile_is_multiplied_once(monkeypatch, programs, whol
     assert done == Counter({(tile, k): 1 for tile in range(whole + tiles) for k in range(steps)})
     parts = Counter((slot, first) for items in lists for _, first, _, _, slot in items if slot >= 0)
     assert parts == Counter({(slot, part): 1 for slot in range(tiles) for part in range(splits)})
+
+
+@given(sizes, st.integers(0, 60), sizes, st.integers(2, 12), st.integers(1, 30), st.data())
+def test_a_part_of_a_long_k_is_one_chunk(monkeypatch, programs, whole, tiles, splits, chunk_steps, data):
+    """The parts are chunks of neighbouring steps, in the order of K; whole tiles have all steps."""
+    steps = chunk_steps * (splits - 1) + data.draw(st.integers(1, chunk_steps))
+    lists = work(max(programs, splits), whole, tiles, splits, steps, monkeypatch, chunk_steps)
+    found = Counter((tile, first, end, by) for items in lists for tile, first, end, by, _ in items)
+    chunks = [(first, min(first + chunk_steps, steps)) for first in range(0, steps, chunk_steps)]
+    expected = [(tile, 0, steps, 1) for tile in range(whole)]
+    expected += [(whole + tile, first, end, 1) for tile in range(tiles) for first, end in chunks]
+    assert found == Counter(expected)
 
 
 @given(sizes, st.integers(0, 60), sizes, st.integers(2, 12))
