@@ -8,7 +8,6 @@ import pytest
 from tritonmm import Config, Problem, families
 from tritonmm import gpu as gpus
 from tritonmm.explanation import Explanation
-from tritonmm.families.skinny import launch as skinny
 from tritonmm.model.chunks import chunk_k, chunks
 from tritonmm.problem import KINDS, Epilogue
 from tritonmm.selection import best, timed
@@ -69,7 +68,7 @@ WAYS = {
     "split-K": (Config("hopper", split_k=2), "one program sums all of K"),
     "split tail": (Config("hopper", split_tail=2), "one program sums all of K"),
     "skinny split-K": (Config("skinny", split_k=2), "one program sums all of K"),
-    "GEMV on CUDA cores": (Config("skinny", block_m=1, block_n=16, block_k=128), "each thread has sums of its own"),
+    "GEMV on CUDA cores": (Config("skinny", block_m=1, block_n=16, block_k=128), "at least 16 rows and columns"),
 }
 
 
@@ -114,15 +113,15 @@ def test_a_tuned_row_serves_where_its_config_is_legal():
 def test_explain_says_what_it_costs():
     problem = Problem.dense(256, 256, 65536, layout="nt")
     free = Explanation.of(problem, H200)
-    assert free.accumulation == "any: not the 16 chunks of K of invariant accumulation"
+    assert free.accumulation == "any; invariant accumulation would sum 16 chunks of K"
     found = Explanation.of(dataclasses.replace(problem, accumulation="invariant"), H200)
     assert found.accumulation.startswith("invariant: 16 chunks of 4096 elements of K; +")
     assert found.accumulation.endswith(f"% of the {free.us:.1f} us of {free.config}")
     split = Explanation.of(Problem.dense(16, 384, 15040), H200)
-    assert split.accumulation.startswith(f"any: split_tail is {split.config.split_tail}; with invariant")
+    assert split.accumulation.startswith(f"any; split_tail is {split.config.split_tail}; with invariant")
     assert (found.overrides, found.reason) == (True, "invariant accumulation is tritonmm's")
     large = Explanation.of(Problem.dense(4096, 4096, 4096), H200)
-    assert large.accumulation == "any: this config's are those of invariant accumulation"
+    assert large.accumulation == "any; this config has the sums of invariant accumulation"
 
 
 def test_unknown_accumulation():
@@ -165,9 +164,13 @@ def test_scaled_groups_have_no_chunks_whatever_their_precision():
 
 INT8_BLOCK = {"int8-block": {"dtype": "int8", "out_dtype": "bf16", "scales": "1x128*128x128"}}
 STEPS = {
-    "fp8 through mma.sync, as fp16": ("fp8", Config("tile", 32, 64, 128), "wgmma sums fp8"),
-    "accurate fp8 through mma.sync": ("fp8-ieee", Config("tile", 16, 64, 128, num_warps=4), "wgmma sums fp8"),
-    "fp8 by two warps": ("fp8-row", Config("tile", 64, 64, 128, num_warps=2), "wgmma sums fp8"),
+    "fp8 through mma.sync, as fp16": ("fp8", Config("tile", 32, 64, 128), "8-bit weights needs wgmma"),
+    "accurate fp8 through mma.sync": (
+        "fp8-ieee",
+        Config("tile", 16, 64, 128, num_warps=4),
+        "8-bit weights needs wgmma",
+    ),
+    "fp8 by two warps": ("fp8-row", Config("tile", 64, 64, 128, num_warps=2), "8-bit weights needs wgmma"),
     "accurate fp8, added each 64": ("fp8-ieee", Config("tile", 64, 64, 64, num_warps=4), "block_k is 64"),
     "fp8 of scaled groups, added each 32": ("fp8-block", Config("tile", 64, 64, 32, num_warps=4), "block_k is 32"),
     "int8 of scaled groups, added each 64": ("int8-block", Config("tile", 64, 64, 64, num_warps=4), "block_k is 64"),
@@ -206,8 +209,7 @@ def test_weights_are_multiplied_in_the_order_of_k():
         assert "another order of K" in config.fits(problem, H200).reason
     wide = Config("skinny", 16, 64, 128, num_warps=4)
     assert wide.fits(problem, H200), wide.fits(problem, H200).reason
-    assert not skinny.interleaves(wide, problem, "n")
-    assert "at least 64 rows by 4 warps" in Config("tile", 16, 64, 128, 4, 4).fits(problem, H200).reason
+    assert "needs wgmma: at least 64 rows and 4 warps" in Config("tile", 16, 64, 128, 4, 4).fits(problem, H200).reason
 
 
 def test_a_long_k_may_be_split_by_its_chunks_alone():

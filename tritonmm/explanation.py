@@ -165,17 +165,17 @@ def _accumulation(problem: Problem, gpu: Gpu, choice: Choice) -> str:
     invariant = problem.accumulation == "invariant"
     fixed = replace(problem, accumulation="invariant")
     if not fixed.fixes_sums:
-        return f"{problem.accumulation}: exact in any order"
+        return f"{problem.accumulation}; exact in any order"
     if invariant:
         free = best(replace(problem, accumulation="any"), gpu)
         cut = f" {chunks(problem)} chunks of {chunk_k(problem)} elements of K;" if chunk_k(problem) else ""
         if free.config == choice.config and not cut:
-            return "invariant: the fastest config of all sums so, too"
+            return "invariant, at no cost: the fastest config of all has these sums"
         return f"invariant:{cut} {choice.us / free.us - 1:+.1%} of the {free.us:.1f} us of {free.config}"
     if chunk_k(fixed):
-        return f"any: not the {chunks(fixed)} chunks of K of invariant accumulation"
+        return f"any; invariant accumulation would sum {chunks(fixed)} chunks of K"
     why = choice.config.fits(fixed, gpu).reason
-    return f"any: {why}" if why else "any: this config's are those of invariant accumulation"
+    return f"any; {why}" if why else "any; this config has the sums of invariant accumulation"
 
 
 def _other(problem: Problem, gpu: Gpu, kernel: str) -> str:

@@ -302,9 +302,7 @@ class Triangular(Order):
         in_stairs = pos >= height * shared
         stairs = np.where(in_stairs, pos - height * shared, 0)
         row = start
-        for _ in range(int(height.max()) if height.size else 0):  # at most as many rows as a group has
-            beyond = self._width(row) - shared
-            passed = in_stairs & (stairs >= beyond)
+        while (passed := in_stairs & (stairs >= (beyond := self._width(row) - shared))).any():
             stairs, row = np.where(passed, stairs - beyond, stairs), np.where(passed, row + 1, row)
         return np.where(in_stairs, row, start + m), np.where(in_stairs, shared + stairs, n)
 

@@ -75,6 +75,7 @@ def triangle_above(m, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def triangular(i, tiles_m, factors, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+    """The row comes from a square root in fp32, which integers correct; `orders.Triangular` says what follows."""
     i = tl.cast(i, tl.int64)  # as are products of tile numbers
     SLOPE: tl.constexpr = (HEIGHT + WIDTH - 1) / (2 * HEIGHT)
     m = (tl.sqrt(SLOPE * SLOPE + 2.0 * WIDTH / HEIGHT * i.to(tl.float32)) - SLOPE).to(tl.int64)

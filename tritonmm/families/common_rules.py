@@ -16,7 +16,7 @@ THREAD_REGISTERS = 255
 
 HAS_FP64 = TRITON.startswith(("3.6.", "3.9."))
 """True if the layout of fp64 MMA is known for this Triton: its dot's with 3.6, `gluon_compat.mma_f64`'s with 3.9. Then
-the exact family multiplies fp64."""
+sm_90 has a kernel for fp64 besides the portable one."""
 
 BARRIER_BYTES = 1024
 """Bytes of shared memory that are counted for the mbarriers and the alignment of a CTA's buffers: an upper bound."""
@@ -60,7 +60,7 @@ def one_chain_reason(config: Config, problem: Problem) -> str:
 
 def other_gpu_reason(config: Config, gpu: Gpu) -> str:
     """Why a family has no invariant accumulation on a GPU other than a Hopper: its sums were not compared there."""
-    return f"accumulation is invariant; on {gpu.name} the tile kernel alone has that, not {config.kernel}"
+    return f"on {gpu.name} invariant accumulation is the portable kernel's alone; {config.kernel} was compared on sm_90"
 
 
 def uses_wgmma(rows: int, config: Config) -> bool:

@@ -96,7 +96,7 @@ def kernels(op: AtenOp, dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
         if routes is None:
             return None
         if type(a) not in PLAIN or type(b) not in PLAIN or type(c) not in ADDED or type(out) not in ADDED:
-            routes.leave(SUBCLASS)
+            routes.report(SUBCLASS)
             return None
         about = key(a, b)
         if c is not None:
@@ -113,7 +113,7 @@ def kernels(op: AtenOp, dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
                 return None
             reason = route if type(route) is str else _reason_of_call(route, a, b, c, beta, alpha, out)
             if reason is not None:
-                routes.leave(reason)
+                routes.report(reason)
                 return None
             call, added, _ = route
             left, right = op.operands(a, b) if op.operands else (a, b)
@@ -164,11 +164,11 @@ def kernels(op: AtenOp, dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
                     if type(route) is Route:
                         call = route.call
                         return call.plan(a, b, empty(call.shape, call.strides, a))
-                    routes.leave(route)
+                    routes.report(route)
                 except Exception as error:
                     routes.give_up(about, a, b, error)
             elif routes is not None:
-                routes.leave(SUBCLASS)
+                routes.report(SUBCLASS)
             return torchs(a, b)
 
         def into(a, b, *, out):

@@ -52,7 +52,7 @@ def _left(name: str, reason: str, dispatch_key: str) -> tuple[Switch, Callable]:
 
     def kernel(*args, **kwargs):
         if switch.routes is not None:
-            switch.routes.leave(reason)
+            switch.routes.report(reason)
         return torchs(*args, **kwargs)
 
     return switch, kernel
@@ -76,16 +76,16 @@ def _to_fp32(name: str, dims: int, dispatch_key: str) -> tuple[Switch, Callable]
 def _product(routes: Routes, dims: int, a, b, dtype: torch.dtype, c=None, beta=1, alpha=1) -> Tensor | None:
     """beta * c + alpha * (a @ b) in fp32; None if torch computes it."""
     if type(a) not in PLAIN or type(b) not in PLAIN or type(c) not in ADDED:
-        return routes.leave(SUBCLASS)
+        return routes.report(SUBCLASS)
     if not a.dim() == b.dim() == dims or a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
         return None  # torch raises its error
     if a.dtype not in (torch.bfloat16, torch.float16) or b.dtype != a.dtype or dtype != torch.float32:
-        return routes.leave(f"operands are {a.dtype} and {b.dtype}, out_dtype is {dtype}")
+        return routes.report(f"operands are {a.dtype} and {b.dtype}, out_dtype is {dtype}")
     if not a.numel() or not b.numel():
         return None
     about = key(a, b), dtype
     if about in routes:
-        return routes.leave(routes[about])  # an earlier call failed
+        return routes.report(routes[about])  # an earlier call failed
     if c is not None and beta != 0:
         try:
             c = c.expand(*a.shape[:-1], b.shape[-1])

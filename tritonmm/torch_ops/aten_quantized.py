@@ -35,7 +35,7 @@ def kernels(dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
             return None
         given = [x for x in (a, b, bias, scale_a, scale_b, out) if x is not None]
         if any(type(x) not in PLAIN or x.device != a.device for x in given) or a.device.type != device:
-            routes.leave("operands are of a subclass of Tensor, or on several devices")
+            routes.report("operands are of a subclass of Tensor, or on several devices")
             return None
         about = key(a, b), *about
         if out is not None:
@@ -49,7 +49,7 @@ def kernels(dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
             if not isinstance(how, str) and out is not None and any(overlap(out, x) for x in given[:-1]):
                 how = "out overlaps an operand"
             if isinstance(how, str):
-                routes.leave(how)
+                routes.report(how)
                 return None
             if how.scales == "tensor":
                 scale_a, scale_b = scale_a.view(1, 1), scale_b.view(1, 1)
@@ -84,7 +84,7 @@ def kernels(dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
         if routes is None:
             return None
         if scale_result is not None:
-            routes.leave("scale_result is given")
+            routes.report("scale_result is given")
             return None
         about = tuple(x if x is None else (x.dtype, x.shape, x.stride()) for x in (scale_a, scale_b, bias))
 
@@ -125,7 +125,7 @@ def kernels(dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
             plain = not (any(swizzle_a) or any(swizzle_b) or contraction_dim)
             scales = _scales_by_recipes(a, b, scale_a, recipe_a, scale_b, recipe_b) if plain else None
             if scales is None:
-                routes.leave("the scales are not fp32 ones of tensors, rows, 1x128 or 128x128 blocks")
+                routes.report("the scales are not fp32 ones of tensors, rows, 1x128 or 128x128 blocks")
                 return None
             return scaled(routes, a, b, *scales, bias, None, out_dtype, use_fast_accum, out)
 

@@ -65,7 +65,7 @@ class Override:
         self._enabled: Demand | None = None
         self._scopes: list[list[Demand]] = []
         self._switches: list[Switch] = []
-        self._has: set[str] = set()
+        self._registered: set[str] = set()  # the accumulations that kernels are registered for
 
     def enable(self, policy: str = "faster", accumulation: str = "any", strict: bool = False) -> None:
         demand = _demand(policy, accumulation, strict)
@@ -96,10 +96,10 @@ class Override:
     def _turn(self) -> None:
         """Applies the demand of the scope that was entered last, or of `enable` if there is none."""
         demand = self._scopes[-1][0] if self._scopes else self._enabled
-        if demand and "any" not in self._has:
+        if demand and "any" not in self._registered:
             dense = (kernels(op, self.dispatch_key) for op in ATEN_OPS)
             self._register("any", *dense, aten_quantized.kernels(self.dispatch_key))
-        if demand and demand.accumulation not in self._has:
+        if demand and demand.accumulation not in self._registered:
             self._register(demand.accumulation, aten_others.kernels(self.dispatch_key))
         require(demand.accumulation if demand else "any")
         for switch in self._switches:
@@ -120,7 +120,7 @@ class Override:
             for switch, kernel in found:
                 library.impl(switch.operator, kernel, self.dispatch_key, **options)
         self._switches += [switch for switch, _ in found]
-        self._has.add(accumulation)
+        self._registered.add(accumulation)
 
 
 _REGISTERED: list[torch.library.Library] = []

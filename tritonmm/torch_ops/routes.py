@@ -78,7 +78,7 @@ class Routes(dict):
         self.demand = demand
         self.refusal = refusal
 
-    def leave(self, reason: str) -> None:
+    def report(self, reason: str) -> None:
         """Says that torch computes a call although invariant accumulation is required, once for each reason.
 
         Raises RuntimeError instead if the demand is strict. Does nothing if any accumulation will do.
@@ -101,11 +101,11 @@ class Routes(dict):
             raise error
         reason = f"tritonmm failed: {type(error).__name__}: {str(error)[:MESSAGE_LENGTH]}"
         if isinstance(error, MemoryError | torch.OutOfMemoryError) or "out of memory" in str(error):
-            self.leave(reason)
+            self.report(reason)
             return
         remember(self, about, reason)
         if self.demand.strict:
-            self.leave(reason)
+            self.report(reason)
         if _is_first(_cause(error)):
             _is_first((self.operator, reason))  # `leave` need not say it again
             message = str(error)

@@ -60,7 +60,7 @@ class SkinnyPlan(Plan):
             unroll=_unroll(block_r * block_c // config.num_warps, config.split_k),
             scaled=p.epilogue.scaled,
             group=p.group if p.grouped else 0,
-            interleaved=interleaves(config, p, layouts[0]),
+            interleaved=_interleaved(config, p, layouts[0]),
             precision=dot_precision(p),
             wide=wide,
             interpreted=INTERPRETED,
@@ -81,12 +81,12 @@ def _swap(spans: tuple[int, int, int]) -> tuple[int, int, int]:
     return spans[0], spans[2], spans[1]
 
 
-def interleaves(config: Config, problem: Problem, layout: str) -> bool:
+def _interleaved(config: Config, problem: Problem, layout: str) -> bool:
     """True if operands are multiplied in an order of K in which a thread loads 16 8-bit weights at once.
 
-    It is the order of mma.sync, which Triton uses with fewer than wgmma's four warps. Invariant sums need ascending K.
+    It is the order of mma.sync, which Triton uses with fewer than wgmma's four warps.
     """
-    bytes_along_k = problem.b_element_bytes == 1 and layout == "n" and not problem.fixes_sums
+    bytes_along_k = problem.b_element_bytes == 1 and layout == "n"
     return (
         bytes_along_k and config.num_warps < 4 and config.block_k % 64 == 0 and min(config.block_m, config.block_n) > 1
     )

@@ -229,9 +229,9 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     """What a launch costs and its start, reading from device memory or through L2, and the gathering of the parts.
 
     The constants are fits to an H200 (burst, 2026-11-22). Those on tensor cores are fitted to the random GEMMs in
-    autotune/results but the last seven', `small_us` and `again_us` to -random60 to -random76, `short_us` and
-    `latency_us` to -random80. 300 aligned configs of -random60 to -random76 that are within 35% of a best one are off
-    by 14% (root mean square, without `caution`), and those with loads of single elements by 12%. Those of converted
+    autotune/results but the last seven files', `small_us` and `again_us` to -random60 to -random76, `short_us` and
+    `latency_us` to -random80. 300 aligned configs of -random60 to -random76 that are within 35% of a GEMM's best are
+    off by 14% (root mean square, without `caution`), and those with loads of single elements by 12%. Those of converted
     weights are fitted to 130 times of bf16 with int8 and fp8e4m3, 1 to 64 rows; most are within 15%.
     """
     p, f = problem, fitted(gpu)

@@ -65,9 +65,9 @@ def _accumulation_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     if gpu.capability != 90:
         return other_gpu_reason(config, gpu)
     if p.precision.endswith("x3"):
-        return f"accumulation is invariant; the skinny kernel has that for other precisions than {p.precision}"
+        return f"precision is {p.precision}; the skinny kernel has no invariant accumulation for that"
     if min(config.block_m, config.block_n) == 1:
-        return "with a block of 1 each thread has sums of its own; invariant accumulation is that of taller blocks"
+        return "a block of 1 has another order of sums; invariant accumulation needs at least 16 rows and columns"
     if p.element_bytes != p.b_element_bytes and not uses_wgmma(max(config.block_m, config.block_n), config):
         return "mma.sync multiplies 8-bit weights in another order of K; invariant accumulation needs wgmma's 4 warps"
     if p.grouped and config.block_k != p.group:

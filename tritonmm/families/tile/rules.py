@@ -77,7 +77,7 @@ def _accumulation_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return ""
     blocks = config.block_m, config.block_n, config.block_k, config.num_warps
     if p.dtype == "fp64" and HAS_FP64 and gpu.capability == 90:
-        return "with invariant accumulation the exact kernel sums fp64"
+        return "dtype is fp64; its tl.dot was not compared with the other kernel that multiplies fp64"
     if gpu.capability != 90 or kind(p) in ("three products", "fp64"):
         wanted = reference(p)
         if blocks == wanted:
@@ -88,5 +88,5 @@ def _accumulation_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"block_k is {config.block_k}; with invariant accumulation sums of {p.group} elements of K are added"
     if (p.dtype in FP8 or p.element_bytes != p.b_element_bytes) and not uses_wgmma(config.block_m, config):
         given = f"block_m and num_warps are {config.block_m} and {config.num_warps}"
-        return f"{given}; with invariant accumulation wgmma sums fp8 and weights, at least 64 rows by 4 warps"
+        return f"{given}; invariant accumulation of fp8 and 8-bit weights needs wgmma: at least 64 rows and 4 warps"
     return one_chain_reason(config, problem)
