@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
-LINES = 104
+LINES = 200
 """Rows of A and columns of B: neither fills its last tile."""
 
 EVERY = 10**9
@@ -43,7 +43,7 @@ def sets(dtype: torch.dtype, *depths: int):
     ids=lambda x: f"{x.kernel}-{x.block_m}x{x.block_n}x{x.block_k}" if isinstance(x, Config) else str(x)[6:],
 )
 def test_sums_of_tensor_cores(dtype, config):
-    """Over 200,000 sums of each config."""
+    """Over 800,000 sums of each config."""
     checked = 0
     precision = "tf32" if dtype == torch.float32 else ""
     for name, a, w in sets(dtype, 40, 264, 1024):
@@ -53,13 +53,25 @@ def test_sums_of_tensor_cores(dtype, config):
         verdict = verify(a, w.T, found, precision=precision, samples=EVERY)
         assert verdict, f"{name}: {verdict}"
         checked += verdict.checked
-    assert checked >= 200_000
+    assert checked >= 800_000
+
+
+@pytest.mark.parametrize("k", [16376, 16384])  # the longest K of one chain, and the shortest of chunks
+@pytest.mark.parametrize("dtype", UNSPLIT, ids=lambda x: str(x)[6:])
+def test_long_sums_of_tensor_cores(dtype, k):
+    for kind in kinds(dtype):
+        a, w = (x[: LINES // 2] for x in operands(kind, dtype, LINES, k, seed=k))
+        precision = "tf32" if dtype == torch.float32 else ""
+        found = tritonmm.mm(
+            a.cuda(), w.cuda().T, out_dtype=torch.float32, precision=precision, accumulation="invariant"
+        )
+        assert_verified(a, w.T, found, precision=precision)
 
 
 @pytest.mark.parametrize("fast", [False, True], ids=["accurate", "fast"])
 @pytest.mark.parametrize("dtypes", [(E4M3, E4M3), (E5M2, E5M2), (E4M3, E5M2)], ids=["e4m3", "e5m2", "mixed"])
 def test_sums_of_fp8(dtypes, fast):
-    """Over 200,000 sums of each mode. Fast sums are no invariant accumulation, but unsplit they have these bits."""
+    """Over 800,000 sums of each mode. Fast sums are no invariant accumulation, but unsplit they have these bits."""
     checked = 0
     mode = {} if fast else {"accumulation": "invariant"}
     one = ONE.cuda()
@@ -72,7 +84,7 @@ def test_sums_of_fp8(dtypes, fast):
         verdict = verify(a, w.T, found, scale_a=ONE, scale_b=ONE, precision=precision, samples=EVERY)
         assert verdict, f"{name}: {verdict}"
         checked += verdict.checked
-    assert checked >= 200_000
+    assert checked >= 800_000
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
