@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+import triton
 from invariant_cases import CASES, HASHES, bits, digest, epilogues, hashed, operands
 
 from tritonmm import Config
@@ -38,8 +39,8 @@ class Comparison:
 @pytest.mark.parametrize("name", CASES)
 def test_a_row_has_the_same_bits_everywhere(name, device):
     all_of = operands(name, ROWS[-1], N, device)
-    draw, found = random.Random(name), Comparison()
     gpu = gpu_of(device)
+    draw, found = random.Random(f"{name} {gpu.name} {triton.__version__}"), Comparison()
     step = 128 if all_of.problem.rows_per_scale == 128 else 1
     weights = (all_of.problem.b_dtype in ("int8",) and all_of.problem.dtype != "int8") or "bf16-fp8" in name
     expected = all_of.product()
@@ -54,28 +55,27 @@ def test_a_row_has_the_same_bits_everywhere(name, device):
     for m in (1, 40, 300, 2000):  # any legal config of any family
         rows = rows_of(m)
         legal = list(timed(all_of.asked(rows), gpu))
-        for config in draw.sample(legal, min(5, len(legal))):
+        for config in draw.sample(legal, min(4, len(legal))):
             found.same(all_of.product(rows, config=config), expected[rows], config)
     for stored in ("nn", "tn", "tt", "nt", "ss", "off"):  # any layout and alignment
         if weights and stored != "off":
             continue
-        for m in (5, 130):
-            rows = rows_of(m)
-            found.same(all_of.product(rows, stored=stored), expected[rows], (stored, rows))
+        rows = rows_of(draw.choice((5, 40, 130, 700)))
+        found.same(all_of.product(rows, stored=stored), expected[rows], (stored, rows))
     for first, last in ((128, 384), (256, 256 + 72), (512, 640)):  # some columns, as in tensor parallelism
         for m in (3, 257):
             rows, cols = rows_of(m), slice(first, last)
             found.same(all_of.product(rows, cols), expected[rows, cols], (rows, cols))
     for epilogue in epilogues(name)[1:]:
         whole = all_of.product(epilogue=epilogue)
-        for m in (1, 9, 129, 1500):
+        for m in (draw.choice((1, 9)), draw.choice((129, 1500))):
             rows = rows_of(m)
             found.same(all_of.product(rows, epilogue=epilogue), whole[rows], (epilogue, rows))
         rows = rows_of(200)
         legal = list(timed(all_of.asked(rows, epilogue=epilogue), gpu))
-        for config in draw.sample(legal, min(2, len(legal))):
-            found.same(all_of.product(rows, epilogue=epilogue, config=config), whole[rows], (epilogue, config))
-    assert found.rows >= 20_000
+        config = draw.choice(legal)
+        found.same(all_of.product(rows, epilogue=epilogue, config=config), whole[rows], (epilogue, config))
+    assert found.rows >= 15_000
     print(f"{name}: {found.rows} rows compared")
 
 
@@ -84,7 +84,8 @@ def test_a_row_has_the_same_bits_everywhere(name, device):
 def test_a_long_k_has_the_bits_of_its_chunks(name, k, device):
     """Whole tiles that add chunk after chunk, and tiles whose chunks are summed by programs of their own."""
     one = operands(name, 384, 256, device, k)
-    draw, found, gpu = random.Random(name), Comparison(), gpu_of(device)
+    gpu = gpu_of(device)
+    draw, found = random.Random(f"{name} {gpu.name} {triton.__version__}"), Comparison()
     expected = one.product()
     for m in (1, 70, 384):
         rows = slice(384 - m, 384)
