@@ -193,8 +193,8 @@ def main() -> None:
             except NotImplementedError:
                 if on_hopper:
                     known[key] = digest(hashed(name, torch.device("cuda")).product(epilogue=epilogue))
+        HASHES.write_text(json.dumps(known, indent=1) + "\n")
         print(name, flush=True)
-    HASHES.write_text(json.dumps(known, indent=1) + "\n")
 
 
 if __name__ == "__main__":
