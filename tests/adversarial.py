@@ -30,7 +30,7 @@ def operands(kind: str, dtype: torch.dtype, rows: int, k: int, seed: int) -> tup
         return rng.choice([-1.0, 1.0], shape) * fraction * 2.0 ** rng.integers(low, high + 1, shape)
 
     def cast(x: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(np.clip(x, info.min, info.max)).to(dtype)
+        return torch.from_numpy(np.clip(x, info.min, info.max)).to(dtype).contiguous()
 
     spread = SPREAD[dtype]
     if kind == "any bits":

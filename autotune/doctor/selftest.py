@@ -29,6 +29,7 @@ PRODUCTS = (
     ("exact", 200, 136, 104, "fp32", "nt"),
     ("skinny", 3, 520, 264, "fp16", "nt"),
     ("mixed_input", 20, 520, 272, "bf16-int8", "nt"),
+    ("mixed_input", 20, 520, 272, "bf16-int8-row", "nt"),
 )
 """Kernel family, m, n, k, dtype, layout. No block size divides these sizes."""
 
@@ -97,25 +98,37 @@ def _run() -> Iterator[Outcome]:
 
 def _bits(problem, gpu, kernel: str, device) -> tuple[bool, str]:
     """Whether a family's bits with invariant accumulation are the model's, and what to say of them; "" if unknown."""
-    from tritonmm import accumulation
     from tritonmm.autotune.measuring import space
     from tritonmm.plan import plan_for
     from tritonmm.selection import choose
 
     invariant = replace(problem, accumulation="invariant")
+    try:
+        config = choose(invariant, gpu, kernel)
+    except ValueError:  # the family has no invariant accumulation
+        return True, ""
     a, b, out = space.operands(invariant, device)
     space.fill(a)
     space.fill(b)
     scales = space.scales(invariant, device)
+    plan_for(invariant, config, device)(a, b, out, **({"scales": scales} if scales else {}))
+    found = verified(invariant, a, b, out, scales)
+    return (True, "") if found is None else (bool(found), f"; {found}")
+
+
+def verified(problem, a, b, out, scales):
+    """What `accumulation.verify` says of a result; None if it has no model of such a GEMM."""
+    from tritonmm import accumulation
+
+    scale_a, scale_b = scales or (None, None)
+    if scale_a is None and scale_b is not None:
+        scale_b = scale_b.t()  # of 8-bit weights: a row for each row of the weights
     try:
-        plan_for(invariant, choose(invariant, gpu, kernel), device)(a, b, out, **({"scales": scales} if scales else {}))
-        scale_a, scale_b = scales or (None, None)
-        found = accumulation.verify(
+        return accumulation.verify(
             a, b, out, scale_a=scale_a, scale_b=scale_b, precision=problem.precision, samples=SAMPLES
         )  # fmt: skip
-    except (ValueError, NotImplementedError):  # the family has no invariant accumulation, or the model no such GEMM
-        return True, ""
-    return bool(found), f"; {found}"
+    except NotImplementedError:
+        return None
 
 
 if __name__ == "__main__":

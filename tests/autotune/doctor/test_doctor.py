@@ -8,7 +8,9 @@ import torch
 from click.testing import CliRunner
 
 from tritonmm import families
+from tritonmm.accumulation import emulate
 from tritonmm.autotune.doctor import checkup, selftest
+from tritonmm.autotune.measuring import space
 from tritonmm.cli import main
 from tritonmm.plan import INTERPRETED
 
@@ -104,6 +106,24 @@ def test_a_damaged_table_is_wrong(tmp_path, monkeypatch):
 
 def test_the_self_test_has_a_product_of_every_kernel_family():
     assert {kernel for kernel, *_ in selftest.PRODUCTS} == set(families.names())
+
+
+@pytest.mark.parametrize(("kernel", "m", "n", "k", "dtype", "layout"), selftest.PRODUCTS)
+def test_the_self_test_compares_bits_where_they_are_known(kernel, m, n, k, dtype, layout, monkeypatch):
+    problem = space.problem(m, n, k, dtype=dtype, layout=layout)
+    a, b, out = space.operands(problem, torch.device("cpu"))
+    space.fill(a)
+    space.fill(b)
+    scales = space.scales(problem, torch.device("cpu"))
+    if problem.scales == "group":
+        assert selftest.verified(problem, a, b, out, scales) is None
+        return
+    scale = {} if scales is None else {"scale_b": scales[1].t()}
+    out.copy_(emulate(a, b, precision=problem.precision, out_dtype=out.dtype, **scale))
+    assert selftest.verified(problem, a, b, out, scales)
+    monkeypatch.setattr(selftest, "SAMPLES", out.numel())
+    out[-1, -1] = 2 * out[-1, -1] + 64
+    assert selftest.verified(problem, a, b, out, scales).wrong == 1
 
 
 GLUON = ("hopper", "exact", "mixed_input")  # which cannot be interpreted
