@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measured import estimate, geomean, sweep
 
+from tritonmm import families, orders
 from tritonmm import gpu as gpus
-from tritonmm import orders
 from tritonmm.autotune.studies import regret
 from tritonmm.families.hopper.rules import HAS_CLUSTERS
 from tritonmm.problem import Problem
-from tritonmm.selection import choose, estimated, select, timed
+from tritonmm.selection import ORDERED, choose, estimated, select, timed
 
 H200 = gpus.spec("h200")
 
@@ -22,6 +22,27 @@ H200 = gpus.spec("h200")
 def test_select_without_a_legal_config_says_why():
     with pytest.raises(ValueError, match="a100 is sm_80"):
         choose(Problem(64, 64, 64), gpus.spec("a100"), "hopper")
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [Problem.dense(5003, 4096, 4096, layout="nt"), Problem.dense(1, 4096, 14336), Problem.dense(300, 300, 20000)],
+    ids=str,
+)
+def test_configs_that_are_estimated_only_where_their_bound_allows_it_are_in_the_right_order(problem):
+    found = timed(problem, H200)
+    every = {
+        config: family.estimate(config, problem, H200).us
+        for family in families.each()
+        if not family.passed_over(problem, H200)
+        for config in family.candidates(problem, H200)
+        if config.fits(problem, H200)
+    }
+    assert list(found.values()) == sorted(found.values())
+    first = sorted(every, key=every.__getitem__)[:ORDERED]  # in other orders of tiles, too
+    assert {config: us for config, us in every.items() if config not in first}.items() <= found.items()
+    assert next(iter(found.values())) <= min(every.values())
+    assert estimated(problem, H200).us == next(iter(found.values()))
 
 
 def test_select_splits_a_tail_that_is_almost_empty():

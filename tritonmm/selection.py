@@ -102,10 +102,15 @@ def best_by(problem: Problem, gpu: Gpu, kernel: str, tables: tuned.Tables) -> Ch
     shortest = estimated(problem, gpu, kernel)
     for row in tables.near(problem):
         if kernel in ("", row.config.kernel):
-            adapted = families.family(row.config.kernel).adapted(row.config, row.problem, problem, gpu)
-            legal = (_ordered(config, problem, gpu) for config in adapted if config.fits(problem, gpu))
-            us, found = min(legal, key=_us, default=(math.inf, None))
-            if found is not None and us <= shortest.us * AGREES:
+            family = families.family(row.config.kernel)
+            limit = shortest.us * AGREES
+            adapted = (
+                config
+                for config in family.adapted(row.config, row.problem, problem, gpu)
+                if family.lower_bound(config, problem, gpu) <= limit and config.fits(problem, gpu)
+            )
+            us, found = min((_ordered(config, problem, gpu) for config in adapted), key=_us, default=(math.inf, None))
+            if found is not None and us <= limit:
                 above = f"its estimate is {us / shortest.us - 1:.1%} above the shortest"
                 return Choice(us, found, f"measured to be fastest for {row.problem} nearby, and {above}")
     return shortest
@@ -113,38 +118,58 @@ def best_by(problem: Problem, gpu: Gpu, kernel: str, tables: tuned.Tables) -> Ch
 
 def estimated(problem: Problem, gpu: Gpu, kernel: str = "") -> Choice:
     """`best` without tables: the config with the shortest estimate."""
-    shortest = next(_ranked(problem, gpu, kernel), None)
+    shortest = None
+    for _, config in itertools.islice(_legal(problem, gpu, kernel), ORDERED):
+        if shortest is None:
+            shortest = _ordered(config, problem, gpu)
+        elif families.family(config.kernel).lower_bound(config, problem, gpu) < shortest[0]:
+            shortest = min(shortest, _ordered(config, problem, gpu), key=_us)
     if shortest is None:
         raise ValueError(f"no config for {problem} on {gpu.name}: {_reason(problem, gpu, kernel)}")
     return Choice(*shortest, "the shortest estimate of the configs considered")
 
 
 def timed(problem: Problem, gpu: Gpu, kernel: str = "") -> dict[Config, float]:
-    """All legal configs that are estimated and their microseconds, the shortest estimate first."""
-    return {config: us for us, config in _ranked(problem, gpu, kernel)}
+    """All legal configs that are estimated and their microseconds, the shortest estimate first.
+
+    The first `ORDERED` are in their best order of tiles.
+    """
+    legal = _legal(problem, gpu, kernel)
+    first = [_ordered(config, problem, gpu) for _, config in itertools.islice(legal, ORDERED)]
+    return {config: us for us, config in heapq.merge(sorted(first, key=_us), legal, key=_us)}
 
 
-def _ranked(problem: Problem, gpu: Gpu, kernel: str) -> Iterator[tuple[float, Config]]:
-    """Legal configs with their estimated microseconds, the shortest first; the first `ORDERED` in their best order."""
+def _legal(problem: Problem, gpu: Gpu, kernel: str) -> Iterator[tuple[float, Config]]:
+    """Legal configs with their estimated microseconds, the shortest first.
+
+    A config is estimated when its lower bound is not above the estimates of those left.
+    """
     considered = [
         each for each in families.each() if kernel == each.name or not (kernel or each.passed_over(problem, gpu))
     ]
-    found = [
-        (each.estimate(config, problem, gpu).us, config)
+    bounds = (
+        (each.lower_bound(config, problem, gpu), config, each)
         for each in considered
         for config in each.candidates(problem, gpu)
-    ]
-    found.sort(key=_us)
-    legal = (pair for pair in found if pair[1].fits(problem, gpu))
-    first = [_ordered(config, problem, gpu) for _, config in itertools.islice(legal, ORDERED)]
-    return heapq.merge(sorted(first, key=_us), legal, key=_us)
+    )
+    waiting = sorted(((bound, i, config, each) for i, (bound, config, each) in enumerate(bounds)), reverse=True)
+    found: list[tuple[float, int, Config]] = []  # the index keeps equal estimates in the order of the candidates
+    while waiting or found:
+        if waiting and not (found and found[0][0] < waiting[-1][0]):
+            _, index, config, family = waiting.pop()
+            heapq.heappush(found, (family.estimate(config, problem, gpu).us, index, config))
+        else:
+            us, _, config = heapq.heappop(found)
+            if config.fits(problem, gpu):
+                yield us, config
 
 
 def _ordered(config: Config, problem: Problem, gpu: Gpu) -> tuple[float, Config]:
     """A legal config in the order of tiles with the shortest estimate, and that."""
     family = families.family(config.kernel)
-    configs = config, *(other for other in family.orders(config, problem, gpu) if other.fits(problem, gpu))
-    return min(((family.estimate(each, problem, gpu).us, each) for each in configs), key=_us)
+    configs = config, *family.orders(config, problem, gpu)
+    found = sorted(((family.estimate(each, problem, gpu).us, each) for each in configs), key=_us)
+    return next(pair for pair in found if pair[1] is config or pair[1].fits(problem, gpu))
 
 
 def _us(pair: tuple[float, Config]) -> float:

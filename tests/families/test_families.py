@@ -77,6 +77,7 @@ ROWS = SimpleNamespace(
     candidates=lambda problem, gpu: [Config("rows")],
     orders=lambda config, problem, gpu: [],
     estimate=lambda config, problem, gpu: Time(0.5),
+    lower_bound=lambda config, problem, gpu: 0.5,
     adapted=lambda config, tuned_for, problem, gpu: [],
     plan=lambda problem, config, gpu, device: RowsPlan.of(problem, config, device, problem.m),
     describe=lambda config, problem, gpu: ["a program a row"],
@@ -162,6 +163,17 @@ def test_candidates_have_an_estimate(name):
         assert config.kernel == name
         assert 0 < family.estimate(config, problem, H200).us < math.inf
         assert 0 < family.shared_bytes(config, problem) <= H200.shared_bytes
+
+
+@pytest.mark.parametrize("name", families.names())
+def test_no_order_is_faster_than_the_lower_bound(name):
+    family = families.family(name)
+    for m, n, k in ((48, 4096, 4096), (3001, 2048, 1024), (300, 300, 20000), (8192, 8192, 512)):
+        problem = Problem.dense(m, n, k, layout="nt", **KINDS[KIND.get(name, "bf16")])
+        for config in family.candidates(problem, H200):
+            bound = family.lower_bound(config, problem, H200)
+            for each in (config, *family.orders(config, problem, H200)):
+                assert bound <= family.estimate(each, problem, H200).us * (1 + 1e-12), (str(each), str(problem))
 
 
 def test_former_names_are_read():

@@ -50,6 +50,12 @@ class Family(Protocol):
     def estimate(self, config: "Config", problem: "Problem", gpu: "Gpu") -> "Time":
         """Estimated time of a config; infinite where the family has no estimate for it."""
 
+    def lower_bound(self, config: "Config", problem: "Problem", gpu: "Gpu") -> float:
+        """Microseconds that no order of tiles makes shorter: at most what `estimate` says of any of `orders`.
+
+        `select` estimates a config only where its bound does not rule it out.
+        """
+
     def adapted(self, config: "Config", tuned_for: "Problem", problem: "Problem", gpu: "Gpu") -> Iterable["Config"]:
         """A config that was tuned for one problem as it suits another nearby."""
 

@@ -10,9 +10,12 @@ from tritonmm.gpu import Gpu
 from tritonmm.model import constants, tile_order
 from tritonmm.model.chunks import chunks
 from tritonmm.model.constants import Tile
-from tritonmm.model.time import SPLITS, UNKNOWN, Launch, Parts, Terms, Time, whole
+from tritonmm.model.time import SPLITS, UNKNOWN, Launch, Moved, Parts, Terms, Time, whole
 from tritonmm.orders import SwizzleMerge
 from tritonmm.problem import Problem
+
+UNORDERED = SwizzleMerge(1)
+"""The order of the configs of which `_launch` is kept, which depends on none."""
 
 SMALLER = 0.5
 """The power with which the share of an unlisted tile falls with its area below that of the listed tile nearest to it. A
@@ -61,18 +64,29 @@ class TiledModel:
         """As `Family.orders`."""
         tiles = config.tiles(problem)
         for order in tile_order.nearby(*tiles, gpu.sms // config.ctas, config.block_m, config.block_n):
-            yield replace(config, order=order)
+            yield config.ordered(order)
 
     def estimate(self, config: Config, problem: Problem, gpu: Gpu) -> Time:
         """As `Family.estimate`."""
         fitted = constants.of(gpu)
-        shared, limits = fitted.shared, fitted.limits(self.kernel)
         if not config.programs(problem):
-            return Time(shared.launch_us, Parts(launch=shared.launch_us))
-        launch = _launch(self, whole(config), problem, gpu)
-        if launch is None:
+            return Time(fitted.shared.launch_us, Parts(launch=fitted.shared.launch_us))
+        found = _moved(self, whole(config), problem, gpu)
+        if found is None:
             return UNKNOWN
-        return launch.time(config.split_k, config.split_tail, limits, gpu, shared)
+        launch, moved = found
+        return launch.time(moved, config.split_k, config.split_tail, fitted.limits(self.kernel), gpu, fitted.shared)
+
+    def lower_bound(self, config: Config, problem: Problem, gpu: Gpu) -> float:
+        """As `Family.lower_bound`: the estimate of an order that moves the compulsory bytes alone."""
+        if not config.programs(problem):
+            return 0.0
+        found = _least(self, whole(config), problem, gpu)
+        if found is None:
+            return math.inf
+        launch, moved = found
+        fitted = constants.of(gpu)
+        return launch.time(moved, config.split_k, config.split_tail, fitted.limits(self.kernel), gpu, fitted.shared).us
 
     def adapted(self, config: Config, tuned_for: Problem, problem: Problem, gpu: Gpu) -> Iterator[Config]:
         """As `Family.adapted`: the order's factor and what splits K follow the number of tiles."""
@@ -81,7 +95,7 @@ class TiledModel:
         if tile is None or not is_listed or (config.split_k > 1 and self.split != "split_k"):
             return
         if isinstance(config.order, SwizzleMerge):
-            config = replace(config, order=tile_order.group_order(problem, gpu, config.block_m, config.block_n))
+            config = config.ordered(tile_order.group_order(problem, gpu, config.block_m, config.block_n))
         config = whole(config) if self.split else config
         yield config
         yield from self._splits(config, tile, problem, gpu)
@@ -111,6 +125,22 @@ class TiledModel:
         for splits in ways if tail else ():
             if 1 < splits and split * splits <= 2 * programs:
                 yield _split(config, self.split, splits)
+
+
+@functools.lru_cache(maxsize=1024)
+def _moved(model: TiledModel, config: Config, problem: Problem, gpu: Gpu) -> tuple[Launch, Moved] | None:
+    """The launch of a config that splits nothing, and what its order moves."""
+    launch = _launch(model, config.ordered(UNORDERED), problem, gpu)
+    if launch is None:
+        return None
+    return launch, launch.moved(config, problem, gpu, model.terms(config, problem, gpu).has_affinity)
+
+
+@functools.lru_cache(maxsize=1024)
+def _least(model: TiledModel, config: Config, problem: Problem, gpu: Gpu) -> tuple[Launch, Moved] | None:
+    """The launch of a config that splits nothing, and the least that an order moves."""
+    launch = _launch(model, config.ordered(UNORDERED), problem, gpu)
+    return None if launch is None else (launch, launch.least_moved())
 
 
 @functools.lru_cache(maxsize=1024)

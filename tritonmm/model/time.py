@@ -136,18 +136,36 @@ def whole(config: Config) -> Config:
     return replace(config, split_k=1, split_tail=1) if config.split_k > 1 or config.split_tail > 1 else config
 
 
+class Moved(NamedTuple):
+    """What the tile order decides.
+
+    ctas: launched; dram_bytes: to and from device memory; l2_bytes: of requests that reach L2.
+    has_affinity: as in `Terms`.
+    """
+
+    ctas: int
+    dram_bytes: float
+    l2_bytes: float
+    has_affinity: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What the time of a config depends on besides the number of parts in which its tiles are split."""
+    """What the time of a config depends on besides its tile order and the number of parts in which tiles are split."""
 
-    tiles: int  # of one CTA each
+    ctas: int  # of all tiles
     programs: int  # that run at the same time
     loop_us: float  # of a tile's steps of K
     fixed_us: float  # of a tile besides
     crossed_us: float  # of the loop, for lines that cross cache lines
     loads_us: float  # of loads of single elements, all of them
-    moved: float  # bytes to and from device memory
-    asked: float  # bytes of requests that reach L2
+    operand_bytes: float  # of A and B
+    again_bytes: float  # read from device memory once more, whatever the order
+    output_bytes: float
+    write_page: float  # bytes that a run of the output costs besides its own, written to device memory
+    longest_run: float  # bytes of the output that lie together and are written together, at most
+    asked: float  # bytes of operands that all tiles ask for
+    requests: float  # the same with what lines that cross cache lines add
     tile_sums: float  # elements of an average tile
     most_sums: float  # elements of the largest tile
     drain_us: float  # of a tile on every SM
@@ -155,13 +173,12 @@ class Launch:
     repack_us: float
     after_us: float  # unaligned stores
     caution: float
-    has_affinity: bool
 
     @classmethod
     def of(
         cls, config: Config, tile: Tile, limits: Limits, terms: Terms, problem: Problem, gpu: Gpu, shared: Shared
     ) -> "Launch":
-        """The launch of a config that splits nothing, of at least one tile."""
+        """The launch of a config of at least one tile, however its tiles are ordered and split."""
         p = problem
         block_m, block_n = config.cta_tile
         tiles_m, tiles_n = config.tiles(p)
@@ -191,23 +208,23 @@ class Launch:
         steps = max(1, -(-p.k // block_k))
         crossed = received - (a_size * rows + b_size * cols) * block_k
 
-        # The bytes that this order moves.
-        traffic = l2.of(p, config, gpu)
         a_bytes, b_bytes = p.operand_bytes("a"), p.operand_bytes("b")
         asked_a, asked_b = a_bytes * tiles_n, b_bytes * tiles_m
-        again = (tiles_n > 1) * a_bytes + (tiles_m > 1) * b_bytes
-        written = traffic.dram_write_bytes * (1 + limits.write_page / tile_order.run_bytes(p, config, gpu))
-        merged = traffic.l2_read_bytes / (asked_a + asked_b) if p.k else 1.0
         outputs = p.m * p.n * p.batch
         return cls(
-            tiles=config.programs(p) * config.ctas,
+            ctas=tiles_m * tiles_n * p.batch * config.ctas,
             programs=programs,
             loop_us=steps * step_us,
             fixed_us=tile.fixed_us,
             crossed_us=1e6 * steps * max(0.0, crossed) / limits.sm_bandwidth,
             loads_us=terms.loads_us,
-            moved=traffic.dram_read_bytes + limits.again * again + written,
-            asked=(asked_a * a_cost + asked_b * b_cost) * merged,
+            operand_bytes=a_bytes + b_bytes,
+            again_bytes=limits.again * ((tiles_n > 1) * a_bytes + (tiles_m > 1) * b_bytes),
+            output_bytes=outputs * p.out_element_bytes,
+            write_page=limits.write_page,
+            longest_run=p.n * p.out_element_bytes * config.block_m,
+            asked=asked_a + asked_b,
+            requests=asked_a * a_cost + asked_b * b_cost,
             tile_sums=p.m / tiles_m * block_n,
             most_sums=rows * block_n,
             drain_us=limits.drain_us * block_m * block_n / 1e4,
@@ -215,19 +232,32 @@ class Launch:
             repack_us=repack_us(p, config, gpu, shared),
             after_us=1e6 * outputs * p.out_element_bytes / shared.staged_bandwidth if p.out_alignment < 16 else 0.0,
             caution=limits.caution * terms.caution,
-            has_affinity=terms.has_affinity,
         )
 
-    def time(self, split_k: int, split_tail: int, limits: Limits, gpu: Gpu, shared: Shared) -> Time:
+    def moved(self, config: Config, problem: Problem, gpu: Gpu, has_affinity: bool) -> Moved:
+        """What the config's order moves, by the L2 model. The config splits nothing."""
+        traffic = l2.of(problem, config, gpu)
+        written = traffic.dram_write_bytes * (1 + self.write_page / tile_order.run_bytes(problem, config, gpu))
+        merged = traffic.l2_read_bytes / self.asked if problem.k else 1.0
+        dram_bytes = traffic.dram_read_bytes + self.again_bytes + written
+        return Moved(config.programs(problem) * config.ctas, dram_bytes, self.requests * merged, has_affinity)
+
+    def least_moved(self) -> Moved:
+        """No order moves less: the compulsory bytes, the output in runs as long as they can be, no idle programs."""
+        written = self.output_bytes * (1 + self.write_page / self.longest_run)
+        merged = self.operand_bytes / self.asked if self.asked else 1.0
+        return Moved(self.ctas, self.operand_bytes + self.again_bytes + written, self.requests * merged, True)
+
+    def time(self, moved: Moved, split_k: int, split_tail: int, limits: Limits, gpu: Gpu, shared: Shared) -> Time:
         """The time with all tiles, or those of the last round, split in so many parts."""
-        rounds, tail = (0, self.tiles) if split_k > 1 else divmod(self.tiles, self.programs)
+        rounds, tail = (0, moved.ctas) if split_k > 1 else divmod(moved.ctas, self.programs)
         splits = split_k * split_tail
         parts = tail * splits
         busy = gpu.sms if rounds else min(parts, gpu.sms)
         compute_us = rounds * (self.loop_us + self.fixed_us)
         compute_us += -(-parts // self.programs) * (self.loop_us / splits + self.fixed_us)
         compute_us = max(compute_us, self.loads_us)
-        if not (self.has_affinity and splits == 1):
+        if not (moved.has_affinity and splits == 1):
             compute_us += limits.late * beyond_half(busy, gpu) * self.crossed_us / splits
         bandwidth = min(gpu.bandwidth * limits.stream, busy * shared.lone_bandwidth)
         sums = split_us = 0.0
@@ -236,8 +266,8 @@ class Launch:
             split_us = shared.split_us + shared.part_us * splits + 1e6 * sums / shared.partial_bandwidth
             if split_k > 1:  # one program adds up all parts of its tile
                 split_us += 4e6 * splits * self.most_sums / shared.gather_bandwidth
-        dram_us = shared.first_us + 1e6 * self.moved / bandwidth
-        l2_us = shared.first_us + 1e6 * (self.asked + sums) / limits.l2_bandwidth
+        dram_us = shared.first_us + 1e6 * moved.dram_bytes / bandwidth
+        l2_us = shared.first_us + 1e6 * (moved.l2_bytes + sums) / limits.l2_bandwidth
         drain_us = self.drain_us * busy / gpu.sms + self.after_us
         us = joined((compute_us, dram_us, l2_us), limits.overlap) * self.caution
         us += self.before_us + self.repack_us + split_us + drain_us

@@ -24,7 +24,7 @@ defaults = {
     "order": SwizzleMerge(8),
 }  # fmt: skip
 passed_over, candidates, orders = MODEL.passed_over, MODEL.candidates, MODEL.orders
-estimate, adapted = MODEL.estimate, MODEL.adapted
+estimate, lower_bound, adapted = MODEL.estimate, MODEL.lower_bound, MODEL.adapted
 shared_bytes = portable_shared_bytes
 
 

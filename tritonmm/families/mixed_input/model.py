@@ -144,6 +144,11 @@ def shares(config: Config, problem: Problem, gpu: Gpu) -> list[Config]:
     return [persistent, *(replace(persistent, split_k=split, persistent=False) for split in splits)]
 
 
+def lower_bound(config: Config, problem: Problem, gpu: Gpu) -> float:
+    """As `Family.lower_bound`: the kernel has one order of tiles."""
+    return estimate(config, problem, gpu).us
+
+
 def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     """A launch, what reading and computing take beside each other, and the gathering of parts.
 

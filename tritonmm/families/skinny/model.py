@@ -225,6 +225,11 @@ def _mma_share(problem: Problem, narrow: int, f: Fitted) -> float:
     return f.mma_share
 
 
+def lower_bound(config: Config, problem: Problem, gpu: Gpu) -> float:
+    """As `Family.lower_bound`: the kernel has one order of tiles."""
+    return estimate(config, problem, gpu).us
+
+
 def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     """What a launch costs and its start, reading from device memory or through L2, and the gathering of the parts.
 
