@@ -167,7 +167,8 @@ def main(asked: str, rounds: int, cublas_workspace: bool, path: Path | None, bit
         raise click.ClickException(str(error)) from None
     gpu = gpus.of_device(0)
     about = Environment.here(torch.cuda.get_device_name(0)).about()
-    about |= {"suite": Path(asked).name, "torch": "CUBLAS_WORKSPACE_CONFIG=:16:8" if cublas_workspace else "default"}
+    settings = " ".join(f"{name}={value}" for name, value in WORKSPACES.items()) if cublas_workspace else "default"
+    about |= {"suite": Path(asked).name, "cublas workspace": settings}
     about["regime"] = f"burst, medians of {rounds} rounds of all ways in random order"
     comments = [f"# {key}: {value}" for key, value in about.items()]
     if path:
