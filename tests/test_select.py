@@ -13,7 +13,7 @@ from tritonmm import families, orders
 from tritonmm import gpu as gpus
 from tritonmm.autotune.studies import regret
 from tritonmm.families.hopper.rules import HAS_CLUSTERS
-from tritonmm.problem import Problem
+from tritonmm.problem import KINDS, Problem
 from tritonmm.selection import ORDERED, choose, estimated, select, timed
 
 H200 = gpus.spec("h200")
@@ -49,6 +49,15 @@ def test_select_splits_a_tail_that_is_almost_empty():
     """33 x 16 tiles are four rounds of 132 SMs and not one more; 34 x 16 leave 16 tiles to a fifth."""
     assert select(33 * 128, 4096, 8192, gpu="h200").split_tail == 1
     assert select(34 * 128, 4096, 8192, gpu="h200").split_tail > 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_invariant_row_takes_no_longer_than_sixteen(kind):
+    one, sixteen = (
+        estimated(Problem.dense(m, 4096, 4096, layout="nt", accumulation="invariant", **KINDS[kind]), H200).us
+        for m in (1, 16)
+    )
+    assert one <= 1.01 * sixteen
 
 
 def test_select_takes_large_tiles_for_large_products_and_small_ones_for_small():

@@ -159,7 +159,8 @@ def _candidates(problem: Problem, gpu: Gpu):
         blocks = (wide, narrow) if swapped else (narrow, wide)
         return Config("skinny", *blocks, *rest, order=RowMajor())
 
-    if min(p.m, p.n) <= 1 and (not p.grouped or (p.layout[1] == "t" and not swapped)):
+    vector = min(p.m, p.n) <= 1 and not p.fixes_sums  # which must not be multiplied in blocks of 1
+    if vector and (not p.grouped or (p.layout[1] == "t" and not swapped)):
         if p.layout[0] == "n" if swapped else p.layout[1] == "t":
             # A step of all warps is one row of 16-byte loads: X is then loaded in the layout of W. Two stages at least:
             # ptxas defers loads into registers to where they are used, and one or two a thread remain in flight.
