@@ -21,6 +21,8 @@ DTYPES = {
 """torch's dtypes by the short names used in configs, tables, suites and on the command line. int32 is for outputs
 only."""
 
+_BYTES = {name: dtype.itemsize for name, dtype in DTYPES.items()}  # which torch takes long to say
+
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 _SPELLINGS = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items()}
@@ -371,17 +373,17 @@ class Problem:
     @property
     def element_bytes(self) -> int:
         """Bytes of one element of A."""
-        return DTYPES[self.dtype].itemsize
+        return _BYTES[self.dtype]
 
     @property
     def b_element_bytes(self) -> int:
         """Bytes of one element of B."""
-        return DTYPES[self.b_dtype].itemsize
+        return _BYTES[self.b_dtype]
 
     @property
     def out_element_bytes(self) -> int:
         """Bytes of one element of the output."""
-        return DTYPES[self.out_dtype].itemsize
+        return _BYTES[self.out_dtype]
 
     def operand_bytes(self, operands: str) -> int:
         """Bytes of the named operands: "a", "b" or "ab"."""

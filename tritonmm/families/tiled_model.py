@@ -75,7 +75,9 @@ class TiledModel:
         if found is None:
             return UNKNOWN
         launch, moved = found
-        return launch.time(moved, config.split_k, config.split_tail, fitted.limits(self.kernel), gpu, fitted.shared)
+        limits = fitted.limits(self.kernel)
+        us, parts = launch.us_and_parts(moved, config.split_k, config.split_tail, limits, gpu, fitted.shared)
+        return Time(us, Parts(*parts))
 
     def lower_bound(self, config: Config, problem: Problem, gpu: Gpu) -> float:
         """As `Family.lower_bound`: the estimate of an order that moves the compulsory bytes alone."""
@@ -86,7 +88,9 @@ class TiledModel:
             return math.inf
         launch, moved = found
         fitted = constants.of(gpu)
-        return launch.time(moved, config.split_k, config.split_tail, fitted.limits(self.kernel), gpu, fitted.shared).us
+        limits = fitted.limits(self.kernel)
+        us, _ = launch.us_and_parts(moved, config.split_k, config.split_tail, limits, gpu, fitted.shared)
+        return us
 
     def adapted(self, config: Config, tuned_for: Problem, problem: Problem, gpu: Gpu) -> Iterator[Config]:
         """As `Family.adapted`: the order's factor and what splits K follow the number of tiles."""

@@ -14,6 +14,7 @@ program is looked at. Rows and columns count as equally large: those at the edge
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
@@ -93,8 +94,7 @@ class _Found:
     kept: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Walk:
+class _Walk(NamedTuple):
     """A launch of `passes` walks over rows x cols tiles, by waves of `programs`.
 
     row_bytes, col_bytes: of a panel, a unit of K; out_bytes: of a finished tile; held: what L2 holds.

@@ -1,6 +1,7 @@
 """What every form of the L2 model knows: its constants, what a launch wants of L2, and what L2 remembers."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,8 +55,7 @@ OTHER_REGISTERS = 55
 MOST_REGISTERS = 255
 
 
-@dataclass(frozen=True, slots=True)
-class Panels:
+class Panels(NamedTuple):
     """What all programs of a launch want of one operand, in bytes a unit of K.
 
     asked: all of it; paired: what both SMs of a TPC want; nearby: summed over waves and groups of `GROUP` SMs, each
@@ -78,8 +78,7 @@ class Panels:
         return (self.asked - self.paired) / self.distinct
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(NamedTuple):
     """A launch in lockstep: `missed` bytes are fetched from device memory by `waves` waves."""
 
     a: Panels

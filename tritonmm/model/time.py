@@ -17,7 +17,7 @@ The constants are those of `model.constants`. How far estimates are off, and wha
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from tritonmm.config import Config
@@ -72,8 +72,7 @@ UNKNOWN = Time(math.inf)
 """Of a config for which its family has no estimate."""
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(NamedTuple):
     """What a family adds to the time of one of its configs.
 
     rows: rows of the tile that one consumer has; consumers without rows of A multiply nothing.
@@ -100,7 +99,12 @@ def crossing(problem: Problem, repack: str) -> tuple[bool, bool]:
 def joined(times: Sequence[float], p: float) -> float:
     """The p-norm of times that overlap: their maximum for an infinite p."""
     longest = max(times)
-    return longest and longest * sum([(time / longest) ** p for time in times]) ** (1 / p)
+    if not longest:
+        return longest
+    total = 0.0
+    for time in times:
+        total += (time / longest) ** p
+    return longest * total ** (1 / p)
 
 
 def beyond_half(busy: int, gpu: Gpu) -> float:
@@ -130,10 +134,14 @@ def speed_of_light(problem: Problem, gpu: Gpu) -> float:
     return max(flops, problem.compulsory_bytes / gpu.bandwidth)
 
 
-@functools.lru_cache(maxsize=4096)
 def whole(config: Config) -> Config:
     """The config that splits no tiles."""
-    return replace(config, split_k=1, split_tail=1) if config.split_k > 1 or config.split_tail > 1 else config
+    return config if config.split_k == config.split_tail == 1 else _whole(config)
+
+
+@functools.lru_cache(maxsize=4096)
+def _whole(config: Config) -> Config:
+    return replace(config, split_k=1, split_tail=1)
 
 
 class Moved(NamedTuple):
@@ -149,8 +157,7 @@ class Moved(NamedTuple):
     has_affinity: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(NamedTuple):
     """What the time of a config depends on besides its tile order and the number of parts in which tiles are split."""
 
     ctas: int  # of all tiles
@@ -248,8 +255,10 @@ class Launch:
         merged = self.operand_bytes / self.asked if self.asked else 1.0
         return Moved(self.ctas, self.operand_bytes + self.again_bytes + written, self.requests * merged, True)
 
-    def time(self, moved: Moved, split_k: int, split_tail: int, limits: Limits, gpu: Gpu, shared: Shared) -> Time:
-        """The time with all tiles, or those of the last round, split in so many parts."""
+    def us_and_parts(
+        self, moved: Moved, split_k: int, split_tail: int, limits: Limits, gpu: Gpu, shared: Shared
+    ) -> tuple[float, tuple[float, ...]]:
+        """The microseconds and the parts of a `Time`, with all tiles, or those of the last round, split."""
         rounds, tail = (0, moved.ctas) if split_k > 1 else divmod(moved.ctas, self.programs)
         splits = split_k * split_tail
         parts = tail * splits
@@ -271,4 +280,4 @@ class Launch:
         drain_us = self.drain_us * busy / gpu.sms + self.after_us
         us = joined((compute_us, dram_us, l2_us), limits.overlap) * self.caution
         us += self.before_us + self.repack_us + split_us + drain_us
-        return Time(us, Parts(compute_us, dram_us, l2_us, self.before_us, self.repack_us, split_us, drain_us))
+        return us, (compute_us, dram_us, l2_us, self.before_us, self.repack_us, split_us, drain_us)

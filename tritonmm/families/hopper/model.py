@@ -6,7 +6,7 @@ from dataclasses import replace
 from tritonmm.config import Config
 from tritonmm.families.hopper.boxes import BOX_ROWS, Boxes
 from tritonmm.families.hopper.rules import HAS_CLUSTERS, consumer_grid
-from tritonmm.families.hopper.schedule import Schedule
+from tritonmm.families.hopper.sm_affinity import affinity
 from tritonmm.families.tiled_model import TiledModel
 from tritonmm.gpu import Gpu
 from tritonmm.model.tile_order import group_order
@@ -37,7 +37,7 @@ def terms(config: Config, problem: Problem, gpu: Gpu) -> Terms:
     """What the Hopper kernel adds to a config's time."""
     rows = config.cta_tile[0] // consumer_grid(config)[0]
     beyond = rows > problem.m > BOX_ROWS and Boxes.of(config, problem, False, False).rows_beyond(problem.m, rows) >= 8
-    has_affinity = bool(Schedule.of(config, problem, gpu).affinity)
+    has_affinity = bool(affinity(config, problem, gpu))
     caution = (BEYOND if beyond else 1.0) * (CLUSTERS if config.cluster else 1.0)
     return Terms(rows, caution=caution, has_affinity=has_affinity)
 
