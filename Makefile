@@ -23,22 +23,25 @@ FAST := tests/model tests/plots $(addprefix tests/, $(addsuffix .py, test_accumu
 # Percent of the host's lines that a test run reaches, at least: what test-fast alone does.
 COVERED := 68
 
-.PHONY: demo test test-fast gpu-test coverage lint format dist clean
+.PHONY: demo test test-fast gate gpu-test coverage lint format dist clean
 
 demo: $(VENV)/installed
 	$(BIN)/tritonmm demo
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu" $(T)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu and not gate" $(T)
 
 test-fast: $(VENV)/installed
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu" $(FAST)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu and not gate" $(FAST)
+
+gate: $(VENV)/installed
+	$(BIN)/python -m pytest -n auto --dist worksteal -m gate $(T)
 
 gpu-test: $(VENV)/installed
 	$(BIN)/python -m pytest -m gpu $(T)
 
 coverage: $(VENV)/installed
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu" --cov --cov-report=term:skip-covered $(if $(T),,--cov-fail-under=$(COVERED)) $(T)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu and not gate" --cov --cov-report=term:skip-covered $(if $(T),,--cov-fail-under=$(COVERED)) $(T)
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

@@ -15,7 +15,12 @@ GATE = Path(__file__).with_name("crosscompile.py")
 PARTS = {"mixed-input": 4, "hopper": 2}
 """Families whose kernels are compiled by several processes, so that none takes more than about two minutes."""
 
-PROCESSES = [(family, part) for family in FAMILIES for part in range(PARTS.get(family, 1))]
+PROCESSES = [
+    # What `select` chooses is compiled in every run of the tests, all the rest by `make gate`.
+    pytest.param(family, part, marks=() if family == "chosen" else pytest.mark.gate)
+    for family in FAMILIES
+    for part in range(PARTS.get(family, 1))
+]
 
 
 def compiling(script, *arguments, **environment):
