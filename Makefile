@@ -32,7 +32,7 @@ test: $(VENV)/installed
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu and not gate" $(T)
 
 test-fast: $(VENV)/installed
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu and not gate" $(FAST)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not gpu" $(FAST)
 
 gate: $(VENV)/installed
 	$(BIN)/python -m pytest -n auto --dist worksteal -m gate $(T)

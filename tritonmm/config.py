@@ -105,7 +105,7 @@ class Config:
         return self.block_m // (2 if self.cluster == "m" else 1), self.block_n // (2 if self.cluster == "n" else 1)
 
     def ordered(self, order: orders.Order) -> "Config":
-        """This config with another order of tiles, as by `replace`, but no field is checked again."""
+        """This config with another order of tiles. Faster than `replace`, because no field is checked again."""
         new = object.__new__(Config)
         for name in Config.__slots__:
             object.__setattr__(new, name, getattr(self, name))

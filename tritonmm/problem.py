@@ -21,7 +21,7 @@ DTYPES = {
 """torch's dtypes by the short names used in configs, tables, suites and on the command line. int32 is for outputs
 only."""
 
-_BYTES = {name: dtype.itemsize for name, dtype in DTYPES.items()}  # which torch takes long to say
+_BYTES = {name: dtype.itemsize for name, dtype in DTYPES.items()}  # faster than dtype.itemsize
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 

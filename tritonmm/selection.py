@@ -100,10 +100,10 @@ def best_by(problem: Problem, gpu: Gpu, kernel: str, tables: tuned.Tables) -> Ch
             origin = f"measured to be fastest{like} on {row.date} with Triton {row.triton}"
             return Choice(row.us, row.config, origin, True, row.torch_us)
     shortest = estimated(problem, gpu, kernel)
+    limit = shortest.us * AGREES
     for row in tables.near(problem):
         if kernel in ("", row.config.kernel):
             family = families.family(row.config.kernel)
-            limit = shortest.us * AGREES
             adapted = (
                 config
                 for config in family.adapted(row.config, row.problem, problem, gpu)
@@ -142,7 +142,7 @@ def timed(problem: Problem, gpu: Gpu, kernel: str = "") -> dict[Config, float]:
 def _legal(problem: Problem, gpu: Gpu, kernel: str) -> Iterator[tuple[float, Config]]:
     """Legal configs with their estimated microseconds, the shortest first.
 
-    A config is estimated when its lower bound is not above the estimates of those left.
+    A config is estimated only when no estimate that is still to be yielded is below its lower bound.
     """
     considered = [
         each for each in families.each() if kernel == each.name or not (kernel or each.passed_over(problem, gpu))

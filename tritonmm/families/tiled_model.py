@@ -14,8 +14,8 @@ from tritonmm.model.time import SPLITS, UNKNOWN, Launch, Moved, Parts, Terms, Ti
 from tritonmm.orders import SwizzleMerge
 from tritonmm.problem import Problem
 
-UNORDERED = SwizzleMerge(1)
-"""The order of the configs of which `_launch` is kept, which depends on none."""
+NO_ORDER = SwizzleMerge(1)
+"""Stands for a config's order in the cache of `_launch`, whose result all orders share."""
 
 SMALLER = 0.5
 """The power with which the share of an unlisted tile falls with its area below that of the listed tile nearest to it. A
@@ -76,8 +76,7 @@ class TiledModel:
             return UNKNOWN
         launch, moved = found
         limits = fitted.limits(self.kernel)
-        us, parts = launch.us_and_parts(moved, config.split_k, config.split_tail, limits, gpu, fitted.shared)
-        return Time(us, Parts(*parts))
+        return launch.time(moved, config.split_k, config.split_tail, limits, gpu, fitted.shared)
 
     def lower_bound(self, config: Config, problem: Problem, gpu: Gpu) -> float:
         """As `Family.lower_bound`: the estimate of an order that moves the compulsory bytes alone."""
@@ -89,8 +88,7 @@ class TiledModel:
         launch, moved = found
         fitted = constants.of(gpu)
         limits = fitted.limits(self.kernel)
-        us, _ = launch.us_and_parts(moved, config.split_k, config.split_tail, limits, gpu, fitted.shared)
-        return us
+        return launch.time(moved, config.split_k, config.split_tail, limits, gpu, fitted.shared).us
 
     def adapted(self, config: Config, tuned_for: Problem, problem: Problem, gpu: Gpu) -> Iterator[Config]:
         """As `Family.adapted`: the order's factor and what splits K follow the number of tiles."""
@@ -134,17 +132,18 @@ class TiledModel:
 @functools.lru_cache(maxsize=1024)
 def _moved(model: TiledModel, config: Config, problem: Problem, gpu: Gpu) -> tuple[Launch, Moved] | None:
     """The launch of a config that splits nothing, and what its order moves."""
-    launch = _launch(model, config.ordered(UNORDERED), problem, gpu)
+    launch = _launch(model, config.ordered(NO_ORDER), problem, gpu)
     if launch is None:
         return None
-    return launch, launch.moved(config, problem, gpu, model.terms(config, problem, gpu).has_affinity)
+    limits, has_affinity = constants.of(gpu).limits(model.kernel), model.terms(config, problem, gpu).has_affinity
+    return launch, launch.moved(config, problem, gpu, limits, has_affinity)
 
 
 @functools.lru_cache(maxsize=1024)
 def _least(model: TiledModel, config: Config, problem: Problem, gpu: Gpu) -> tuple[Launch, Moved] | None:
     """The launch of a config that splits nothing, and the least that an order moves."""
-    launch = _launch(model, config.ordered(UNORDERED), problem, gpu)
-    return None if launch is None else (launch, launch.least_moved())
+    launch = _launch(model, config.ordered(NO_ORDER), problem, gpu)
+    return None if launch is None else (launch, launch.least_moved(constants.of(gpu).limits(model.kernel)))
 
 
 @functools.lru_cache(maxsize=1024)

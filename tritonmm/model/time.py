@@ -147,7 +147,7 @@ def _whole(config: Config) -> Config:
 class Moved(NamedTuple):
     """What the tile order decides.
 
-    ctas: launched; dram_bytes: to and from device memory; l2_bytes: of requests that reach L2.
+    ctas: CTAs launched. dram_bytes: read from and written to device memory. l2_bytes: of the requests that reach L2.
     has_affinity: as in `Terms`.
     """
 
@@ -169,7 +169,6 @@ class Launch(NamedTuple):
     operand_bytes: float  # of A and B
     again_bytes: float  # read from device memory once more, whatever the order
     output_bytes: float
-    write_page: float  # bytes that a run of the output costs besides its own, written to device memory
     longest_run: float  # bytes of the output that lie together and are written together, at most
     asked: float  # bytes of operands that all tiles ask for
     requests: float  # the same with what lines that cross cache lines add
@@ -228,7 +227,6 @@ class Launch(NamedTuple):
             operand_bytes=a_bytes + b_bytes,
             again_bytes=limits.again * ((tiles_n > 1) * a_bytes + (tiles_m > 1) * b_bytes),
             output_bytes=outputs * p.out_element_bytes,
-            write_page=limits.write_page,
             longest_run=p.n * p.out_element_bytes * config.block_m,
             asked=asked_a + asked_b,
             requests=asked_a * a_cost + asked_b * b_cost,
@@ -241,24 +239,22 @@ class Launch(NamedTuple):
             caution=limits.caution * terms.caution,
         )
 
-    def moved(self, config: Config, problem: Problem, gpu: Gpu, has_affinity: bool) -> Moved:
+    def moved(self, config: Config, problem: Problem, gpu: Gpu, limits: Limits, has_affinity: bool) -> Moved:
         """What the config's order moves, by the L2 model. The config splits nothing."""
         traffic = l2.of(problem, config, gpu)
-        written = traffic.dram_write_bytes * (1 + self.write_page / tile_order.run_bytes(problem, config, gpu))
-        merged = traffic.l2_read_bytes / self.asked if problem.k else 1.0
+        written = traffic.dram_write_bytes * (1 + limits.write_page / tile_order.run_bytes(problem, config, gpu))
+        merged = traffic.l2_read_bytes / self.asked if self.asked else 1.0
         dram_bytes = traffic.dram_read_bytes + self.again_bytes + written
         return Moved(config.programs(problem) * config.ctas, dram_bytes, self.requests * merged, has_affinity)
 
-    def least_moved(self) -> Moved:
-        """No order moves less: the compulsory bytes, the output in runs as long as they can be, no idle programs."""
-        written = self.output_bytes * (1 + self.write_page / self.longest_run)
+    def least_moved(self, limits: Limits) -> Moved:
+        """A lower bound for all orders: compulsory bytes, output in the longest runs, no idle program, SM affinity."""
+        written = self.output_bytes * (1 + limits.write_page / self.longest_run)
         merged = self.operand_bytes / self.asked if self.asked else 1.0
         return Moved(self.ctas, self.operand_bytes + self.again_bytes + written, self.requests * merged, True)
 
-    def us_and_parts(
-        self, moved: Moved, split_k: int, split_tail: int, limits: Limits, gpu: Gpu, shared: Shared
-    ) -> tuple[float, tuple[float, ...]]:
-        """The microseconds and the parts of a `Time`, with all tiles, or those of the last round, split."""
+    def time(self, moved: Moved, split_k: int, split_tail: int, limits: Limits, gpu: Gpu, shared: Shared) -> Time:
+        """The time with all tiles, or those of the last round, split in so many parts."""
         rounds, tail = (0, moved.ctas) if split_k > 1 else divmod(moved.ctas, self.programs)
         splits = split_k * split_tail
         parts = tail * splits
@@ -280,4 +276,4 @@ class Launch(NamedTuple):
         drain_us = self.drain_us * busy / gpu.sms + self.after_us
         us = joined((compute_us, dram_us, l2_us), limits.overlap) * self.caution
         us += self.before_us + self.repack_us + split_us + drain_us
-        return us, (compute_us, dram_us, l2_us, self.before_us, self.repack_us, split_us, drain_us)
+        return Time(us, Parts(compute_us, dram_us, l2_us, self.before_us, self.repack_us, split_us, drain_us))

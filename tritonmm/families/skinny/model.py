@@ -159,7 +159,7 @@ def _candidates(problem: Problem, gpu: Gpu):
         blocks = (wide, narrow) if swapped else (narrow, wide)
         return Config("skinny", *blocks, *rest, order=RowMajor())
 
-    vector = min(p.m, p.n) <= 1 and not p.fixes_sums  # which must not be multiplied in blocks of 1
+    vector = min(p.m, p.n) <= 1 and not p.fixes_sums  # invariant sums are illegal in blocks of 1
     if vector and (not p.grouped or (p.layout[1] == "t" and not swapped)):
         if p.layout[0] == "n" if swapped else p.layout[1] == "t":
             # A step of all warps is one row of 16-byte loads: X is then loaded in the layout of W. Two stages at least:
