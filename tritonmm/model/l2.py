@@ -134,7 +134,7 @@ def best_factor(problem: Problem, config: Config, gpu: Gpu, factors: Iterable[in
 
 def estimate(problem: Problem, config: Config, gpu: Gpu, constants: Constants) -> Traffic:
     """`of` with other constants, for fitting them."""
-    if not concurrent(problem, config, gpu):
+    if not config.programs(problem):
         return Traffic(0, 0, 0, verified=gpu.verified)
     form = l2_groups.counted if l2_groups.groups(config.order) else l2_waves.sampled
     return joined(problem, config, gpu, constants, form(problem, config, gpu, constants))

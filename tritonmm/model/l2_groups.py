@@ -13,7 +13,6 @@ program is looked at. Rows and columns count as equally large: those at the edge
 """
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tritonmm.config import Config
@@ -46,10 +45,11 @@ def counted(problem: Problem, config: Config, gpu: Gpu, constants: Constants) ->
     factor, along = known
     tiles_m, tiles_n = config.tiles(problem)
     whole_a, whole_b = problem.m * problem.element_bytes, problem.n * problem.b_element_bytes
-    sides = (tiles_m, whole_a / tiles_m), (tiles_n, whole_b / tiles_n)
     if factor >= (tiles_m if along == "m" else tiles_n):  # one group is row-major along the other axis
         factor, along = 1, "n" if along == "m" else "m"
-    (rows, row), (cols, col) = sides if along == "m" else reversed(sides)
+    rows, row, cols, col = tiles_m, whole_a / tiles_m, tiles_n, whole_b / tiles_n
+    if along == "n":
+        rows, row, cols, col = cols, col, rows, row
     tiles, passes = tiles_m * tiles_n, problem.batch * config.split_k
     programs = min(concurrent(problem, config, gpu), tiles * passes)
     walk = _Walk(
@@ -71,27 +71,24 @@ def counted(problem: Problem, config: Config, gpu: Gpu, constants: Constants) ->
     wanted_rows = found.rows
     wanted_cols = min(tiles, max(cols, found.cols))
     missed = (wanted_rows * row + wanted_cols * col - found.kept) * walk.k
-    panels = (
-        (tiles * row, min(found.row_pairs, tiles - wanted_rows) * row, found.near_rows * row, wanted_rows * row),
-        (tiles * col, min(found.col_pairs, tiles - wanted_cols) * col, found.near_cols * col, wanted_cols * col),
-    )
-    a, b = panels if along == "m" else reversed(panels)
+    of_rows = tiles * row, min(found.row_pairs, tiles - wanted_rows) * row, found.near_rows * row, wanted_rows * row
+    of_cols = tiles * col, min(found.col_pairs, tiles - wanted_cols) * col, found.near_cols * col, wanted_cols * col
+    a, b = (of_rows, of_cols) if along == "m" else (of_cols, of_rows)
     exact_a, exact_b = passes * tiles_n * whole_a, passes * tiles_m * whole_b
     return Counts(scaled(exact_a, *a), scaled(exact_b, *b), missed * passes, walk.waves)
 
 
-@dataclass(slots=True)
-class _Found:
+class _Found(NamedTuple):
     """Of one pass: rows and columns wanted, summed over waves; pairs of SMs that want the same; rows and columns
     wanted, summed over sets of neighbouring SMs; bytes a unit of K that are wanted again and still there."""
 
-    rows: float = 0.0
-    cols: float = 0.0
-    row_pairs: float = 0.0
-    col_pairs: float = 0.0
-    near_rows: float = 0.0
-    near_cols: float = 0.0
-    kept: float = 0.0
+    rows: float
+    cols: float
+    row_pairs: float
+    col_pairs: float
+    near_rows: float
+    near_cols: float
+    kept: float
 
 
 class _Walk(NamedTuple):
@@ -139,7 +136,8 @@ class _Walk(NamedTuple):
             met_low = self.waves - full * group // programs if passes == 1 else low * cols / programs + open_
         wave_rows = (met + inside) / met * self.rows / (borders + 1) * crowd
 
-        found, fresh = _Found(), float(cols)
+        fresh = float(cols)
+        found_rows = found_cols = row_pairs = col_pairs = near_rows = near_cols = kept = 0.0
         for height, count, seen in ((self.factor, full, met + inside - met_low), (low, 1, met_low)):
             if not height:
                 continue
@@ -157,8 +155,8 @@ class _Walk(NamedTuple):
                 near = self._share(height, part / height + 1, height)
             else:
                 near = self._near(height, wide * crowd, part, steps / count, open_, wave_rows)
-            found.rows += uses
-            found.kept += (uses - height * count) * self.row_bytes * near
+            found_rows += uses
+            kept += (uses - height * count) * self.row_bytes * near
 
             # A column is wanted by two waves where their border cuts it, and again in the next group.
             uses = (met - ends) * wide
@@ -173,23 +171,26 @@ class _Walk(NamedTuple):
             cut = steps * (1 - math.gcd(part, height) / height) if wide < cols else 0.0
             first = min(fresh, uses - cut)
             fresh -= first
-            if turns:
+            again = uses - cut - first
+            if not again:
+                far = 0.0
+            elif turns:
                 far = self._after_turn(height, part)
             elif wide >= cols:
                 far = self._share(max(wave_rows, height), cols * crowd, part)
             else:
                 far = self._after_group(height, wide, part)
-            found.cols += uses
-            found.kept += (cut * near + (uses - cut - first) * far) * self.col_bytes
+            found_cols += uses
+            kept += (cut * near + again * far) * self.col_bytes
 
             # Programs 2j and 2j + 1 are in one column, or in one row where a group is one.
-            found.col_pairs += region / 2 * (_run(height, programs) if cols > 1 else 1.0)
+            col_pairs += region / 2 * (_run(height, programs) if cols > 1 else 1.0)
             if height == 1:
-                found.row_pairs += region / 2 * _run(cols, programs)
-            near_rows, near_cols = self._nearby(height, min(GROUP, part))
-            found.near_rows += region * near_rows
-            found.near_cols += region * near_cols
-        return found
+                row_pairs += region / 2 * _run(cols, programs)
+            rows_of_a_set, cols_of_a_set = self._nearby(height, min(GROUP, part))
+            near_rows += region * rows_of_a_set
+            near_cols += region * cols_of_a_set
+        return _Found(found_rows, found_cols, row_pairs, col_pairs, near_rows, near_cols, kept)
 
     def _nearby(self, height: int, sms: int) -> tuple[float, float]:
         """Rows and columns that `sms` neighbours in groups of `height` want, each once, a neighbour."""
@@ -203,8 +204,16 @@ class _Walk(NamedTuple):
         both = 2 * height - height * height / sms if height < sms else sms
         return (rows + crossing * (both - rows)) / sms, cols / sms
 
-    def _share(self, rows: float, cols: float, tiles: float, swing: float = 0.0) -> float:
-        """Share that is still there after rows, `swing` / 2 more or less, columns and finished tiles."""
+    def _share(self, rows: float, cols: float, tiles: float) -> float:
+        """Share that is still there after rows, columns and finished tiles."""
+        if not self.held:
+            return 0.0
+        touched = (rows * self.row_bytes + cols * self.col_bytes) * self.k + tiles * self.out_bytes
+        gone = 0.5 + (touched / self.held - 1) / (2 * self.constants.spread)
+        return 1.0 if gone <= 0 else 0.0 if gone >= 1 else 1 - gone
+
+    def _mean_share(self, rows: float, cols: float, tiles: float, swing: float) -> float:
+        """Mean of `_share` over rows that are up to `swing` / 2 more or less."""
         mean = (rows * self.row_bytes + cols * self.col_bytes) * self.k + tiles * self.out_bytes
         swing *= self.row_bytes * self.k / 2
         return _kept(mean - swing, mean + swing, self.held, self.constants)
@@ -219,7 +228,7 @@ class _Walk(NamedTuple):
         if not open_ or not steps:
             return within
         both = self._share(max(height + min(self.factor, self.rows - height), wave_rows), cols, part)
-        one = self._share(1.5 * height, cols, part, height)
+        one = self._mean_share(1.5 * height, cols, part, height)
         if steps <= 1:
             met = both
         elif steps <= 2:
@@ -237,10 +246,10 @@ class _Walk(NamedTuple):
         if height == self.factor:
             return self._after(whole, height, cols, part)
         least = height * self.cols
+        between = self._after((whole + least) / 2, height, cols, part)
         return (
-            sum(self._after(x, height, cols, part) for x in (whole, (whole + least) / 2, (whole + least) / 2, least))
-            / 4
-        )
+            self._after(whole, height, cols, part) + between + between + self._after(least, height, cols, part)
+        ) / 4
 
     def _after(self, distance: float, height: int, cols: float, part: int) -> float:
         """Share of a column found `distance` tiles later: so many waves, or one more."""

@@ -94,7 +94,7 @@ def sum_bytes(problem: Problem, config: Config) -> int:
 
 def scaled(exact: float, asked: float, paired: float, nearby: float, distinct: float) -> Panels:
     """What a sample found, scaled to the bytes that all programs ask for, which are known."""
-    return Panels(exact, *(found * exact / asked for found in (paired, nearby, distinct)))
+    return Panels(exact, paired * exact / asked, nearby * exact / asked, distinct * exact / asked)
 
 
 def held_bytes(gpu: Gpu, constants: Constants) -> float:
