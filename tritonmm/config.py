@@ -104,13 +104,16 @@ class Config:
         """Rows and columns of a tile that one CTA computes."""
         return self.block_m // (2 if self.cluster == "m" else 1), self.block_n // (2 if self.cluster == "n" else 1)
 
-    def ordered(self, order: orders.Order) -> "Config":
-        """This config with another order of tiles. Faster than `replace`, because no field is checked again."""
+    def changed(self, **fields: Any) -> "Config":
+        """This config with other fields, that are legal. Faster than `replace`, because no field is checked again."""
         new = object.__new__(Config)
         for name in Config.__slots__:
-            object.__setattr__(new, name, getattr(self, name))
-        object.__setattr__(new, "order", order)
+            object.__setattr__(new, name, fields[name] if name in fields else getattr(self, name))
         return new
+
+    def ordered(self, order: orders.Order) -> "Config":
+        """This config with another order of tiles."""
+        return self.changed(order=order)
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
         """Rows and columns of the grid of output tiles."""

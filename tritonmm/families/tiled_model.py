@@ -3,7 +3,8 @@
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
@@ -11,18 +12,18 @@ from tritonmm.model import constants, tile_order
 from tritonmm.model.chunks import chunks
 from tritonmm.model.constants import Tile
 from tritonmm.model.time import SPLITS, UNKNOWN, Launch, Moved, Parts, Terms, Time, whole
-from tritonmm.orders import SwizzleMerge
+from tritonmm.orders import Order, SwizzleMerge
 from tritonmm.problem import Problem
 
-NO_ORDER = SwizzleMerge(1)
-"""Stands for a config's order in the cache of `_launch`, whose result all orders share."""
+MOST_LAUNCHES = 1024
+"""Launches of one problem that are kept: more than there are listed tiles. Sweeps of unlisted tiles begin anew."""
 
 SMALLER = 0.5
 """The power with which the share of an unlisted tile falls with its area below that of the listed tile nearest to it. A
 guess: unlisted tiles are for sweeps, which compare orders."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TiledModel:
     """The model of one family.
 
@@ -46,10 +47,19 @@ class TiledModel:
     def candidates(self, problem: Problem, gpu: Gpu) -> Iterator[Config]:
         """As `Family.candidates`: every tile, unsplit and split, operands as they are and repacked."""
         copies = problem.unaligned if self.repacks else ""
+        plain = Config(self.kernel, persistent=self.persistent)
         for tile in self.tiles(problem, gpu):
             order = tile_order.group_order(problem, gpu, *tile.blocks[:2])
             for repack in ("", copies) if copies else ("",):
-                config = _config_of(self.kernel, tile, self.persistent, order, repack)
+                config = plain.changed(
+                    block_m=tile.blocks[0],
+                    block_n=tile.blocks[1],
+                    block_k=tile.blocks[2],
+                    num_stages=tile.num_stages,
+                    num_warps=tile.num_warps,
+                    order=order,
+                    repack=repack,
+                )
                 if self.spills(config, problem):
                     continue
                 yield config
@@ -68,27 +78,14 @@ class TiledModel:
 
     def estimate(self, config: Config, problem: Problem, gpu: Gpu) -> Time:
         """As `Family.estimate`."""
-        fitted = constants.of(gpu)
         if not config.programs(problem):
-            return Time(fitted.shared.launch_us, Parts(launch=fitted.shared.launch_us))
-        found = _moved(self, whole(config), problem, gpu)
-        if found is None:
-            return UNKNOWN
-        launch, moved = found
-        limits = fitted.limits(self.kernel)
-        return launch.time(moved, config.split_k, config.split_tail, limits, gpu, fitted.shared)
+            launch_us = constants.of(gpu).shared.launch_us
+            return Time(launch_us, Parts(launch=launch_us))
+        return _of(self, problem, gpu).estimate(config)
 
     def lower_bound(self, config: Config, problem: Problem, gpu: Gpu) -> float:
         """As `Family.lower_bound`: the estimate of an order that moves the compulsory bytes alone."""
-        if not config.programs(problem):
-            return 0.0
-        found = _least(self, whole(config), problem, gpu)
-        if found is None:
-            return math.inf
-        launch, moved = found
-        fitted = constants.of(gpu)
-        limits = fitted.limits(self.kernel)
-        return launch.time(moved, config.split_k, config.split_tail, limits, gpu, fitted.shared).us
+        return _of(self, problem, gpu).lower_bound(config) if config.programs(problem) else 0.0
 
     def adapted(self, config: Config, tuned_for: Problem, problem: Problem, gpu: Gpu) -> Iterator[Config]:
         """As `Family.adapted`: the order's factor and what splits K follow the number of tiles."""
@@ -126,46 +123,67 @@ class TiledModel:
         ways = (chunks(problem),) if problem.fixes_sums else SPLITS
         for splits in ways if tail else ():
             if 1 < splits and split * splits <= 2 * programs:
-                yield _split(config, self.split, splits)
+                yield config.changed(**{self.split: splits})
 
 
-@functools.lru_cache(maxsize=1024)
-def _moved(model: TiledModel, config: Config, problem: Problem, gpu: Gpu) -> tuple[Launch, Moved] | None:
-    """The launch of a config that splits nothing, and what its order moves."""
-    launch = _launch(model, config.ordered(NO_ORDER), problem, gpu)
-    if launch is None:
-        return None
-    limits, has_affinity = constants.of(gpu).limits(model.kernel), model.terms(config, problem, gpu).has_affinity
-    return launch, launch.moved(config, problem, gpu, limits, has_affinity)
+class _Launches:
+    """The launches of one problem by one family, and what their orders move, as far as they were asked for."""
+
+    def __init__(self, model: TiledModel, problem: Problem, gpu: Gpu):
+        fitted = constants.of(gpu)
+        self.model, self.problem, self.gpu = model, problem, gpu
+        self.limits, self.shared = fitted.limits(model.kernel), fitted.shared
+        self.found: dict[tuple, _Found | None] = {}
+
+    def estimate(self, config: Config) -> Time:
+        """The time of a config of at least one tile."""
+        found = self.of(config)
+        if found is None:
+            return UNKNOWN
+        moved = found.moved.get(config.order)
+        if moved is None:
+            one = whole(config)
+            has_affinity = self.model.terms(one, self.problem, self.gpu).has_affinity
+            moved = found.launch.moved(one, self.problem, self.gpu, self.limits, has_affinity)
+            found.moved[config.order] = moved
+        return found.launch.time(moved, config.split_k, config.split_tail, self.limits, self.gpu, self.shared)
+
+    def lower_bound(self, config: Config) -> float:
+        """Microseconds of the config in an order that moves the least."""
+        found = self.of(config)
+        if found is None:
+            return math.inf
+        return found.launch.time(found.least, config.split_k, config.split_tail, self.limits, self.gpu, self.shared).us
+
+    def of(self, config: Config) -> "_Found | None":
+        """The launch of a config, whatever its order and split; None where its family has no estimate."""
+        blocks = config.block_m, config.block_n, config.block_k
+        key = *blocks, config.num_stages, config.num_warps, config.persistent, config.cluster, config.repack
+        if key not in self.found:
+            if len(self.found) >= MOST_LAUNCHES:
+                self.found.clear()
+            self.found[key] = self._new(whole(config))
+        return self.found[key]
+
+    def _new(self, config: Config) -> "_Found | None":
+        model, problem, gpu = self.model, self.problem, self.gpu
+        tile = model.tile_of(config, problem, gpu)
+        if tile is None or model.spills(config, problem):
+            return None
+        terms = model.terms(config, problem, gpu)
+        launch = Launch.of(config, tile, self.limits, terms, problem, gpu, self.shared)
+        return _Found(launch, launch.least_moved(self.limits), {})
 
 
-@functools.lru_cache(maxsize=1024)
-def _least(model: TiledModel, config: Config, problem: Problem, gpu: Gpu) -> tuple[Launch, Moved] | None:
-    """The launch of a config that splits nothing, and the least that an order moves."""
-    launch = _launch(model, config.ordered(NO_ORDER), problem, gpu)
-    return None if launch is None else (launch, launch.least_moved(constants.of(gpu).limits(model.kernel)))
+class _Found(NamedTuple):
+    launch: Launch
+    least: Moved
+    moved: dict[Order, Moved]
 
 
-@functools.lru_cache(maxsize=1024)
-def _launch(model: TiledModel, config: Config, problem: Problem, gpu: Gpu) -> Launch | None:
-    tile = model.tile_of(config, problem, gpu)
-    if tile is None or model.spills(config, problem):
-        return None
-    fitted = constants.of(gpu)
-    terms = model.terms(config, problem, gpu)
-    return Launch.of(config, tile, fitted.limits(model.kernel), terms, problem, gpu, fitted.shared)
-
-
-@functools.lru_cache(maxsize=4096)
-def _config_of(kernel: str, tile: Tile, persistent: bool, order: SwizzleMerge, repack: str) -> Config:
-    return Config(
-        kernel, *tile.blocks, tile.num_stages, tile.num_warps, persistent=persistent, order=order, repack=repack
-    )
-
-
-@functools.lru_cache(maxsize=4096)
-def _split(config: Config, field: str, splits: int) -> Config:
-    return replace(config, split_k=splits) if field == "split_k" else replace(config, split_tail=splits)
+@functools.lru_cache(maxsize=16)
+def _of(model: TiledModel, problem: Problem, gpu: Gpu) -> _Launches:
+    return _Launches(model, problem, gpu)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -247,9 +247,7 @@ class _Walk(NamedTuple):
             return self._after(whole, height, cols, part)
         least = height * self.cols
         between = self._after((whole + least) / 2, height, cols, part)
-        return (
-            self._after(whole, height, cols, part) + between + between + self._after(least, height, cols, part)
-        ) / 4
+        return (self._after(whole, height, cols, part) + between + between + self._after(least, height, cols, part)) / 4
 
     def _after(self, distance: float, height: int, cols: float, part: int) -> float:
         """Share of a column found `distance` tiles later: so many waves, or one more."""

@@ -17,12 +17,11 @@ The constants are those of `model.constants`. How far estimates are off, and wha
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
-from tritonmm.model import l2, tile_order
+from tritonmm.model import constants, l2, tile_order
 from tritonmm.model.constants import Limits, Shared, Tile
 from tritonmm.problem import Problem
 
@@ -99,7 +98,7 @@ def crossing(problem: Problem, repack: str) -> tuple[bool, bool]:
 def joined(times: Sequence[float], p: float) -> float:
     """The p-norm of times that overlap: their maximum for an infinite p."""
     longest = max(times)
-    if not longest:
+    if not longest or p == math.inf:
         return longest
     total = 0.0
     for time in times:
@@ -136,12 +135,39 @@ def speed_of_light(problem: Problem, gpu: Gpu) -> float:
 
 def whole(config: Config) -> Config:
     """The config that splits no tiles."""
-    return config if config.split_k == config.split_tail == 1 else _whole(config)
+    return config if config.split_k == config.split_tail == 1 else config.changed(split_k=1, split_tail=1)
 
 
-@functools.lru_cache(maxsize=4096)
-def _whole(config: Config) -> Config:
-    return replace(config, split_k=1, split_tail=1)
+class Sizes(NamedTuple):
+    """What all launches of a problem have in common, of operands as they are or repacked."""
+
+    a_size: int  # bytes of an element
+    b_size: int
+    out_size: int
+    a_bytes: int
+    b_bytes: int
+    a_crosses: bool  # lines begin anywhere in cache lines
+    b_crosses: bool
+    has_b_rows: bool  # lines of B lie along N
+    outputs: int  # elements
+    rate: float  # FLOP/s
+
+
+@functools.lru_cache(maxsize=64)
+def sizes(problem: Problem, repack: str, gpu: Gpu) -> Sizes:
+    """The sizes of a problem with the operands `repack` copied into aligned rows."""
+    p = problem
+    return Sizes(
+        p.element_bytes,
+        p.b_element_bytes,
+        p.out_element_bytes,
+        p.operand_bytes("a"),
+        p.operand_bytes("b"),
+        *crossing(p, repack),
+        p.repacked(repack).layout[1] == "n",
+        p.m * p.n * p.batch,
+        gpu.rate(p.dtype, p.precision),
+    )
 
 
 class Moved(NamedTuple):
@@ -185,27 +211,27 @@ class Launch(NamedTuple):
         cls, config: Config, tile: Tile, limits: Limits, terms: Terms, problem: Problem, gpu: Gpu, shared: Shared
     ) -> "Launch":
         """The launch of a config of at least one tile, however its tiles are ordered and split."""
-        p = problem
+        p, known = problem, sizes(problem, config.repack, gpu)
         block_m, block_n = config.cta_tile
         tiles_m, tiles_n = config.tiles(p)
-        block_k, resident = config.block_k, tile.resident
-        a_size, b_size = p.element_bytes, p.b_element_bytes
+        block_k, resident, cluster = config.block_k, tile.resident, config.cluster
+        a_size, b_size, a_bytes, b_bytes = known.a_size, known.b_size, known.a_bytes, known.b_bytes
         rows, cols = min(block_m, p.m), min(block_n, p.n)  # of a tile, those that are not beyond the output
 
         # A step of a full wave: its mma, and its operands on their way to the SMs.
-        a_cost, b_cost = (1 + limits.crossed * crosses for crosses in crossing(p, config.repack))
-        if block_n * b_size % CACHE_LINE and p.repacked(config.repack).layout[1] == "n":
+        a_cost, b_cost = 1 + limits.crossed * known.a_crosses, 1 + limits.crossed * known.b_crosses
+        if known.has_b_rows and block_n * b_size % CACHE_LINE:
             b_cost *= 1 + limits.half_lines
         programs = gpu.sms * resident
         present = (min(block_m, -(-p.m // terms.rows) * terms.rows) / block_m) ** limits.absent
         flops = 2 * block_m * block_n * block_k * programs * present
         a_line, b_line = a_size * rows * a_cost, b_size * cols * b_cost
-        if config.cluster == "m":  # an SM asks for half of the shared operand, and is sent the other
+        if cluster == "m":  # an SM asks for half of the shared operand, and is sent the other
             b_line *= (1 + 1 / b_cost) / 2
-        if config.cluster == "n":
+        if cluster == "n":
             a_line *= (1 + 1 / a_cost) / 2
         received = (a_line + b_line) * block_k
-        mma_us = 1e6 * flops / (gpu.rate(p.dtype, p.precision) * (tile.share * terms.share))
+        mma_us = 1e6 * flops / (known.rate * (tile.share * terms.share))
         step_us = joined((mma_us, 1e6 * received * resident / limits.sm_bandwidth), limits.step_overlap)
         if config.num_stages < tile.num_stages:
             # Every stage of an SM's programs comes round once in the latency of its load and its step.
@@ -214,9 +240,8 @@ class Launch(NamedTuple):
         steps = max(1, -(-p.k // block_k))
         crossed = received - (a_size * rows + b_size * cols) * block_k
 
-        a_bytes, b_bytes = p.operand_bytes("a"), p.operand_bytes("b")
         asked_a, asked_b = a_bytes * tiles_n, b_bytes * tiles_m
-        outputs = p.m * p.n * p.batch
+        outputs, out_size = known.outputs, known.out_size
         return cls(
             ctas=tiles_m * tiles_n * p.batch * config.ctas,
             programs=programs,
@@ -226,22 +251,22 @@ class Launch(NamedTuple):
             loads_us=terms.loads_us,
             operand_bytes=a_bytes + b_bytes,
             again_bytes=limits.again * ((tiles_n > 1) * a_bytes + (tiles_m > 1) * b_bytes),
-            output_bytes=outputs * p.out_element_bytes,
-            longest_run=p.n * p.out_element_bytes * config.block_m,
+            output_bytes=outputs * out_size,
+            longest_run=p.n * out_size * config.block_m,
             asked=asked_a + asked_b,
             requests=asked_a * a_cost + asked_b * b_cost,
             tile_sums=p.m / tiles_m * block_n,
             most_sums=rows * block_n,
             drain_us=limits.drain_us * block_m * block_n / 1e4,
-            before_us=shared.launch_us + (shared.cluster_us if config.cluster else 0.0),
+            before_us=shared.launch_us + (shared.cluster_us if cluster else 0.0),
             repack_us=repack_us(p, config, gpu, shared),
-            after_us=1e6 * outputs * p.out_element_bytes / shared.staged_bandwidth if p.out_alignment < 16 else 0.0,
+            after_us=1e6 * outputs * out_size / shared.staged_bandwidth if p.out_alignment < 16 else 0.0,
             caution=limits.caution * terms.caution,
         )
 
     def moved(self, config: Config, problem: Problem, gpu: Gpu, limits: Limits, has_affinity: bool) -> Moved:
         """What the config's order moves, by the L2 model. The config splits nothing."""
-        traffic = l2.of(problem, config, gpu)
+        traffic = l2.estimate(problem, config, gpu, constants.of(gpu).l2)
         written = traffic.dram_write_bytes * (1 + limits.write_page / tile_order.run_bytes(problem, config, gpu))
         merged = traffic.l2_read_bytes / self.asked if self.asked else 1.0
         dram_bytes = traffic.dram_read_bytes + self.again_bytes + written
