@@ -4,7 +4,7 @@ import functools
 import heapq
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -12,6 +12,7 @@ import torch
 from tritonmm import families, tuned
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
+from tritonmm.families.family import Family
 from tritonmm.gpu import Gpu
 from tritonmm.problem import KINDS, Problem, kind_name
 
@@ -147,17 +148,21 @@ def _legal(problem: Problem, gpu: Gpu, kernel: str) -> Iterator[tuple[float, Con
     considered = [
         each for each in families.each() if kernel == each.name or not (kernel or each.passed_over(problem, gpu))
     ]
-    bounds = (
-        (each.lower_bound(config, problem, gpu), config, each)
-        for each in considered
-        for config in each.candidates(problem, gpu)
-    )
-    waiting = sorted(((bound, i, config, each) for i, (bound, config, each) in enumerate(bounds)), reverse=True)
-    found: list[tuple[float, int, Config]] = []  # the index keeps equal estimates in the order of the candidates
+    # A heap of configs, and of several in one, by their lower bounds. Places keep equal ones in the candidates' order.
+    bounded = ((each, *part) for each in considered for part in each.bounded(problem, gpu))
+    waiting: list[tuple[float, tuple[int, ...], Family, Config | Iterable[Config]]] = [
+        (bound, (i,), each, configs) for i, (each, bound, configs) in enumerate(bounded)
+    ]
+    heapq.heapify(waiting)
+    found: list[tuple[float, tuple[int, ...], Config]] = []
     while waiting or found:
-        if waiting and not (found and found[0][0] < waiting[-1][0]):
-            _, index, config, family = waiting.pop()
-            heapq.heappush(found, (family.estimate(config, problem, gpu).us, index, config))
+        if waiting and not (found and found[0][0] < waiting[0][0]):
+            _, place, family, content = heapq.heappop(waiting)
+            if isinstance(content, Config):
+                heapq.heappush(found, (family.estimate(content, problem, gpu).us, place, content))
+                continue
+            for i, config in enumerate(content):
+                heapq.heappush(waiting, (family.lower_bound(config, problem, gpu), (*place, i), family, config))
         else:
             us, _, config = heapq.heappop(found)
             if config.fits(problem, gpu):

@@ -15,6 +15,7 @@ import tritonmm
 from tritonmm import families
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
+from tritonmm.families.family import Bounded
 from tritonmm.launch import Plan, strides
 from tritonmm.model.time import Time
 from tritonmm.orders import RowMajor
@@ -75,6 +76,7 @@ ROWS = SimpleNamespace(
     shared_bytes=lambda config, problem: 0,
     passed_over=lambda problem, gpu: "only where it is named",
     candidates=lambda problem, gpu: [Config("rows")],
+    bounded=lambda problem, gpu: [Bounded(0.5, [Config("rows")])],
     orders=lambda config, problem, gpu: [],
     estimate=lambda config, problem, gpu: Time(0.5),
     lower_bound=lambda config, problem, gpu: 0.5,

@@ -1,7 +1,7 @@
 """The interface of a kernel family: everything that the rest of tritonmm uses of a kernel."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -11,6 +11,16 @@ if TYPE_CHECKING:
     from tritonmm.launch import Plan
     from tritonmm.model.time import Time
     from tritonmm.problem import Problem
+
+
+class Bounded(NamedTuple):
+    """Some of the candidates, and microseconds that no order of any of them makes shorter.
+
+    configs: read once at most, so they need not be made before.
+    """
+
+    bound: float
+    configs: Iterable["Config"]
 
 
 class Family(Protocol):
@@ -43,6 +53,9 @@ class Family(Protocol):
 
     def candidates(self, problem: "Problem", gpu: "Gpu") -> Iterable["Config"]:
         """Configs worth estimating, legal or not, each in one order of tiles; deterministic."""
+
+    def bounded(self, problem: "Problem", gpu: "Gpu") -> Iterable[Bounded]:
+        """The candidates, in their sequence. `select` looks only at those whose common bound does not rule them out."""
 
     def orders(self, config: "Config", problem: "Problem", gpu: "Gpu") -> Iterable["Config"]:
         """The config in the other orders of tiles worth estimating; none where the kernel has one order."""

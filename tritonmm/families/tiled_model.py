@@ -2,11 +2,12 @@
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from tritonmm.config import Config
+from tritonmm.families.family import Bounded
 from tritonmm.gpu import Gpu
 from tritonmm.model import constants, tile_order
 from tritonmm.model.chunks import chunks
@@ -46,25 +47,31 @@ class TiledModel:
 
     def candidates(self, problem: Problem, gpu: Gpu) -> Iterator[Config]:
         """As `Family.candidates`: every tile, unsplit and split, operands as they are and repacked."""
+        for part in self.bounded(problem, gpu):
+            yield from part.configs
+
+    def bounded(self, problem: Problem, gpu: Gpu) -> Iterator[Bounded]:
+        """As `Family.bounded`: each tile, unsplit and split."""
+        launches = _of(self, problem, gpu)
         copies = problem.unaligned if self.repacks else ""
         plain = Config(self.kernel, persistent=self.persistent)
         for tile in self.tiles(problem, gpu):
-            order = tile_order.group_order(problem, gpu, *tile.blocks[:2])
+            block_m, block_n, block_k = tile.blocks
             for repack in ("", copies) if copies else ("",):
                 config = plain.changed(
-                    block_m=tile.blocks[0],
-                    block_n=tile.blocks[1],
-                    block_k=tile.blocks[2],
+                    block_m=block_m,
+                    block_n=block_n,
+                    block_k=block_k,
                     num_stages=tile.num_stages,
                     num_warps=tile.num_warps,
-                    order=order,
                     repack=repack,
                 )
                 if self.spills(config, problem):
                     continue
-                yield config
-                yield from self._splits(config, tile, problem, gpu)
-                yield from self.variants(config, problem, gpu)
+                splits = self._splits(config, tile, problem, gpu)
+                yield Bounded(launches.lower_bound(config, bool(splits)), self._grouped(config, splits, problem, gpu))
+                for variant in self.variants(config, problem, gpu):
+                    yield Bounded(launches.lower_bound(variant), self._grouped(variant, (), problem, gpu))
 
     def passed_over(self, problem: Problem, gpu: Gpu) -> str:
         """As `Family.passed_over`: never."""
@@ -78,14 +85,11 @@ class TiledModel:
 
     def estimate(self, config: Config, problem: Problem, gpu: Gpu) -> Time:
         """As `Family.estimate`."""
-        if not config.programs(problem):
-            launch_us = constants.of(gpu).shared.launch_us
-            return Time(launch_us, Parts(launch=launch_us))
         return _of(self, problem, gpu).estimate(config)
 
     def lower_bound(self, config: Config, problem: Problem, gpu: Gpu) -> float:
         """As `Family.lower_bound`: the estimate of an order that moves the compulsory bytes alone."""
-        return _of(self, problem, gpu).lower_bound(config) if config.programs(problem) else 0.0
+        return _of(self, problem, gpu).lower_bound(config)
 
     def adapted(self, config: Config, tuned_for: Problem, problem: Problem, gpu: Gpu) -> Iterator[Config]:
         """As `Family.adapted`: the order's factor and what splits K follow the number of tiles."""
@@ -93,11 +97,13 @@ class TiledModel:
         is_listed = tile is not None and any(tile.blocks == listed.blocks for listed in self.tiles(problem, gpu))
         if tile is None or not is_listed or (config.split_k > 1 and self.split != "split_k"):
             return
-        if isinstance(config.order, SwizzleMerge):
-            config = config.ordered(tile_order.group_order(problem, gpu, config.block_m, config.block_n))
         config = whole(config) if self.split else config
-        yield config
-        yield from self._splits(config, tile, problem, gpu)
+        splits = self._splits(config, tile, problem, gpu)
+        if isinstance(config.order, SwizzleMerge):
+            yield from self._grouped(config, splits, problem, gpu)
+        else:
+            yield config
+            yield from (config.changed(**{self.split: parts}) for parts in splits)
 
     def tiles(self, problem: Problem, gpu: Gpu) -> tuple[Tile, ...]:
         """The listed tiles for a problem."""
@@ -112,18 +118,23 @@ class TiledModel:
         kind = self.kind(problem)
         return _tile_of(self.kernel, kind, gpu, *config.cta_tile, config.block_k, config.num_warps) if kind else None
 
-    def _splits(self, config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> Iterator[Config]:
-        """The config with its tiles split, where there are SMs for the parts."""
+    def _splits(self, config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> Sequence[int]:
+        """Parts in which the config's tiles may be split: so few that there are SMs for them."""
         if not self.split or config.cluster:
-            return
+            return ()
         programs = gpu.sms * tile.resident
         tiles = config.programs(problem)
         tail = tiles % programs
         split = tiles if self.split == "split_k" else tail
         ways = (chunks(problem),) if problem.fixes_sums else SPLITS
-        for splits in ways if tail else ():
-            if 1 < splits and split * splits <= 2 * programs:
-                yield config.changed(**{self.split: splits})
+        return [splits for splits in ways if 1 < splits and split * splits <= 2 * programs] if tail else ()
+
+    def _grouped(self, config: Config, splits: Sequence[int], problem: Problem, gpu: Gpu) -> Iterator[Config]:
+        """The config in groups of tiles, unsplit and split."""
+        config = config.ordered(tile_order.group_order(problem, gpu, config.block_m, config.block_n))
+        yield config
+        for parts in splits:
+            yield config.changed(**{self.split: parts})
 
 
 class _Launches:
@@ -134,9 +145,12 @@ class _Launches:
         self.model, self.problem, self.gpu = model, problem, gpu
         self.limits, self.shared = fitted.limits(model.kernel), fitted.shared
         self.found: dict[tuple, _Found | None] = {}
+        self.is_empty = not problem.m * problem.n * problem.batch
 
     def estimate(self, config: Config) -> Time:
-        """The time of a config of at least one tile."""
+        """The time of a config."""
+        if self.is_empty:
+            return Time(self.shared.launch_us, Parts(launch=self.shared.launch_us))
         found = self.of(config)
         if found is None:
             return UNKNOWN
@@ -148,22 +162,26 @@ class _Launches:
             found.moved[config.order] = moved
         return found.launch.time(moved, config.split_k, config.split_tail, self.limits, self.gpu, self.shared)
 
-    def lower_bound(self, config: Config) -> float:
-        """Microseconds of the config in an order that moves the least."""
-        found = self.of(config)
+    def lower_bound(self, config: Config, or_split: bool = False) -> float:
+        """Microseconds of the config in an order that moves the least; also with all of its splits."""
+        found = None if self.is_empty else self.of(config)
         if found is None:
-            return math.inf
-        return found.launch.time(found.least, config.split_k, config.split_tail, self.limits, self.gpu, self.shared).us
+            return 0.0 if self.is_empty else math.inf
+        launch, least, _ = found
+        fitted = self.limits, self.gpu, self.shared
+        us = launch.time(least, config.split_k, config.split_tail, *fitted).us
+        return min(us, launch.least_split_us(least, self.model.split == "split_k", *fitted)) if or_split else us
 
     def of(self, config: Config) -> "_Found | None":
         """The launch of a config, whatever its order and split; None where its family has no estimate."""
         blocks = config.block_m, config.block_n, config.block_k
         key = *blocks, config.num_stages, config.num_warps, config.persistent, config.cluster, config.repack
-        if key not in self.found:
+        found = self.found.get(key)
+        if found is None:
             if len(self.found) >= MOST_LAUNCHES:
                 self.found.clear()
-            self.found[key] = self._new(whole(config))
-        return self.found[key]
+            found = self.found[key] = self._new(whole(config))
+        return found
 
     def _new(self, config: Config) -> "_Found | None":
         model, problem, gpu = self.model, self.problem, self.gpu

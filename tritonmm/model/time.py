@@ -289,16 +289,47 @@ class Launch(NamedTuple):
         compute_us = max(compute_us, self.loads_us)
         if not (moved.has_affinity and splits == 1):
             compute_us += limits.late * beyond_half(busy, gpu) * self.crossed_us / splits
+        sums, split_us = self._fixup(tail, splits, split_k > 1, shared) if splits > 1 else (0.0, 0.0)
+        drain_us = self.drain_us * busy / gpu.sms + self.after_us
+        return self._time(moved, compute_us, busy, sums, split_us, drain_us, limits, gpu, shared)
+
+    def least_split_us(self, moved: Moved, split_k: bool, limits: Limits, gpu: Gpu, shared: Shared) -> float:
+        """Microseconds that no number of parts makes shorter, of all tiles or those of the last round.
+
+        As if all SMs shared the steps of the split tiles evenly, and the sums were those of two parts a tile.
+        """
+        rounds, tail = (0, moved.ctas) if split_k else divmod(moved.ctas, self.programs)
+        compute_us = rounds * (self.loop_us + self.fixed_us)
+        compute_us += self.loop_us * (tail / self.programs) + self.fixed_us
+        compute_us = max(compute_us, self.loads_us)
+        sums, split_us = self._fixup(tail, 2, split_k, shared)
+        drain_us = self.drain_us * (1.0 if rounds else min(2 * tail / gpu.sms, 1.0)) + self.after_us
+        return self._time(moved, compute_us, gpu.sms, sums, split_us, drain_us, limits, gpu, shared).us
+
+    def _fixup(self, tiles: int, splits: int, split_k: bool, shared: Shared) -> tuple[float, float]:
+        """Bytes of the sums of so many split tiles, written and read, and microseconds of their fixup."""
+        sums = 8 * tiles * splits * self.tile_sums
+        split_us = shared.split_us + shared.part_us * splits + 1e6 * sums / shared.partial_bandwidth
+        if split_k:  # one program adds up all parts of its tile
+            split_us += 4e6 * splits * self.most_sums / shared.gather_bandwidth
+        return sums, split_us
+
+    def _time(
+        self,
+        moved: Moved,
+        compute_us: float,
+        busy: int,
+        sums: float,
+        split_us: float,
+        drain_us: float,
+        limits: Limits,
+        gpu: Gpu,
+        shared: Shared,
+    ) -> Time:
+        """The time of these parts, with `busy` SMs at most that read from device memory."""
         bandwidth = min(gpu.bandwidth * limits.stream, busy * shared.lone_bandwidth)
-        sums = split_us = 0.0
-        if splits > 1:
-            sums = 8 * parts * self.tile_sums  # bytes written and read
-            split_us = shared.split_us + shared.part_us * splits + 1e6 * sums / shared.partial_bandwidth
-            if split_k > 1:  # one program adds up all parts of its tile
-                split_us += 4e6 * splits * self.most_sums / shared.gather_bandwidth
         dram_us = shared.first_us + 1e6 * moved.dram_bytes / bandwidth
         l2_us = shared.first_us + 1e6 * (moved.l2_bytes + sums) / limits.l2_bandwidth
-        drain_us = self.drain_us * busy / gpu.sms + self.after_us
         us = joined((compute_us, dram_us, l2_us), limits.overlap) * self.caution
         us += self.before_us + self.repack_us + split_us + drain_us
         return Time(us, Parts(compute_us, dram_us, l2_us, self.before_us, self.repack_us, split_us, drain_us))

@@ -1,7 +1,6 @@
 """The Hopper kernel's configs worth trying, and how long they take, by `TiledModel`."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from tritonmm.config import Config
 from tritonmm.families.hopper.boxes import BOX_ROWS, Boxes
@@ -9,7 +8,6 @@ from tritonmm.families.hopper.rules import HAS_CLUSTERS, consumer_grid
 from tritonmm.families.hopper.sm_affinity import affinity
 from tritonmm.families.tiled_model import TiledModel
 from tritonmm.gpu import Gpu
-from tritonmm.model.tile_order import group_order
 from tritonmm.model.time import BEYOND, Terms, crossing
 from tritonmm.problem import Problem
 
@@ -46,9 +44,7 @@ def clusters(config: Config, problem: Problem, gpu: Gpu) -> Iterator[Config]:
     """Two of the config's tiles, one above the other, as one of a cluster of two CTAs that share B."""
     blocks = config.block_m, config.block_n, config.block_k
     if HAS_CLUSTERS and blocks == IN_PAIRS and all(crossing(problem, config.repack)):
-        block_m = 2 * config.block_m
-        order = group_order(problem, gpu, block_m, config.block_n)
-        yield replace(config, block_m=block_m, cluster="m", order=order)
+        yield config.changed(block_m=2 * config.block_m, cluster="m")
 
 
 MODEL = TiledModel("hopper", kind, terms, split="split_tail", persistent=True, repacks=True, variants=clusters)

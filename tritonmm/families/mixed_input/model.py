@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from tritonmm.config import Config
+from tritonmm.families.family import Bounded
 from tritonmm.families.mixed_input.rules import ROWS, fixup, fixup_cols, groups, programs, resident, slice_k
 from tritonmm.gpu import Gpu
 from tritonmm.model import constants
@@ -95,6 +96,11 @@ def candidates(problem: Problem, gpu: Gpu) -> Iterator[Config]:
             order = _order(problem, gpu, block_m, block_n)
             config = Config("mixed_input", block_m, block_n, block_k, stages, warps, order=order)
             yield from shares(config, problem, gpu)
+
+
+def bounded(problem: Problem, gpu: Gpu) -> list[Bounded]:
+    """As `Family.bounded`: without a bound, which is no easier than an estimate."""
+    return [Bounded(0.0, candidates(problem, gpu))]
 
 
 def orders(config: Config, problem: Problem, gpu: Gpu) -> Iterable[Config]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from tritonmm.config import Config
 from tritonmm.families.common_rules import portable_shared_bytes as shared_bytes
+from tritonmm.families.family import Bounded
 from tritonmm.families.skinny.rules import streams_a
 from tritonmm.gpu import Gpu
 from tritonmm.model import constants, element_loads
@@ -120,6 +121,11 @@ def candidates(problem: Problem, gpu: Gpu) -> list[Config]:
             continue
         found |= {replace(config, split_k=max(1, min(share * gpu.sms // max(tiles, 1), most))) for share in per_sm}
     return sorted(found, key=lambda config: (config.num_stages, str(config)))
+
+
+def bounded(problem: Problem, gpu: Gpu) -> list[Bounded]:
+    """As `Family.bounded`: without a bound, which is no easier than an estimate."""
+    return [Bounded(0.0, candidates(problem, gpu))]
 
 
 def orders(config: Config, problem: Problem, gpu: Gpu) -> Iterable[Config]:

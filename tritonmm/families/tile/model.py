@@ -1,7 +1,6 @@
 """The portable kernel's configs worth trying, and how long they take, by `TiledModel`."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from tritonmm.config import Config
 from tritonmm.families.tile.rules import kind
@@ -55,7 +54,7 @@ def whole_groups(config: Config, problem: Problem, gpu: Gpu) -> Iterator[Config]
     p = problem
     listed = (config.block_m, config.block_n, config.block_k) == (64, 64, 64)
     if listed and p.fixes_sums and p.grouped and p.element_bytes != p.b_element_bytes:
-        yield replace(config, block_k=p.group, num_stages=2, num_warps=max(4, p.group // 8))
+        yield config.changed(block_k=p.group, num_stages=2, num_warps=max(4, p.group // 8))
 
 
 MODEL = TiledModel("tile", kind, terms, spills=spills, variants=whole_groups)
