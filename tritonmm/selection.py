@@ -105,13 +105,13 @@ def best_by(problem: Problem, gpu: Gpu, kernel: str, tables: tuned.Tables) -> Ch
     for row in tables.near(problem):
         if kernel in ("", row.config.kernel):
             family = families.family(row.config.kernel)
-            adapted = (
-                config
-                for config in family.adapted(row.config, row.problem, problem, gpu)
-                if family.lower_bound(config, problem, gpu) <= limit and config.fits(problem, gpu)
-            )
-            us, found = min((_ordered(config, problem, gpu) for config in adapted), key=_us, default=(math.inf, None))
-            if found is not None and us <= limit:
+            us, found = limit, None
+            for config in family.adapted(row.config, row.problem, problem, gpu):
+                if family.lower_bound(config, problem, gpu) <= us and config.fits(problem, gpu):
+                    ordered_us, ordered = _ordered(config, problem, gpu)
+                    if ordered_us < us or (found is None and ordered_us == limit):
+                        us, found = ordered_us, ordered
+            if found is not None:
                 above = f"its estimate is {us / shortest.us - 1:.1%} above the shortest"
                 return Choice(us, found, f"measured to be fastest for {row.problem} nearby, and {above}")
     return shortest

@@ -81,7 +81,8 @@ class TiledModel:
         """As `Family.orders`."""
         tiles = config.tiles(problem)
         for order in tile_order.nearby(*tiles, gpu.sms // config.ctas, config.block_m, config.block_n):
-            yield config.ordered(order)
+            if order != config.order:
+                yield config.ordered(order)
 
     def estimate(self, config: Config, problem: Problem, gpu: Gpu) -> Time:
         """As `Family.estimate`."""

@@ -44,12 +44,12 @@ def affinity(config: Config, problem: Problem, gpu: Gpu) -> str:
         return ""
     if config.block_m > 64 and config.block_k * problem.element_bytes > 128:
         return ""  # the producer has no registers left beside rows in boxes of two panels
-    if 2 * (shared_bytes(config, problem) + SYSTEM_BYTES) <= gpu.shared_bytes + SYSTEM_BYTES:
-        return ""  # two programs fit an SM: some SMs would get two and others none, and wait for their tiles' claims
     tiles = config.tiles(problem)
     share = config.order.launched(*tiles) / gpu.sms
     if not FEWEST < share <= 1 or problem.k * problem.element_bytes < SHALLOWEST:
         return ""
+    if 2 * (shared_bytes(config, problem) + SYSTEM_BYTES) <= gpu.shared_bytes + SYSTEM_BYTES:
+        return ""  # two programs fit an SM: some SMs would get two and others none, and wait for their tiles' claims
     if min(tiles) == 1:
         return "singles" if share <= SPREAD else ""
     return "pairs" if min(tiles) == 2 and _begins_with_a_pair(config.order, *tiles) else ""
