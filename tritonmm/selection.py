@@ -105,13 +105,11 @@ def best_by(problem: Problem, gpu: Gpu, kernel: str, tables: tuned.Tables) -> Ch
     for row in tables.near(problem):
         if kernel in ("", row.config.kernel):
             family = families.family(row.config.kernel)
-            us, found = limit, None
+            us, found = math.inf, None
             for config in family.adapted(row.config, row.problem, problem, gpu):
-                if family.lower_bound(config, problem, gpu) <= us and config.fits(problem, gpu):
-                    ordered_us, ordered = _ordered(config, problem, gpu)
-                    if ordered_us < us or (found is None and ordered_us == limit):
-                        us, found = ordered_us, ordered
-            if found is not None:
+                if family.lower_bound(config, problem, gpu) <= min(us, limit) and config.fits(problem, gpu):
+                    us, found = min((us, found), _ordered(config, problem, gpu), key=_us)
+            if found is not None and us <= limit:
                 above = f"its estimate is {us / shortest.us - 1:.1%} above the shortest"
                 return Choice(us, found, f"measured to be fastest for {row.problem} nearby, and {above}")
     return shortest
@@ -143,12 +141,12 @@ def timed(problem: Problem, gpu: Gpu, kernel: str = "") -> dict[Config, float]:
 def _legal(problem: Problem, gpu: Gpu, kernel: str) -> Iterator[tuple[float, Config]]:
     """Legal configs with their estimated microseconds, the shortest first.
 
-    A config is estimated only when no estimate that is still to be yielded is below its lower bound.
+    Configs are made, and each is estimated, only when no estimate that is still to be yielded is below their bound.
     """
     considered = [
         each for each in families.each() if kernel == each.name or not (kernel or each.passed_over(problem, gpu))
     ]
-    # A heap of configs, and of several in one, by their lower bounds. Places keep equal ones in the candidates' order.
+    # A heap by lower bounds of single configs and of several. Places keep equal ones in the order of the candidates.
     bounded = ((each, *part) for each in considered for part in each.bounded(problem, gpu))
     waiting: list[tuple[float, tuple[int, ...], Family, Config | Iterable[Config]]] = [
         (bound, (i,), each, configs) for i, (each, bound, configs) in enumerate(bounded)
@@ -177,7 +175,7 @@ def _ordered(config: Config, problem: Problem, gpu: Gpu) -> tuple[float, Config]
     return next(pair for pair in found if pair[1] is config or pair[1].fits(problem, gpu))
 
 
-def _us(pair: tuple[float, Config]) -> float:
+def _us(pair: tuple[float, Config | None]) -> float:
     return pair[0]
 
 

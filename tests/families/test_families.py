@@ -178,6 +178,20 @@ def test_no_order_is_faster_than_the_lower_bound(name):
                 assert bound <= family.estimate(each, problem, H200).us * (1 + 1e-12), (str(each), str(problem))
 
 
+@pytest.mark.parametrize("name", families.names())
+@pytest.mark.parametrize("accumulation", ["any", "invariant"])
+def test_no_candidate_is_faster_than_the_bound_it_shares(name, accumulation):
+    family = families.family(name)
+    for m, n, k in ((48, 4096, 4096), (3001, 2048, 1024), (300, 300, 20000), (8704, 4096, 8192), (2112, 2048, 512)):
+        problem = Problem.dense(m, n, k, layout="nt", accumulation=accumulation, **KINDS[KIND.get(name, "bf16")])
+        found = []
+        for bound, configs in family.bounded(problem, H200):
+            for config in configs:
+                assert bound <= family.lower_bound(config, problem, H200) * (1 + 1e-12), (str(config), str(problem))
+                found.append(config)
+        assert found == list(family.candidates(problem, H200))
+
+
 def test_former_names_are_read():
     for former, name in families.FORMER_NAMES.items():
         config = Config(name)

@@ -54,18 +54,9 @@ class TiledModel:
         """As `Family.bounded`: each tile, unsplit and split."""
         launches = _of(self, problem, gpu)
         copies = problem.unaligned if self.repacks else ""
-        plain = Config(self.kernel, persistent=self.persistent)
         for tile in self.tiles(problem, gpu):
-            block_m, block_n, block_k = tile.blocks
             for repack in ("", copies) if copies else ("",):
-                config = plain.changed(
-                    block_m=block_m,
-                    block_n=block_n,
-                    block_k=block_k,
-                    num_stages=tile.num_stages,
-                    num_warps=tile.num_warps,
-                    repack=repack,
-                )
+                config = _config_of(self, tile, repack)
                 if self.spills(config, problem):
                     continue
                 splits = self._splits(config, tile, problem, gpu)
@@ -103,8 +94,7 @@ class TiledModel:
         if isinstance(config.order, SwizzleMerge):
             yield from self._grouped(config, splits, problem, gpu)
         else:
-            yield config
-            yield from (config.changed(**{self.split: parts}) for parts in splits)
+            yield from self._split(config, splits)
 
     def tiles(self, problem: Problem, gpu: Gpu) -> tuple[Tile, ...]:
         """The listed tiles for a problem."""
@@ -131,15 +121,22 @@ class TiledModel:
         return [splits for splits in ways if 1 < splits and split * splits <= 2 * programs] if tail else ()
 
     def _grouped(self, config: Config, splits: Sequence[int], problem: Problem, gpu: Gpu) -> Iterator[Config]:
-        """The config in groups of tiles, unsplit and split."""
-        config = config.ordered(tile_order.group_order(problem, gpu, config.block_m, config.block_n))
+        """The config in groups of tiles, unsplit and split. Nothing is computed before the first is asked for."""
+        order = tile_order.group_order(problem, gpu, config.block_m, config.block_n)
+        yield from self._split(config.ordered(order), splits)
+
+    def _split(self, config: Config, splits: Sequence[int]) -> Iterator[Config]:
+        """The config, and the same with its tiles split in so many parts."""
         yield config
         for parts in splits:
             yield config.changed(**{self.split: parts})
 
 
 class _Launches:
-    """The launches of one problem by one family, and what their orders move, as far as they were asked for."""
+    """The launches of one problem by one family, and what their orders move, each computed when it is first asked for.
+
+    found: by the fields of a config that they depend on.
+    """
 
     def __init__(self, model: TiledModel, problem: Problem, gpu: Gpu):
         fitted = constants.of(gpu)
@@ -164,7 +161,7 @@ class _Launches:
         return found.launch.time(moved, config.split_k, config.split_tail, self.limits, self.gpu, self.shared)
 
     def lower_bound(self, config: Config, or_split: bool = False) -> float:
-        """Microseconds of the config in an order that moves the least; also with all of its splits."""
+        """Microseconds that the config takes in any order. or_split: and split in any number of parts."""
         found = None if self.is_empty else self.of(config)
         if found is None:
             return 0.0 if self.is_empty else math.inf
@@ -174,7 +171,7 @@ class _Launches:
         return min(us, launch.least_split_us(least, self.model.split == "split_k", *fitted)) if or_split else us
 
     def of(self, config: Config) -> "_Found | None":
-        """The launch of a config, whatever its order and split; None where its family has no estimate."""
+        """The launch of a config, for all orders and splits; None where its family has no estimate."""
         blocks = config.block_m, config.block_n, config.block_k
         key = *blocks, config.num_stages, config.num_warps, config.persistent, config.cluster, config.repack
         found = self.found.get(key)
@@ -195,6 +192,8 @@ class _Launches:
 
 
 class _Found(NamedTuple):
+    """A launch, the least that an order moves, and what orders move."""
+
     launch: Launch
     least: Moved
     moved: dict[Order, Moved]
@@ -203,6 +202,14 @@ class _Found(NamedTuple):
 @functools.lru_cache(maxsize=16)
 def _of(model: TiledModel, problem: Problem, gpu: Gpu) -> _Launches:
     return _Launches(model, problem, gpu)
+
+
+@functools.lru_cache(maxsize=1024)
+def _config_of(model: TiledModel, tile: Tile, repack: str) -> Config:
+    """The config of a tile, in its family's default order."""
+    return Config(
+        model.kernel, *tile.blocks, tile.num_stages, tile.num_warps, persistent=model.persistent, repack=repack
+    )
 
 
 @functools.lru_cache(maxsize=4096)

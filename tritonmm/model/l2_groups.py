@@ -28,13 +28,11 @@ def groups(order: Order) -> tuple[int, str] | None:
     The overflow programs of SplitMerge read nothing: what is left is the walk of SwizzleMerge. That they bring
     persistent programs out of step is left out.
     """
+    if isinstance(order, (SwizzleMerge, SplitMerge, Serpentine)):
+        return (order.factors[0], order.along) if len(order.factors) == 1 else None
     if isinstance(order, RowMajor):
         return 1, "m"
-    if isinstance(order, ColumnMajor):
-        return 1, "n"
-    if isinstance(order, (SwizzleMerge, SplitMerge, Serpentine)) and len(order.factors) == 1:
-        return order.factors[0], order.along
-    return None
+    return (1, "n") if isinstance(order, ColumnMajor) else None
 
 
 def counted(problem: Problem, config: Config, gpu: Gpu, constants: Constants) -> Counts:
