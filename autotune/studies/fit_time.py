@@ -33,7 +33,7 @@ from tritonmm.families.tiled_model import TiledModel
 from tritonmm.gpu import Gpu, spec
 from tritonmm.model import constants
 from tritonmm.model.constants import Limits, Record, Tile
-from tritonmm.model.time import Launch, whole
+from tritonmm.model.time import Launch, Moved, whole
 from tritonmm.orders import RowMajor
 from tritonmm.problem import Problem
 
@@ -144,7 +144,7 @@ def model_of(kernel: str) -> TiledModel:
 def estimates(found: Points, record: Record, gpu: Gpu) -> np.ndarray:
     """Logarithms of the microseconds of all free points by a record; 0 of the others."""
     us = np.ones(len(found.us))
-    launches: dict[tuple[Config, Problem], Launch] = {}
+    launches: dict[tuple[Config, Problem], tuple[Launch, Moved]] = {}
     for at in np.flatnonzero(found.is_free):
         problem, config = found.problems[at], found.configs[at]
         model, one = model_of(config.kernel), whole(config)
@@ -153,9 +153,10 @@ def estimates(found: Points, record: Record, gpu: Gpu) -> np.ndarray:
             tiles = record.tiles(config.kernel, model.kind(problem))
             tile = next(t for t in tiles if t.blocks == _blocks(one) and t.num_warps == one.num_warps)
             terms = model.terms(one, problem, gpu)
-            launches[one, problem] = Launch.of(one, tile, limits, terms, problem, gpu, record.shared)
-        launch = launches[one, problem]
-        us[at] = launch.time(config.split_k, config.split_tail, limits, gpu, record.shared).us
+            launch = Launch.of(one, tile, limits, terms, problem, gpu, record.shared)
+            launches[one, problem] = launch, launch.moved(one, problem, gpu, limits, terms.has_affinity)
+        launch, moved = launches[one, problem]
+        us[at] = launch.time(moved, config.split_k, config.split_tail, limits, gpu, record.shared).us
     return np.log(us)
 
 

@@ -134,7 +134,7 @@ def _order(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> RowMajor |
     if tiles_m == 1:
         return RowMajor()
     tall = math.sqrt(gpu.sms * block_n * problem.b_element_bytes / (block_m * problem.element_bytes))
-    return SwizzleMerge(-(-tiles_m // max(1, round(tiles_m / tall))))
+    return SwizzleMerge(max(1, -(-tiles_m // max(1, round(tiles_m / tall)))))
 
 
 def shares(config: Config, problem: Problem, gpu: Gpu) -> list[Config]:
