@@ -180,9 +180,13 @@ def main(asked: str, rounds: int, cublas_workspace: bool, path: Path | None, bit
         write_csv(path, costs, comments)
         click.echo("\n".join(summary(costs)))
     if bits_path:
-        counted = [bits(n, k, dtype, gpu) for dtype in ("bf16", "fp16", "tf32") for n, k in LAYERS]
-        for row in counted:
-            click.echo(row)
+        layers = [(n, k, dtype) for dtype in ("bf16", "fp16", "tf32") for n, k in LAYERS]
+        compared = (space.problem(rows, n, k, dtype=dtype) for n, k, dtype in layers for rows in ROWS)
+        precompile_all([pair for problem in compared for pair in ways(problem, gpu).values()], gpu)
+        counted = []
+        for layer in layers:
+            counted.append(bits(*layer, gpu))
+            click.echo(counted[-1])
         write_csv(bits_path, counted, comments)
 
 
