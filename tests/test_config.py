@@ -76,6 +76,16 @@ def test_bad_json_names_the_field(text, says):
         Config.from_json(text)
 
 
+def test_a_changed_config_is_a_new_one_of_the_same_fields():
+    config = Config("hopper")
+    changed = config.changed(split_k=2, order=orders.parse("hilbert"))
+    assert changed == replace(config, split_k=2, order=orders.parse("hilbert"))
+    assert hash(changed) == hash(replace(config, split_k=2, order=orders.parse("hilbert")))
+    assert config == Config("hopper")
+    with pytest.raises(AttributeError, match="splits"):
+        config.changed(splits=2)
+
+
 def test_a_table_has_no_json():
     with pytest.raises(ValueError, match="no spelling"):
         Config(order=orders.Table([(0, 0)])).to_json()

@@ -15,10 +15,11 @@ import tritonmm
 from tritonmm import families
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
+from tritonmm.families import tiled_model
 from tritonmm.families.family import Bounded
 from tritonmm.launch import Plan, strides
 from tritonmm.model.time import Time
-from tritonmm.orders import RowMajor
+from tritonmm.orders import RowMajor, SwizzleMerge
 from tritonmm.plan import plan_for
 from tritonmm.problem import KINDS, Problem
 from tritonmm.selection import estimated
@@ -190,6 +191,29 @@ def test_no_candidate_is_faster_than_the_bound_it_shares(name, accumulation):
                 assert bound <= family.lower_bound(config, problem, H200) * (1 + 1e-12), (str(config), str(problem))
                 found.append(config)
         assert found == list(family.candidates(problem, H200))
+
+
+@pytest.mark.parametrize("name", families.names())
+@pytest.mark.parametrize("empty", ["m", "n", "k", "batch"])
+def test_candidates_of_an_empty_gemm(name, empty):
+    fields = KINDS[KIND.get(name, "bf16")]
+    problem = Problem(**{"m": 300, "n": 256, "k": 512, "layout": "nt"} | fields | {empty: 0})
+    family = families.family(name)
+    for config in family.candidates(problem, H200):
+        assert family.lower_bound(config, problem, H200) <= family.estimate(config, problem, H200).us
+
+
+def test_what_is_kept_of_a_problem_is_bounded(monkeypatch):
+    """And forgetting changes no estimate."""
+    monkeypatch.setattr(tiled_model, "MOST_LAUNCHES", 3)
+    monkeypatch.setattr(tiled_model, "MOST_ORDERS", 2)
+    problem, family = Problem.dense(4321, 1234, 2345), families.family("hopper")
+    configs = [c.ordered(SwizzleMerge(f)) for c in list(family.candidates(problem, H200))[:9] for f in range(1, 8)]
+    first = [family.estimate(config, problem, H200) for config in configs]
+    assert [family.estimate(config, problem, H200) for config in configs] == first
+    kept = tiled_model._of(family.estimate.__self__, problem, H200).found
+    assert 0 < len(kept) <= 3
+    assert all(len(each.moved) <= 2 for each in kept.values() if each)
 
 
 def test_former_names_are_read():

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 class Bounded(NamedTuple):
-    """Some of the candidates, and microseconds that no order of any of them makes shorter.
+    """Candidates with a common lower bound.
 
-    configs: read once at most, so they need not be made before.
+    bound: microseconds; none of the configs is estimated to be faster, in any order of tiles.
+    configs: read at most once, so it may be a generator, which makes them only if they are needed.
     """
 
     bound: float
@@ -55,7 +56,10 @@ class Family(Protocol):
         """Configs worth estimating, legal or not, each in one order of tiles; deterministic."""
 
     def bounded(self, problem: "Problem", gpu: "Gpu") -> Iterable[Bounded]:
-        """The candidates, in their sequence. `select` looks only at those whose common bound does not rule them out."""
+        """The candidates, in the same sequence, in groups with a common lower bound.
+
+        `select` skips a group whose bound is above the shortest estimate.
+        """
 
     def orders(self, config: "Config", problem: "Problem", gpu: "Gpu") -> Iterable["Config"]:
         """The config in the other orders of tiles worth estimating; none where the kernel has one order."""

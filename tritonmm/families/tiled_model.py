@@ -17,7 +17,10 @@ from tritonmm.orders import Order, SwizzleMerge
 from tritonmm.problem import Problem
 
 MOST_LAUNCHES = 1024
-"""Launches of one problem that are kept: more than there are listed tiles. Sweeps of unlisted tiles begin anew."""
+"""Launches of one problem that are kept: more than there are listed tiles. With one more, all are dropped."""
+
+MOST_ORDERS = 256
+"""Orders of one launch whose traffic is kept: more than `select` compares. With one more, all are dropped."""
 
 SMALLER = 0.5
 """The power with which the share of an unlisted tile falls with its area below that of the listed tile nearest to it. A
@@ -110,7 +113,7 @@ class TiledModel:
         return _tile_of(self.kernel, kind, gpu, *config.cta_tile, config.block_k, config.num_warps) if kind else None
 
     def _splits(self, config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> Sequence[int]:
-        """Parts in which the config's tiles may be split: so few that there are SMs for them."""
+        """Numbers of parts in which a tile may be split along K: those for which there are enough SMs."""
         if not self.split or config.cluster:
             return ()
         programs = gpu.sms * tile.resident
@@ -126,7 +129,7 @@ class TiledModel:
         yield from self._split(config.ordered(order), splits)
 
     def _split(self, config: Config, splits: Sequence[int]) -> Iterator[Config]:
-        """The config, and the same with its tiles split in so many parts."""
+        """The config, and for each number of parts the config that splits its tiles so."""
         yield config
         for parts in splits:
             yield config.changed(**{self.split: parts})
@@ -157,11 +160,13 @@ class _Launches:
             one = whole(config)
             has_affinity = self.model.terms(one, self.problem, self.gpu).has_affinity
             moved = found.launch.moved(one, self.problem, self.gpu, self.limits, has_affinity)
+            if len(found.moved) >= MOST_ORDERS:
+                found.moved.clear()
             found.moved[config.order] = moved
         return found.launch.time(moved, config.split_k, config.split_tail, self.limits, self.gpu, self.shared)
 
     def lower_bound(self, config: Config, or_split: bool = False) -> float:
-        """Microseconds that the config takes in any order. or_split: and split in any number of parts."""
+        """Microseconds that no order makes shorter. or_split: nor any number of parts along K."""
         found = None if self.is_empty else self.of(config)
         if found is None:
             return 0.0 if self.is_empty else math.inf

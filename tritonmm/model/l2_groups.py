@@ -204,11 +204,8 @@ class _Walk(NamedTuple):
 
     def _share(self, rows: float, cols: float, tiles: float) -> float:
         """Share that is still there after rows, columns and finished tiles."""
-        if not self.held:
-            return 0.0
         touched = (rows * self.row_bytes + cols * self.col_bytes) * self.k + tiles * self.out_bytes
-        gone = 0.5 + (touched / self.held - 1) / (2 * self.constants.spread)
-        return 1.0 if gone <= 0 else 0.0 if gone >= 1 else 1 - gone
+        return _kept_at(touched, self.held, self.constants)
 
     def _mean_share(self, rows: float, cols: float, tiles: float, swing: float) -> float:
         """Mean of `_share` over rows that are up to `swing` / 2 more or less."""
@@ -284,6 +281,14 @@ def _run(length: int, programs: int) -> float:
     return 1.0 if length % 2 == 0 and programs % 2 == 0 else 1 - 1 / length
 
 
+def _kept_at(touched: float, held: float, constants: Constants) -> float:
+    """`survives` of one number, without NumPy, whose calls take longer."""
+    if not held:
+        return 0.0
+    gone = 0.5 + (touched / held - 1) / (2 * constants.spread)
+    return 1.0 if gone <= 0 else 0.0 if gone >= 1 else 1 - gone
+
+
 def _kept(least: float, most: float, held: float, constants: Constants) -> float:
     """The mean of `survives` while the touched bytes go evenly from `least` to `most`."""
     if not held:
@@ -292,7 +297,7 @@ def _kept(least: float, most: float, held: float, constants: Constants) -> float
     begin = 0.5 + (least / held - 1) / (2 * constants.spread)
     end = 0.5 + (most / held - 1) / (2 * constants.spread)
     if end - begin < 1e-9:
-        return 1 - min(1.0, max(0.0, begin))
+        return _kept_at(least, held, constants)
     return 1 - (_ramp(end) - _ramp(begin)) / (end - begin)
 
 

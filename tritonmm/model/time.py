@@ -294,9 +294,10 @@ class Launch(NamedTuple):
         return self._time(moved, compute_us, busy, sums, split_us, drain_us, limits, gpu, shared)
 
     def least_split_us(self, moved: Moved, split_k: bool, limits: Limits, gpu: Gpu, shared: Shared) -> float:
-        """Microseconds that no number of parts makes shorter, of all tiles or those of the last round.
+        """A lower bound for every number of parts, in microseconds.
 
-        As if all SMs shared the steps of the split tiles evenly, and the sums were those of two parts a tile.
+        All SMs share the K steps of the split tiles evenly, and the fixup is that of two parts. split_k: all tiles are
+        split, not only those of the last round.
         """
         rounds, tail = (0, moved.ctas) if split_k else divmod(moved.ctas, self.programs)
         compute_us = rounds * (self.loop_us + self.fixed_us)
@@ -326,7 +327,7 @@ class Launch(NamedTuple):
         gpu: Gpu,
         shared: Shared,
     ) -> Time:
-        """The time of these parts, with `busy` SMs at most that read from device memory."""
+        """The time, once what the tiles compute is known. busy: SMs that read from device memory at the same time."""
         bandwidth = min(gpu.bandwidth * limits.stream, busy * shared.lone_bandwidth)
         dram_us = shared.first_us + 1e6 * moved.dram_bytes / bandwidth
         l2_us = shared.first_us + 1e6 * (moved.l2_bytes + sums) / limits.l2_bandwidth

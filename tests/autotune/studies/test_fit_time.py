@@ -1,4 +1,4 @@
-"""The fit of the time model prices configs as `select` does."""
+"""The fit of the time model estimates configs as `select` does."""
 
 import math
 

@@ -99,7 +99,7 @@ def candidates(problem: Problem, gpu: Gpu) -> Iterator[Config]:
 
 
 def bounded(problem: Problem, gpu: Gpu) -> list[Bounded]:
-    """As `Family.bounded`: without a bound, which is no easier than an estimate."""
+    """As `Family.bounded`: one group and no bound, since a bound takes as long as an estimate."""
     return [Bounded(0.0, candidates(problem, gpu))]
 
 
