@@ -391,11 +391,51 @@ def transpose_cases():
             yield gpus.spec(gpu), transposes.TransposeTile("swizzled", elem_bytes, widest, widest)
 
 
+SYMMETRIC = {
+    # (block_m, block_n, block_k, num_stages, num_warps): one for each way that consumers divide the rows and columns
+    (128, 256, 64, 4, 8), (128, 128, 64, 6, 8), (192, 192, 64, 4, 12), (192, 256, 64, 3, 12), (256, 192, 64, 3, 8),
+    (192, 96, 64, 5, 12), (256, 128, 64, 4, 8), (128, 64, 64, 8, 4), (64, 256, 64, 5, 8), (64, 160, 64, 7, 4),
+    (64, 64, 128, 6, 4), (64, 32, 128, 8, 4),
+}  # fmt: skip
+
+
+def symmetric_config(kernel, blocks, factor=8, **fields):
+    """A config for symmetric products in these tiles."""
+    return Config(kernel, *blocks, order=orders.Triangular(factor, aspect=blocks[:2]), **fields)
+
+
+def symmetric_cases():
+    """Symmetric products: tiles, epilogues, splits and dtypes of the Hopper kernel, and both others."""
+    h200, everything = gpus.spec("h200"), Epilogue(scaled=True, bias=True, c=True)
+
+    def case(kernel, blocks, n=4096, k=4096, kind="bf16", layout="nt", gpu=h200, split_tail=1, split_k=1, **fields):
+        problem = Problem.dense(n, n, k, layout=layout, **KINDS[kind], **{"symmetric": "gram"} | fields)
+        return gpu, problem, symmetric_config(kernel, blocks, split_tail=split_tail, split_k=split_k)
+
+    for blocks in sorted(SYMMETRIC):
+        yield case("hopper", blocks)
+    largest = (128, 256, 64, 4, 8)
+    yield case("hopper", largest, layout="tn", epilogue=everything, split_tail=8)
+    yield case("hopper", largest, n=4095, epilogue=everything)
+    yield case("hopper", (128, 128, 64, 6, 8), n=4095, batch=3, symmetric="known", layout="nt")
+    yield case("hopper", largest, kind="bf16-fp32", split_k=4)
+    yield case("hopper", (128, 256, 32, 4, 8), kind="tf32", epilogue=everything)
+    yield case("hopper", (128, 192, 64, 5, 8), k=16_384, accumulation="invariant")
+    for gpu in map(gpus.spec, ("a100", "h200", "b200", "mi300x")):
+        yield case("tile", (64, 64, 32, 3, 4), kind="bf16", gpu=gpu)
+        yield case("tile", (32, 32, 32, 3, 4), n=1001, kind="fp32", layout="tn", gpu=gpu)
+    yield case("exact", (128, 128, 32, 2, 8), kind="fp32")
+    yield case("exact", (64, 64, 16, 3, 4), n=1001, kind="fp32", layout="tn", epilogue=everything, split_k=4)
+    if HAS_FP64:
+        yield case("exact", (128, 64, 32, 4, 8), kind="fp64")
+        yield case("exact", (64, 32, 16, 4, 4), n=1001, kind="fp64", layout="tn", epilogue=everything)
+
+
 FAMILIES = {
     # What takes longest is first, so that no core waits for another at the end.
     "mixed-input": weights_cases, "hopper": hopper_cases, "kinds": kind_cases, "clusters": cluster_cases,
-    "chunks": chunk_cases, "skinny": skinny_cases, "persistent": persistent_cases, "exact": exact_cases,
-    "chosen": cases, "transpose": transpose_cases, "repack": repack_cases,
+    "symmetric": symmetric_cases, "chunks": chunk_cases, "skinny": skinny_cases, "persistent": persistent_cases,
+    "exact": exact_cases, "chosen": cases, "transpose": transpose_cases, "repack": repack_cases,
 }  # fmt: skip
 if not HAS_CLUSTERS:
     del FAMILIES["clusters"]

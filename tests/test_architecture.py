@@ -16,7 +16,7 @@ from tritonmm.autotune.measuring.code_digest import modules as sources
 
 ROOT = Path(__file__).parents[1]
 
-VALUES = {"version", "forks", "problem", "config", "gpu", "orders", "families"}
+VALUES = {"version", "forks", "alignment", "problem", "config", "gpu", "orders", "families"}
 BELOW = VALUES | {"device", "layouts", "model", "launch"}
 CHOOSING = BELOW | {"families.*", "tuned", "selection", "policy", "plan"}
 LIBRARY = CHOOSING | {"torch_ops", "explanation", "accumulation"}

@@ -133,16 +133,26 @@ class Config:
     def fits(self, problem: Problem, gpu: Gpu) -> Fit:
         """Whether this config is legal for `problem` on `gpu`: true, or false with the reason."""
         reason = families.family(self.kernel).reason(self, problem.repacked(self.repack), gpu)
-        return Fit(reason or self._order_reason(problem))
+        return Fit(reason or self._symmetry_reason(problem) or self._order_reason(problem))
 
     def shared_bytes(self, problem: Problem) -> int:
         """Shared memory of one CTA in bytes: an upper bound of what the compiler allocates."""
         return families.family(self.kernel).shared_bytes(self, problem)
 
+    def _symmetry_reason(self, problem: Problem) -> str:
+        """A symmetric product is computed in a triangular order for its tiles, and no other is."""
+        if not problem.symmetric:
+            return "" if self.order.everywhere else f"order is {self.order}; it does not visit all tiles of an output"
+        try:
+            wanted = orders.Triangular(8, aspect=(self.block_m, self.block_n))
+        except ValueError as error:  # too long
+            return f"blocks {self.block_m}x{self.block_n}: {error}"
+        if not isinstance(self.order, orders.Triangular) or self.order.aspect != wanted.aspect:
+            return f"order is {self.order}; a symmetric product in these tiles needs one such as {wanted}"
+        return ""
+
     def _order_reason(self, problem: Problem) -> str:
         tiles = self.tiles(problem)
-        if not self.order.everywhere:
-            return f"order is {self.order}; it does not visit all tiles of an output"
         if isinstance(self.order, orders.Table) and self.order.grid != tiles:
             return f"{self.order} does not fit the grid of {tiles[0]} x {tiles[1]} tiles"
         programs = self.programs(problem) * self.split_k

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from tritonmm.alignment import alignment_of, layout_of, out_alignment_of, power_of_two
+
 DTYPES = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
@@ -77,6 +79,9 @@ FORMER_SCALES = {"1x1": "1x128*1x128", "1x128": "1x128*128x128", "128x1": "128x1
 
 ACCUMULATIONS = ("any", "invariant")
 """What may be required of the order in which the products of an output element are summed, see `Problem`."""
+
+SYMMETRIES = ("gram", "known")
+"""Why a product is symmetric, see `Problem`."""
 
 
 def short_name(dtype: str | torch.dtype) -> str:
@@ -157,6 +162,10 @@ class Problem:
         bits from run to run. "invariant": bits that depend on the element's row of A, its column of B, its scales and
         addends, K, the dtypes and the epilogue alone, not on m, n, batch, layout, alignment or config:
         docs/accumulation.md.
+    symmetric: why A @ B is symmetric; "" if it need not be. "gram": B is A transposed, in the same memory. "known": the
+        caller says so. Then only the elements on and below the diagonal are computed, in a triangular order, and each
+        of the others is the one opposite. Under an epilogue with bias or C the output need not be symmetric: each
+        element has addends of its own.
 
     Immutable and hashable. Raises ValueError, naming the field, for values that no GEMM has.
 
@@ -183,6 +192,7 @@ class Problem:
     scales: str = ""
     group: int = 128
     accumulation: str = "any"
+    symmetric: str = ""
 
     def __post_init__(self):
         for name in ("dtype", "b_dtype", "out_dtype"):
@@ -218,6 +228,18 @@ class Problem:
         if self.accumulation not in ACCUMULATIONS:
             known = " or ".join(ACCUMULATIONS)
             raise ValueError(f"Problem: accumulation is {self.accumulation!r}; it must be {known}")
+        if self.symmetric and (reason := self._symmetry_reason()):
+            raise ValueError(f"Problem: {reason}")
+
+    def _symmetry_reason(self) -> str:
+        """Why such a product is not symmetric, or ""."""
+        if self.symmetric not in SYMMETRIES:
+            return f"symmetric is {self.symmetric!r}; it must be {' or '.join(SYMMETRIES)}, or ''"
+        if self.m != self.n:
+            return f"m and n are {self.m} and {self.n}; a symmetric product is square"
+        if self.b_dtype != self.dtype or self.scales:
+            return f"dtypes are {self.dtype} and {self.b_dtype}; a symmetric product has one, and no scales"
+        return ""
 
     @classmethod
     def of(
@@ -230,6 +252,7 @@ class Problem:
         scales: str = "",
         group: int = 128,
         accumulation: str = "any",
+        symmetric: str = "",
     ) -> "Problem":
         """The problem out = a @ b of tensors, all 2-D or all 3-D, with `epilogue`.
 
@@ -251,12 +274,13 @@ class Problem:
             precision=precision_of(dtype, precision),
             scales=scales,
             group=group,
-            layout=_layout(a) + _layout(b),
-            a_alignment=_alignment(a),
-            b_alignment=_alignment(b),
-            out_alignment=_out_alignment(out),
+            layout=layout_of(a) + layout_of(b),
+            a_alignment=alignment_of(a),
+            b_alignment=alignment_of(b),
+            out_alignment=out_alignment_of(out),
             epilogue=epilogue,
             accumulation=accumulation,
+            symmetric=symmetric,
         )
 
     @classmethod
@@ -275,6 +299,7 @@ class Problem:
         b_dtype: str | torch.dtype = "",
         scales: str = "",
         accumulation: str = "any",
+        symmetric: str = "",
     ) -> "Problem":
         """The problem of operands that are dense in memory, at an aligned address.
 
@@ -286,11 +311,12 @@ class Problem:
         a_line, b_line = k if layout[0] == "n" else m, n if layout[1] == "n" else k
         return replace(
             bare,
-            a_alignment=_power_of_two(16 | a_line * bare.element_bytes),
-            b_alignment=_power_of_two(16 | b_line * bare.b_element_bytes),
-            out_alignment=_power_of_two(16 | n * bare.out_element_bytes),
+            a_alignment=power_of_two(16 | a_line * bare.element_bytes),
+            b_alignment=power_of_two(16 | b_line * bare.b_element_bytes),
+            out_alignment=power_of_two(16 | n * bare.out_element_bytes),
             epilogue=epilogue,
             accumulation=accumulation,
+            symmetric=symmetric,
         )
 
     @property
@@ -392,14 +418,19 @@ class Problem:
         return self.batch * self.k * (a_bytes + b_bytes)
 
     @property
+    def distinct_operand_bytes(self) -> int:
+        """Bytes of the operands, of the one that both are where B is A transposed."""
+        return self.operand_bytes("a" if self.symmetric == "gram" else "ab")
+
+    @property
     def flops(self) -> int:
-        """Floating-point operations, two for each multiply-add."""
+        """Floating-point operations, two for each multiply-add, also of elements that symmetry spares."""
         return 2 * self.batch * self.m * self.n * self.k
 
     @property
     def compulsory_bytes(self) -> int:
         """Bytes that must cross device memory: each operand read once, the output written once."""
-        return self.operand_bytes("ab") + self.batch * self.m * self.n * self.out_element_bytes
+        return self.distinct_operand_bytes + self.batch * self.m * self.n * self.out_element_bytes
 
     def __str__(self) -> str:
         batch = f"{self.batch}x" if self.batch != 1 else ""
@@ -408,6 +439,7 @@ class Problem:
         dtype += f" {self.precision}" if self.precision != "ieee" else ""
         dtype += f" {self.scales} scales" if self.scales else ""
         dtype += " invariant" if self.accumulation == "invariant" else ""
+        dtype += {"gram": " gram", "known": " symmetric"}.get(self.symmetric, "")
         return f"{batch}{self.m}x{self.n}x{self.k} {self.layout} {dtype}"
 
 
@@ -456,45 +488,3 @@ def _dtypes_reason(a: str, b: str, out: str) -> str:
         return f"dtypes are {a} and {b}; they may differ as two kinds of fp8, or bf16 or fp16 and int8 or fp8 weights"
     outs = {"int8": ("int32", *HALF, "fp32"), "fp64": ("fp64",), "fp32": ("fp32",)}.get(a, (*HALF, "fp32"))
     return "" if out in outs else f"out_dtype is {out!r}; for {a} operands it must be one of {', '.join(outs)}"
-
-
-def _layout(x: torch.Tensor) -> str:
-    rows, cols = x.stride(-2), x.stride(-1)
-    if cols == 1 or x.shape[-1] == 1:
-        return "n"
-    return "t" if rows == 1 or x.shape[-2] == 1 else "s"
-
-
-def _alignment(x: torch.Tensor) -> int:
-    lead = x.stride(-1) if _layout(x) == "t" else x.stride(-2)
-    spans = [x.data_ptr(), lead * x.itemsize]
-    if x.dim() == 3 and x.shape[0] > 1:
-        spans.append(x.stride(0) * x.itemsize)
-    bits = 16
-    for span in spans:
-        bits |= span
-    return _power_of_two(bits)
-
-
-def _out_alignment(x: torch.Tensor) -> int:
-    if _layout(x) != "n":
-        return x.itemsize
-    return _power_of_two(_alignment(x) | x.shape[-1] * x.itemsize)
-
-
-def _power_of_two(bits: int) -> int:
-    """The largest power of two that divides every number in a bitwise "or" of them."""
-    return bits & -bits
-
-
-def divisor(problem: Problem, elements: int, *lines: int) -> int:
-    """The largest power of two, at most `elements`, that divides the lengths of the contiguous lines of A and B, and
-    `lines`.
-
-    elements: the elements that the alignment of addresses and strides holds; 0 counts as 1.
-    """
-    p = problem
-    bits = max(1, elements)
-    for line in ({"n": p.k, "t": p.m}.get(p.layout[0], 1), {"n": p.n, "t": p.k}.get(p.layout[1], 1), *lines):
-        bits |= line
-    return _power_of_two(bits)

@@ -5,6 +5,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -28,6 +29,11 @@ worst. With 1.05 it would be 62, which gain nothing in the mean.
 ORDERED = 3
 """Configs that are estimated in other orders of tiles, too: the first by their estimates in the order of
 `tile_order.group_order`."""
+
+
+SYMMETRIC_GAIN = 0.95
+"""What a symmetric product must be expected to take, of the time of the same product in full, to be chosen where it was
+not asked for."""
 
 
 class Choice(NamedTuple):
@@ -126,6 +132,15 @@ def estimated(problem: Problem, gpu: Gpu, kernel: str = "") -> Choice:
     if shortest is None:
         raise ValueError(f"no config for {problem} on {gpu.name}: {_reason(problem, gpu, kernel)}")
     return Choice(*shortest, "the shortest estimate of the configs considered")
+
+
+def as_gram_if_faster(problem: Problem, gpu: Gpu, kernel: str = "") -> Problem:
+    """The problem of A by A transposed, as a symmetric product where that should be faster, else as it is."""
+    gram = replace(problem, symmetric="gram")
+    try:
+        return gram if best(gram, gpu, kernel).us < SYMMETRIC_GAIN * best(problem, gpu, kernel).us else problem
+    except ValueError:  # no config of one is legal
+        return problem
 
 
 def timed(problem: Problem, gpu: Gpu, kernel: str = "") -> dict[Config, float]:

@@ -97,7 +97,10 @@ def problem(
 def operands(asked: Problem, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Uninitialised a, b and out of the problem, stored densely: 2-D, or 3-D for a batch.
 
-    Raises ValueError for a layout with "s", because it does not determine how an operand is stored.
+    b is a transposed, in the same memory, where the problem says so.
+
+    Raises ValueError for a layout with "s", because it does not determine how an operand is stored, and for one in
+    which b cannot be a transposed.
     """
     if asked.layout not in LAYOUTS:
         raise ValueError(f"layout is {asked.layout!r}; operands are made for {', '.join(LAYOUTS)}")
@@ -109,7 +112,10 @@ def operands(asked: Problem, device: torch.device) -> tuple[torch.Tensor, torch.
         return x if letter == "n" else x.mT
 
     a = stored(asked.layout[0], asked.m, asked.k, asked.dtype)
-    b = stored(asked.layout[1], asked.k, asked.n, asked.b_dtype)
+    is_gram = asked.symmetric == "gram"
+    if is_gram and asked.layout not in ("nt", "tn"):
+        raise ValueError(f"layout is {asked.layout!r}; a transposed is its own other operand in nt and tn")
+    b = a.mT if is_gram else stored(asked.layout[1], asked.k, asked.n, asked.b_dtype)
     out = torch.empty(*a.shape[:-1], asked.n, dtype=DTYPES[asked.out_dtype], device=device)
     return a, b, out
 

@@ -140,7 +140,8 @@ class Integers:
         of K are paired at random, except for at most `UNPAIRED`, and the two terms of a pair cancel. So no element of C
         exceeds `UNPAIRED`. Partial sums grow like sqrt(K). For K up to a million they stay below 2^13, up to which fp8
         sums on tensor cores are exact. Every term matters to every element of C: without one term it is off by 1,
-        without 128 terms by 11 in the root mean square.
+        without 128 terms by 11 in the root mean square. Where B is A transposed nothing can be paired: elements of K
+        are 0 except for `UNPAIRED`.
 
     All of C is compared by three float64 products with a vector: C @ probe must equal A @ (B @ probe). All numbers are
         integers below 2^53, and the probe holds random odd numbers up to 2^13. One wrong element in a row is always
@@ -159,9 +160,14 @@ class Integers:
 
         a, b = (odd(1, x.shape, torch.int8) for x in (self.a, self.b))
         paired = max(0, problem.k - UNPAIRED + 1) // 2
-        one, other = torch.randperm(problem.k, generator=generator, device=device)[: 2 * paired].view(2, paired)
-        a[..., other] = a[..., one]
-        b[..., other, :] = -b[..., one, :]
+        shuffled = torch.randperm(problem.k, generator=generator, device=device)
+        if problem.symmetric == "gram":
+            a[..., shuffled[UNPAIRED:]] = 0
+            b = a.mT
+        else:
+            one, other = shuffled[: 2 * paired].view(2, paired)
+            a[..., other] = a[..., one]
+            b[..., other, :] = -b[..., one, :]
         self.probe = odd(2**12, (problem.n, 1), torch.int16).double()
         self.expected = a.double() @ (b.double() @ self.probe)
         if self.scales:

@@ -154,7 +154,7 @@ NOT_TABLES = {
     "pickle": b"\x80\x04\x95.",
 }
 NOT_OURS = {
-    "newer schema": json.dumps(valid() | {"schema": 3}).encode(),
+    "newer schema": json.dumps(valid() | {"schema": table.SCHEMA + 1}).encode(),
     "another GPU": json.dumps(valid() | {"gpu": {"name": "h100", "arch": "sm_90", "sms": 132}}).encode(),
     "a part of the GPU": json.dumps(valid() | {"gpu": {"name": "h200", "arch": "sm_90", "sms": 66}}).encode(),
     "too many rows": json.dumps(valid() | {"rows": [0] * (table.MAX_ROWS + 1)}).encode(),

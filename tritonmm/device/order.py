@@ -53,6 +53,12 @@ def sides(aspect):
     return [int(side) for side in aspect.split("x")]
 
 
+@triton.constexpr_function
+def row_width(m, height, width):
+    """Tiles of row m, a constant, of a triangle."""
+    return -(-(m + 1) * height // width)
+
+
 @triton.jit
 def triangle_width(m, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
     """Tiles of row m of a triangle."""
@@ -65,11 +71,10 @@ def triangle_above(m, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
     rounds = m // WIDTH
     rest = m - rounds * WIDTH
     tiles = rounds * (rounds - 1) // 2 * (HEIGHT * WIDTH) + rounds * HEIGHT * rest
-    for j in tl.static_range(1, WIDTH + 1):
-        ROW: tl.constexpr = (j * HEIGHT + (WIDTH - 1)) // WIDTH
-        tiles += rounds * ROW
-        if j < WIDTH:
-            tiles += tl.where(rest >= j, ROW, 0)
+    for j in tl.static_range(WIDTH):
+        tiles += rounds * row_width(j, HEIGHT, WIDTH)
+        if j < WIDTH - 1:
+            tiles += tl.where(rest > j, row_width(j, HEIGHT, WIDTH), 0)
     return tiles
 
 

@@ -3,6 +3,7 @@
 A function whose name ends in `_reason` returns why a config is not legal, or "".
 """
 
+from tritonmm.alignment import power_of_two
 from tritonmm.config import Config
 from tritonmm.gpu import TRITON, Gpu
 from tritonmm.model.chunks import chunks
@@ -44,6 +45,11 @@ def unsplit_reason(config: Config) -> str:
         splits = f"{config.split_k}, {config.split_tail}"
         return f"split_k, split_tail are {splits}; the {config.kernel} kernel does not split K"
     return ""
+
+
+def asymmetric_reason(config: Config, problem: Problem) -> str:
+    """For families that write each element they compute once."""
+    return f"the {config.kernel} kernel does not write symmetric products" if problem.symmetric else ""
 
 
 def one_chain_reason(config: Config, problem: Problem) -> str:
@@ -137,3 +143,16 @@ def portable_shared_bytes(config: Config, problem: Problem) -> int:
     """Shared memory of one CTA of a kernel in plain Triton, in bytes. The epilogue reuses the stages."""
     epilogue = config.block_m * config.block_n * problem.out_element_bytes
     return max(config.num_stages * config.step_bytes(problem), epilogue) + BARRIER_BYTES
+
+
+def divisor(problem: Problem, elements: int, *lines: int) -> int:
+    """The largest power of two, at most `elements`, that divides the lengths of the contiguous lines of A and B, and
+    `lines`.
+
+    elements: the elements that the alignment of addresses and strides holds; 0 counts as 1.
+    """
+    p = problem
+    bits = max(1, elements)
+    for line in ({"n": p.k, "t": p.m}.get(p.layout[0], 1), {"n": p.n, "t": p.k}.get(p.layout[1], 1), *lines):
+        bits |= line
+    return power_of_two(bits)

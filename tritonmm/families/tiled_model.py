@@ -13,7 +13,7 @@ from tritonmm.model import constants, tile_order
 from tritonmm.model.chunks import chunks
 from tritonmm.model.constants import Tile
 from tritonmm.model.time import SPLITS, UNKNOWN, Launch, Moved, Parts, Terms, Time, whole
-from tritonmm.orders import Order, SwizzleMerge
+from tritonmm.orders import Order, SwizzleMerge, Triangular
 from tritonmm.problem import Problem
 
 MOST_LAUNCHES = 1024
@@ -58,8 +58,12 @@ class TiledModel:
         launches = _of(self, problem, gpu)
         copies = problem.unaligned if self.repacks else ""
         for tile in self.tiles(problem, gpu):
+            if problem.symmetric and not tile_order.has_triangle(tile.blocks):
+                continue
             for repack in ("", copies) if copies else ("",):
                 config = _config_of(self, tile, repack)
+                if problem.symmetric:
+                    config = config.ordered(tile_order.group_order(problem, gpu, *tile.blocks[:2]))
                 if self.spills(config, problem):
                     continue
                 splits = self._splits(config, tile, problem, gpu)
@@ -73,8 +77,7 @@ class TiledModel:
 
     def orders(self, config: Config, problem: Problem, gpu: Gpu) -> Iterator[Config]:
         """As `Family.orders`."""
-        tiles = config.tiles(problem)
-        for order in tile_order.nearby(*tiles, gpu.sms // config.ctas, config.block_m, config.block_n):
+        for order in tile_order.orders_of(config, problem, gpu):
             if order != config.order:
                 yield config.ordered(order)
 
@@ -94,7 +97,7 @@ class TiledModel:
             return
         config = whole(config) if self.split else config
         splits = self._splits(config, tile, problem, gpu)
-        if isinstance(config.order, SwizzleMerge):
+        if isinstance(config.order, SwizzleMerge | Triangular):
             yield from self._grouped(config, splits, problem, gpu)
         else:
             yield from self._split(config, splits)

@@ -51,7 +51,7 @@ def hooked() -> bool:
     return bool(getattr(start, "calls", start) or getattr(end, "calls", end))
 
 
-DESCRIPTORS = {"a_desc", "a_desc_1", "b_desc", "b_desc_1", "out_desc"}
+DESCRIPTORS = {"a_desc", "a_desc_1", "b_desc", "b_desc_1", "out_desc", "out_desc_1"}
 """Names of the descriptor arguments that a repeated launch can replace."""
 
 
@@ -82,14 +82,15 @@ class Launch:
     """A compiled kernel and its arguments for tensors of certain strides and alignments.
 
     A launch copies `values` and replaces elements at these positions: tensor maps (or addresses, if the kernel takes
-    those) at `a`, `a_1`, `b`, `b_1` and `out_map`; addresses at `out`, `c`, `bias`, `scale_a`, `scale_b`, `sums` and
-    `flags`; numbers at `alpha` and `beta`. A position is None if the kernel has no such argument.
+    those) at `a`, `a_1`, `b`, `b_1`, `out_map` and `out_1`; addresses at `out`, `c`, `bias`, `scale_a`, `scale_b`,
+    `sums` and `flags`; numbers at `alpha` and `beta`. A position is None if the kernel has no such argument.
     """
 
     __slots__ = (
         "a", "a_1", "a_1_maps", "a_maps", "alpha", "annotations", "b", "b_1", "b_1_maps", "b_maps", "beta", "bias", "c",
         "cooperative", "current_device", "flags", "function", "grid", "index", "kernel", "launch", "metadata", "out",
-        "out_map", "out_maps", "pdl", "scale_a", "scale_b", "signature", "stream_of", "sums", "values",
+        "out_1", "out_1_maps", "out_map", "out_maps", "pdl", "scale_a", "scale_b", "signature", "stream_of", "sums",
+        "values",
     )  # fmt: skip
 
     def __init__(self, kernel, grid: int, index: int, values: list, places: dict[str, int], maps: dict):
@@ -114,6 +115,7 @@ class Launch:
         self.b = places["b_desc" if self.b_maps is not None else "b"]
         self.a_1, self.a_1_maps = places.get("a_desc_1"), maps.get("a_desc_1")
         self.b_1, self.b_1_maps = places.get("b_desc_1"), maps.get("b_desc_1")
+        self.out_1, self.out_1_maps = places.get("out_desc_1"), maps.get("out_desc_1")
         self.out, self.out_map = places["out"], places.get("out_desc")
         self.alpha, self.beta = places["alpha"], places["beta"]
         self.c, self.bias = places.get("c"), places.get("bias")
@@ -143,6 +145,8 @@ class Launch:
                 values[self.b_1] = self.b_1_maps.get(b_at) or self.b_1_maps.encode(b, self.index)
             if self.out_maps is not None:
                 values[self.out_map] = self.out_maps.get(out_at) or self.out_maps.encode(out, self.index)
+            if self.out_1_maps is not None:
+                values[self.out_1] = self.out_1_maps.get(out_at) or self.out_1_maps.encode(out, self.index)
         values[self.out] = out_at
         values[self.alpha] = alpha
         values[self.beta] = beta

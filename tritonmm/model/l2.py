@@ -151,7 +151,7 @@ def joined(problem: Problem, config: Config, gpu: Gpu, constants: Constants, cou
     if config.persistent:
         reach = held * counts.waves / (a.distinct + b.distinct) / STEP
         read += sum(_drifted(panels, k / STEP, counts.waves, reach, constants) for panels in (a, b)) * k
-    compulsory = problem.batch * problem.k * (problem.m * problem.element_bytes + problem.n * problem.b_element_bytes)
+    compulsory = problem.distinct_operand_bytes
     asked = max(asked, compulsory)
     read = max(compulsory, min(read, asked))
 

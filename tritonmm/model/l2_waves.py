@@ -23,12 +23,14 @@ def sampled(problem: Problem, config: Config, gpu: Gpu, constants: Constants) ->
     """The counts of a launch from its first and its last waves; the first ones stand for those between.
 
     Where L2 remembers many waves, as with small tiles and a short K, all of them are looked at, which takes longer.
-    Of orders without overflow programs.
+    Of orders without overflow programs. The panels of A and B of a product of A by A transposed are the same memory,
+    which is fetched once.
     """
     tiles_m, tiles_n = config.tiles(problem)
+    tiles = tiles_m * tiles_n if config.order.everywhere else config.order.launched(tiles_m, tiles_n)
     passes = problem.batch * config.split_k
     programs = concurrent(problem, config, gpu)
-    waves = -(-tiles_m * tiles_n * passes // programs)
+    waves = -(-tiles * passes // programs)
     k, a_elem, b_elem = problem.k / config.split_k, problem.element_bytes, problem.b_element_bytes
     held = held_bytes(gpu, constants)
     area = min(programs * config.block_m * config.block_n, problem.m * problem.n)
@@ -37,16 +39,14 @@ def sampled(problem: Problem, config: Config, gpu: Gpu, constants: Constants) ->
     remembered = held * (1 + constants.spread) / least
     few = remembered < LAST_WAVES // 2
     wave, weight = _chosen(waves, sampled=few)
-    m, n, part, real = _tiles(config.order, tiles_m, tiles_n, passes, programs, few)
+    m, n, part, real = _tiles(config.order, tiles_m, tiles_n, tiles, passes, programs, few)
     parts = int(part[-1, -1]) + 1
     rows, cols = _extents(problem.m, config.block_m) * a_elem, _extents(problem.n, config.block_n) * b_elem
     size = np.concatenate([np.tile(rows, parts), np.tile(cols, parts), [0.0]])
     idle, first_b = len(size) - 1, parts * tiles_m
     a = np.where(real, part * tiles_m + m, idle)
     b = np.where(real, part * tiles_n + n + first_b, idle)
-    used = np.zeros((len(wave), len(size)))
-    flat, at = used.reshape(-1), np.arange(len(wave))[:, None] * len(size)
-    flat[a + at] = flat[b + at] = 1.0
+    used = _marked(len(wave), len(size), a, b)
 
     asked_a, asked_b = size[a], size[b]
     written = (asked_a * asked_b).sum(axis=1) * (sum_bytes(problem, config) / (a_elem * b_elem))
@@ -56,21 +56,22 @@ def sampled(problem: Problem, config: Config, gpu: Gpu, constants: Constants) ->
             *(float(weight @ x) for x in (asked.sum(axis=1), _paired(panel, asked), _nearby(panel, size), distinct)),
         )
         for exact, panel, asked, distinct in (
-            (passes * tiles_n * problem.m * a_elem, a, asked_a, used[:, :first_b] @ size[:first_b]),
-            (passes * tiles_m * problem.n * b_elem, b, asked_b, used[:, first_b:] @ size[first_b:]),
+            (passes * tiles / tiles_m * problem.m * a_elem, a, asked_a, used[:, :first_b] @ size[:first_b]),
+            (passes * tiles / tiles_n * problem.n * b_elem, b, asked_b, used[:, first_b:] @ size[first_b:]),
         )
     )
+    if problem.symmetric == "gram":
+        used, size = _of_one_operand(problem, config, m, n, part, real, parts)
     missed = weight @ _missed(used, wave, size, k, written, held, constants)
     return Counts(panels_a, panels_b, float(missed), waves)
 
 
 @functools.lru_cache(maxsize=64)
-def _tiles(order: Order, tiles_m: int, tiles_n: int, passes: int, programs: int, sampled: bool):
+def _tiles(order: Order, tiles_m: int, tiles_n: int, tiles: int, passes: int, programs: int, sampled: bool):
     """(m, n, pass, whether there is such a tile) of the programs of the chosen waves, arrays of (waves, programs).
 
     Kept, as a curve takes longer to follow than all the rest, and a tuner asks for the same grid again and again.
     """
-    tiles = tiles_m * tiles_n
     total = tiles * passes
     wave, _ = _chosen(-(-total // programs), sampled=sampled)
     index = wave[:, None] * programs + np.arange(programs)
@@ -79,6 +80,29 @@ def _tiles(order: Order, tiles_m: int, tiles_n: int, passes: int, programs: int,
     part = index // tiles
     m, n = order._map(index - part * tiles, tiles_m, tiles_n)
     return m, n, _renumbered(part), real
+
+
+def _marked(waves: int, panels: int, *wanted):
+    """(waves, panels), 1.0 where that wave wants that panel. wanted: panels of the programs, (waves, programs)."""
+    used = np.zeros((waves, panels))
+    flat, at = used.reshape(-1), np.arange(waves)[:, None] * panels
+    for panel in wanted:
+        flat[panel + at] = 1.0
+    return used
+
+
+def _of_one_operand(problem: Problem, config: Config, m, n, part, real, parts: int):
+    """Which panels the waves want, and the size of each, where rows of A are the columns of B: panels of as many rows
+    as divide the tile's rows and columns."""
+    rows = math.gcd(config.block_m, config.block_n)
+    extents = _extents(problem.m, rows) * problem.element_bytes
+    count = len(extents)
+    wanted = [
+        np.where(real, part * count + np.minimum(tile * (block // rows) + i, count - 1), parts * count)
+        for tile, block in ((m, config.block_m), (n, config.block_n))
+        for i in range(block // rows)
+    ]
+    return _marked(len(m), parts * count + 1, *wanted), np.concatenate([np.tile(extents, parts), [0.0]])
 
 
 def _chosen(waves: int, *, sampled: bool):

@@ -6,7 +6,7 @@ import math
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.model import l2_groups
-from tritonmm.orders import SwizzleMerge
+from tritonmm.orders import MOST_ASPECT, SwizzleMerge, Triangular
 from tritonmm.problem import Problem
 
 NEAR = 2.0
@@ -17,7 +17,7 @@ WHOLE = 1.5
 share no less than along the other: see `group_order`."""
 
 
-def group_order(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> SwizzleMerge:
+def group_order(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> SwizzleMerge | Triangular:
     """Groups of as many tiles as make a wave's operands least, along the side on which programs next to each other
     share what is larger.
 
@@ -27,10 +27,14 @@ def group_order(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> Swizz
     along the columns. And the shorter side of the output is grouped whole, if that makes waves little longer than they
     should be: 14240x448x8384 takes 167 us in tiles of 192 x 128 with the four tiles of a row next to each other, and
     189 in groups of nine rows (h200-orders.csv and h200-orders-2.csv in autotune/results).
+
+    Of a symmetric product they are groups of rows of its triangle.
     """
     tiles_m, tiles_n = max(1, -(-problem.m // block_m)), max(1, -(-problem.n // block_n))
     tall = max(1, round(math.sqrt(gpu.sms * block_n / block_m)))
     wide = max(1, round(math.sqrt(gpu.sms * block_m / block_n)))
+    if problem.symmetric:
+        return Triangular(min(tiles_m, tall), aspect=(block_m, block_n))
     if 1 < tiles_n < tiles_m and tiles_n <= wide * (WHOLE if block_m >= block_n else 1):
         return SwizzleMerge(tiles_n, along="n")
     if tiles_m <= tiles_n and tiles_m <= tall * (WHOLE if block_n >= block_m else 1):
@@ -59,6 +63,20 @@ def nearby(
     return tuple(found)
 
 
+def has_triangle(blocks: tuple[int, ...]) -> bool:
+    """Whether there is a triangular order of tiles of block_m x block_n."""
+    return max(blocks[:2]) // math.gcd(*blocks[:2]) <= MOST_ASPECT
+
+
+def orders_of(config: Config, problem: Problem, gpu: Gpu) -> tuple[SwizzleMerge | Triangular, ...]:
+    """The orders of a config's tiles worth estimating."""
+    grid = *config.tiles(problem), gpu.sms // config.ctas, config.block_m, config.block_n
+    if not problem.symmetric:
+        return nearby(*grid)
+    factors = sorted({order.factors[0] for order in nearby(*grid) if order.along == "m"})
+    return tuple(Triangular(factor, aspect=(config.block_m, config.block_n)) for factor in factors)
+
+
 def run_bytes(problem: Problem, config: Config, gpu: Gpu) -> int:
     """Contiguous bytes of the output that the programs of a wave write together.
 
@@ -66,7 +84,10 @@ def run_bytes(problem: Problem, config: Config, gpu: Gpu) -> int:
     without groups write about a square.
     """
     tiles_m, tiles_n = config.tiles(problem)
-    factor, along = l2_groups.groups(config.order) or (math.isqrt(gpu.sms), "m")
+    if isinstance(config.order, Triangular):
+        factor, along = config.order.factors[0], "m"
+    else:
+        factor, along = l2_groups.groups(config.order) or (math.isqrt(gpu.sms), "m")
     row_bytes = max(1, problem.n) * problem.out_element_bytes
     if factor >= tiles_n if along == "n" else factor == 1:
         return row_bytes * config.block_m

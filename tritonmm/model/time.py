@@ -36,6 +36,11 @@ them 100x7168x8192, which memory limits, took 50 us in tiles of 128 x 64, and 37
 in autotune/results)."""
 
 
+MIRROR_US = 2.0
+"""What a tile of a symmetric product takes longer, as it is written twice, whatever its size: with it the estimates of
+44 such products are 3% short in the median (autotune/results/h100-gram-tiles.csv)."""
+
+
 class Parts(NamedTuple):
     """Microseconds of each part of a launch on its own.
 
@@ -188,7 +193,7 @@ class Launch(NamedTuple):
 
     ctas: int  # of all tiles
     programs: int  # that run at the same time
-    loop_us: float  # of a tile's steps of K
+    loop_us: float  # of a tile's steps of K, and of what else its parts along K share
     fixed_us: float  # of a tile besides
     crossed_us: float  # of the loop, for lines that cross cache lines
     loads_us: float  # of loads of single elements, all of them
@@ -214,6 +219,7 @@ class Launch(NamedTuple):
         p, known = problem, sizes(problem, config.repack, gpu)
         block_m, block_n = config.cta_tile
         tiles_m, tiles_n = config.tiles(p)
+        tiles = config.order.launched(tiles_m, tiles_n) if p.symmetric else tiles_m * tiles_n
         block_k, resident, cluster = config.block_k, tile.resident, config.cluster
         a_size, b_size, a_bytes, b_bytes = known.a_size, known.b_size, known.a_bytes, known.b_bytes
         rows, cols = min(block_m, p.m), min(block_n, p.n)  # of a tile, those that are not beyond the output
@@ -240,16 +246,16 @@ class Launch(NamedTuple):
         steps = max(1, -(-p.k // block_k))
         crossed = received - (a_size * rows + b_size * cols) * block_k
 
-        asked_a, asked_b = a_bytes * tiles_n, b_bytes * tiles_m
+        asked_a, asked_b = a_bytes * tiles / tiles_m, b_bytes * tiles / tiles_n
         outputs, out_size = known.outputs, known.out_size
         return cls(
-            ctas=tiles_m * tiles_n * p.batch * config.ctas,
+            ctas=tiles * p.batch * config.ctas,
             programs=programs,
-            loop_us=steps * step_us,
+            loop_us=steps * step_us + (MIRROR_US if p.symmetric else 0.0),
             fixed_us=tile.fixed_us,
             crossed_us=1e6 * steps * max(0.0, crossed) / limits.sm_bandwidth,
             loads_us=terms.loads_us,
-            operand_bytes=a_bytes + b_bytes,
+            operand_bytes=p.distinct_operand_bytes,
             again_bytes=limits.again * ((tiles_n > 1) * a_bytes + (tiles_m > 1) * b_bytes),
             output_bytes=outputs * out_size,
             longest_run=p.n * out_size * config.block_m,

@@ -58,7 +58,8 @@ class Tables:
     def near(self, problem: Problem) -> list[Row]:
         """The `NEAREST` rows of similar problems, the nearest first. Each size differs by at most a factor of `NEAR`.
 
-        Similar problems have the same dtypes (bf16 and fp16 count as the same), precision, scales, layout and epilogue;
+        Similar problems have the same dtypes (bf16 and fp16 count as the same), precision, scales, symmetry, layout and
+        epilogue;
         the same operands are aligned, and the batch has the same number of bits. Those of a problem with invariant
         accumulation may have any.
         """
@@ -186,7 +187,7 @@ def _or_any(problem: Problem) -> list[Problem]:
 def _kind(problem: Problem) -> tuple:
     p = _as_bf16(problem)
     aligned = tuple(x == 16 for x in (p.a_alignment, p.b_alignment, p.out_alignment))
-    dtypes = p.dtype, p.b_dtype, p.out_dtype, p.precision, p.scales, p.group, p.accumulation
+    dtypes = p.dtype, p.b_dtype, p.out_dtype, p.precision, p.scales, p.group, p.accumulation, p.symmetric
     return *dtypes, p.layout, p.epilogue, aligned, p.batch.bit_length()
 
 

@@ -12,7 +12,8 @@ Supports: fp32 with precision ieee, and fp64 with Triton 3.6 and 3.9; any sizes,
    contiguous, else four lines. `spec.py` says which lanes read which lines, so that banks do not conflict.
 5. Split-K (fp32): each program stores its sums and counts itself; the one that counts last adds all of them. No program
    waits, so the grid need not be resident as a whole.
-6. The epilogue applies alpha, bias and C, rounds once and stores.
+6. The epilogue applies alpha, bias and C, rounds once and stores. For a symmetric product it is applied twice: to the
+   elements below the diagonal, and to the same for the opposite places.
 
 Constraints: see `rules.py`; most bound the registers of a thread.
 
@@ -42,6 +43,27 @@ class Source(NamedTuple):
     lines_left: Any  # lines inside of the operand
     stride_k: Any
     stages: Any  # shared memory, [num_stages, lines, block_k]
+
+
+class Addends(NamedTuple):
+    """What the epilogue multiplies by and adds."""
+
+    c: Any  # a pointer, or None
+    stride_cb: Any
+    stride_cm: Any
+    stride_cn: Any
+    bias: Any  # a pointer, or None
+    alpha: Any
+    beta: Any
+
+
+class Output(NamedTuple):
+    """Where the output is."""
+
+    pointer: Any
+    stride_b: Any
+    stride_m: Any
+    stride_n: Any
 
 
 @gluon.jit
@@ -158,6 +180,34 @@ def accumulate(a, b, k, steps, S: gl.constexpr):
     return acc
 
 
+@gluon.jit
+def store(acc, batch, row, col, m_left, n_left, output, addends, SIDE: gl.constexpr, S: gl.constexpr):
+    """Applies the epilogue to the sums of the block at (row, col) and stores it, as far as it is inside.
+
+    SIDE: "lower" stores only what is on or below the diagonal of the output, "upper" what is above.
+    """
+    LAYOUT: gl.constexpr = acc.type.layout
+    rows = indices(acc.shape[0], gl.SliceLayout(1, LAYOUT), S)
+    cols = indices(acc.shape[1], gl.SliceLayout(0, LAYOUT), S)
+    inside = (rows < m_left)[:, None] & (cols < n_left)[None, :]
+    if SIDE == "lower":
+        inside = inside & ((row + rows)[:, None] >= (col + cols)[None, :])
+    elif SIDE == "upper":
+        inside = inside & ((row + rows)[:, None] < (col + cols)[None, :])
+    added = None
+    if addends.bias is not None:
+        added = gl.load(addends.bias + col + cols, mask=cols < n_left, other=0.0).to(S.dtype)[None, :]
+    acc = scaled_plus_bias(acc, None, None, addends.alpha.to(S.dtype) if S.scaled else None, added)
+    if addends.c is not None:
+        stride_m, stride_n = addends.stride_cm, addends.stride_cn
+        origin = addends.c + batch * addends.stride_cb + row * stride_m + col * stride_n
+        added = gl.load(origin + rows[:, None] * stride_m + cols[None, :] * stride_n, mask=inside, other=0.0)
+        acc = plus_c(acc, addends.beta.to(S.dtype), added)
+    origin = output.pointer + batch * output.stride_b + row * output.stride_m + col * output.stride_n
+    at = origin + rows[:, None] * output.stride_m + cols[None, :] * output.stride_n
+    gl.store(at, acc.to(output.pointer.dtype.element_ty), mask=inside)
+
+
 @gluon.jit(do_not_specialize=["launched", "programs"])
 def exact_kernel(
     a, b, out, c, bias, alpha: gl.float64, beta: gl.float64, table, factors, workspace, flags,
@@ -232,17 +282,12 @@ def exact_kernel(
             sums = slot_sums(workspace, i, S.split_k * AREA)
             acc, writes = last_arriver_fixup(acc, in_slot, sums, flags + i, part, S.split_k, AREA, None)
         if writes:
-            rows = indices(S.block_m, gl.SliceLayout(1, LAYOUT), S)
-            cols = indices(S.block_n, gl.SliceLayout(0, LAYOUT), S)
-            inside = (rows < m_left)[:, None] & (cols < n_left)[None, :]
-            added = None
-            if bias is not None:
-                added = gl.load(bias + col + cols, mask=cols < n_left, other=0.0).to(S.dtype)[None, :]
-            acc = scaled_plus_bias(acc, None, None, alpha.to(S.dtype) if S.scaled else None, added)
-            if c is not None:
-                origin = c + batch * stride_cb + row * stride_cm + col * stride_cn
-                added = gl.load(origin + rows[:, None] * stride_cm + cols[None, :] * stride_cn, mask=inside, other=0.0)
-                acc = plus_c(acc, beta.to(S.dtype), added)
-            origin = out + batch * stride_ob + row * stride_om + col * stride_on
-            at = origin + rows[:, None] * stride_om + cols[None, :] * stride_on
-            gl.store(at, acc.to(out.dtype.element_ty), mask=inside)
+            output = Output(out, stride_ob, stride_om, stride_on)
+            addends = Addends(c, stride_cb, stride_cm, stride_cn, bias, alpha, beta)
+            if S.symmetric:
+                store(acc, batch, row, col, m_left, n_left, output, addends, "lower", S)
+                MIRRORED: gl.constexpr = S.mirrored
+                mirrored = gl.convert_layout(acc.permute(1, 0), MIRRORED)
+                store(mirrored, batch, col, row, n_left, m_left, output, addends, "upper", S)
+            else:
+                store(acc, batch, row, col, m_left, n_left, output, addends, "", S)

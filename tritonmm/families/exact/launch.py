@@ -63,5 +63,6 @@ def _spec(problem: Problem, config: Config, order: tuple[str, tuple[int, ...], s
         along=along,
         scaled=p.epilogue.scaled,
         split_k=config.split_k,
+        symmetric=bool(p.symmetric),
         whole_steps=p.dtype == "fp32" and p.k % config.block_k == 0,
     )

@@ -3,6 +3,7 @@
 from tritonmm.config import Config
 from tritonmm.families.common_rules import (
     HAS_FP64,
+    divisor,
     one_chain_reason,
     portable_shared_bytes,
     power_of_two_reason,
@@ -10,7 +11,7 @@ from tritonmm.families.common_rules import (
     single_cta_reason,
 )
 from tritonmm.gpu import Gpu
-from tritonmm.problem import Problem, divisor
+from tritonmm.problem import Problem
 
 # Limits of what a thread holds, beyond which ptxas spills: found by compiling for sm_90 (`tests/test_compile.py`).
 

@@ -28,6 +28,7 @@ class ExactSpec(Static):
     scaled: bool  # alpha multiplies
     split_k: int
     whole_steps: bool  # block_k divides K: one mask serves all copies of a step
+    symmetric: bool  # tiles meet the lower triangle, and each element is written to the opposite place too
     wide: bool = False  # offsets within a tile have 64 bits
 
     @property
@@ -128,6 +129,14 @@ class ExactSpec(Static):
     @property
     def stored(self):
         """Layout in which the output is written: 16 bytes a thread, along rows."""
+        return self._along_rows(self.block_n)
+
+    @property
+    def mirrored(self):
+        """The same of a tile transposed."""
+        return self._along_rows(self.block_m)
+
+    def _along_rows(self, cols):
         vector = 2 if self.on_tensor_cores else 4
-        along = min(32, self.block_n // vector)
+        along = min(32, cols // vector)
         return gl.BlockedLayout([1, vector], [32 // along, along], [self.num_warps, 1], [1, 0])

@@ -75,8 +75,9 @@ def _loads_boxes(problem: Problem, config: Config) -> bool:
 
 
 def _once(problem: Problem) -> bool:
-    """Whether each row must be written once: C may be the output, and scales of 128 rows do not shift with a tile."""
-    return problem.epilogue.c or problem.rows_per_scale > 1
+    """Whether each row must be written once, from the first row of its tile on: C may be the output, and neither scales
+    of 128 rows nor a diagonal shift with a tile."""
+    return problem.epilogue.c or problem.rows_per_scale > 1 or bool(problem.symmetric)
 
 
 def _boxes(problem: Problem, config: Config, rows: int, mixed: bool) -> tuple[int, int, bool]:

@@ -1,13 +1,9 @@
-"""The epilogue of the Hopper kernel: scales, alpha, bias and C, and stores by TMA or without."""
+"""The epilogue of the Hopper kernel: scales, alpha, bias and C, and stores of what is inside."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
-from tritonmm.device import cluster
-from tritonmm.device.columns import split_columns
 from tritonmm.device.epilogue import plus_c, scaled_plus_bias
-from tritonmm.device.gluon_compat import tma_store
 
 
 @gluon.jit
@@ -51,40 +47,3 @@ def store_masked(x, batch, row, col, output):
         + cols.to(gl.int64)[None, :] * output.stride_n
     )
     gl.store(output.pointer + at, x, mask=(rows < output.m)[:, None] & (cols < output.n)[None, :])
-
-
-@gluon.jit
-def write(accs, batch, row, col, output, addends, WHO: gl.constexpr, TILING: gl.constexpr):
-    """Finishes consumer WHO's part of a whole tile and writes it, one N-subtile after the other."""
-    if TILING.cluster == "n":  # a piece is a part of each CTA's columns; its layout knows only the piece's own width
-        col += cluster.rank() * (TILING.cta_cols - TILING.cta_piece_cols)
-    for j in gl.static_range(len(accs)):
-        write_subtile(accs[j], batch, row, col, output, addends, WHO, TILING)
-        col += TILING.n_subtiles[j]
-
-
-@gluon.jit
-def write_subtile(x, batch, row, col, output, addends, WHO: gl.constexpr, TILING: gl.constexpr):
-    """Finishes an N-subtile and writes it piece by piece, as `Tiling.store` says."""
-    OUT_DTYPE: gl.constexpr = TILING.out_dtype
-    ROW_LAYOUT: gl.constexpr = TILING.row_layout
-    BUFFERS: gl.constexpr = TILING.out_buffers
-    SHAPE: gl.constexpr = [TILING.rows, TILING.piece_cols]
-    COUNT: gl.constexpr = x.shape[1] // TILING.piece_cols
-    pieces = split_columns(x, COUNT, TILING.ctas_n)
-    for i in gl.static_range(COUNT):
-        at = col + i * TILING.cta_piece_cols
-        piece = finish(pieces[i], batch, row, at, output.m, output.n, addends, TILING).to(OUT_DTYPE)
-        if TILING.store == "direct":
-            store_masked(piece, batch, row, at, output)
-        else:
-            buf = output.buffers.index(WHO * BUFFERS + i % BUFFERS)
-            flat = buf.reshape(SHAPE)
-            if TILING.tma_store:
-                tma.store_wait(BUFFERS - 1)  # TMA has read what this buffer held
-                flat.store(piece)
-                fence_async_shared()
-                tma_store(output.desc, [batch, row, at], buf)
-            else:
-                flat.store(piece)
-                store_masked(flat.load(ROW_LAYOUT), batch, row, at, output)

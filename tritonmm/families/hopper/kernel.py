@@ -2,7 +2,7 @@
 
 Supports
     bf16, fp16, tf32, fp8 and int8 operands; alpha, bias and C; scales of a tensor, of rows and columns, or of groups of
-    128 elements of K; batches; every tile order; split K; clusters of two CTAs (Triton 3.9).
+    128 elements of K; batches; every tile order; symmetric products; split K; clusters of two CTAs (Triton 3.9).
 
 How it works. At most one program runs on each SM, or pair of SMs, and is specialised into warps once:
 
@@ -10,8 +10,8 @@ How it works. At most one program runs on each SM, or pair of SMs, and is specia
        into a pipeline of `num_stages` shared buffers (`device/pipeline.py`).
     2. Each of 1 to 3 consumer warpgroups multiplies its rows or columns of the tile by wgmma (`mainloop.py`,
        `two_level_sums.py`), in one or two N-subtiles, each of a power of two of columns with an accumulator of its own.
-    3. It finishes its part of the tile and writes it (`epilogue.py`), by TMA where the output allows it, while the
-       producer already loads the next item.
+    3. It finishes its part of the tile (`epilogue.py`) and writes it (`store.py`, `mirror.py`), by TMA where the output
+       allows it, while the producer already loads the next item.
     4. A claim warp claims the tile where tiles are assigned to SMs (`claim.py`).
 
 A work item (`scheduler.py`) is a tile, or one of `splits` parts of its K steps, whose programs then reduce and scatter
@@ -38,11 +38,11 @@ from tritonmm.device import cluster
 from tritonmm.device.gluon_compat import let_next_grid_start, wait_for_previous_grid
 from tritonmm.families.hopper import ordered_mma, ragged
 from tritonmm.families.hopper.claim import assigned_tile, claim_tile, first_tile, next_tile
-from tritonmm.families.hopper.epilogue import write
 from tritonmm.families.hopper.mainloop import multiply, multiply_chunks
 from tritonmm.families.hopper.producer import load
 from tritonmm.families.hopper.scheduler import origin, work_at
 from tritonmm.families.hopper.split_k import reduce_scatter
+from tritonmm.families.hopper.store import write
 from tritonmm.families.hopper.two_level_sums import multiply_two_level
 from tritonmm.families.hopper.values import Addends, Claim, Operands, Output, Pipeline, Scales, Scheduler, Workspace
 
@@ -87,6 +87,7 @@ def consume_item(
             desc=output.desc, pointer=output.pointer,
             stride_b=output.stride_b, stride_m=output.stride_m, stride_n=output.stride_n,
             m=row + TILING.tile_rows, n=output.n, buffers=output.buffers,
+            mirrored_desc=output.mirrored_desc, mirrored_buffers=output.mirrored_buffers,
         )  # fmt: skip
     row += WHO // TILING.consumers_n * TILING.rows
     col += WHO % TILING.consumers_n * TILING.cols
@@ -139,14 +140,15 @@ def gemm(
     a_desc, b_desc, out_desc, out, stride_ob, stride_om, stride_on,
     alpha, beta, bias, c, stride_cb, stride_cm, stride_cn,
     m, n, items, whole, splits, launched, tiles_m, tiles_n, steps, table, factors, workspace, flags,
-    b_desc_1, a_desc_1, scale_a, stride_sam, stride_sak, scale_b, stride_sbn, stride_sbk,
+    b_desc_1, a_desc_1, scale_a, stride_sam, stride_sak, scale_b, stride_sbn, stride_sbk, out_desc_1,
     TILING: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """out[b, m, n] = alpha * sum over k of A * B + bias[n] + beta * c[b, m, n], rounded once.
 
-    The descriptors are those of `Tiling`'s blocks: of B one for each N-subtile, at most two, and a_desc_1 for boxes of
-    ragged tiles. `values.py` says what the others are. workspace and flags: as `device/split_k.py` lays them out for
-    the split tiles and consumers; or, where tiles are assigned to SMs, a flag for each program and one more.
+    The descriptors are those of `Tiling`'s blocks: of B one for each N-subtile, at most two; a_desc_1 is for boxes of
+    ragged tiles, and out_desc_1 for transposed pieces of a symmetric product. `values.py` says what the others are.
+    workspace and flags: as `device/split_k.py` lays them out for the split tiles and consumers; or, where tiles are
+    assigned to SMs, a flag for each program and one more.
     """
     STAGES: gl.constexpr = TILING.num_stages
     CONSUMERS: gl.constexpr = TILING.consumers
@@ -162,6 +164,10 @@ def gemm(
     out_bufs = gl.allocate_shared_memory(
         TILING.out_dtype, [CONSUMERS * TILING.out_buffers] + TILING.out_block, OUT_SHARED
     )
+    mirrored_bufs = ()
+    if TILING.symmetric:
+        MIRRORED: gl.constexpr = TILING.mirrored_shared
+        mirrored_bufs = gl.allocate_shared_memory(TILING.out_dtype, [CONSUMERS] + TILING.mirrored_block, MIRRORED)
     scale_bufs = ()
     if TILING.grouped:
         FLAT: gl.constexpr = TILING.flat_shared
@@ -198,7 +204,7 @@ def gemm(
     )  # fmt: skip
     output = Output(
         desc=out_desc, pointer=out, stride_b=stride_ob, stride_m=stride_om, stride_n=stride_on, m=m, n=n,
-        buffers=out_bufs,
+        buffers=out_bufs, mirrored_desc=out_desc_1, mirrored_buffers=mirrored_bufs,
     )  # fmt: skip
     scales = Scales(
         a=scale_a, stride_am=stride_sam, stride_ak=stride_sak, b=scale_b, stride_bn=stride_sbn, stride_bk=stride_sbk

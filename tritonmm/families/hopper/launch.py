@@ -75,7 +75,9 @@ class HopperPlan(Plan):
             self.launched, tiles_m, tiles_n, -(-p.k // tiling.block_k),
             self.table, self.order[1], sums, flags, b_descs[1] if len(b_descs) > 1 else None,
             _describe(a, tiling.ragged_block, tiling.ragged_shared, **loads) if tiling.boxes else None,
-            *scale_arguments(p, scales), tiling,
+            *scale_arguments(p, scales),
+            _describe(out, tiling.mirrored_block, tiling.mirrored_shared) if p.symmetric and tiling.tma_store else None,
+            tiling,
         )  # fmt: skip
         # The parts of a split tile wait for each other: a cooperative grid is resident as a whole, or not started.
         return arguments, launch_options(
@@ -136,6 +138,7 @@ def _tiling(
         tile_rows=boxes.equal or boxes.tile_rows(problem.m, rows),
         shifts=boxes.shifts,
         equal_tiles=boxes.equal > 0,
+        symmetric=bool(problem.symmetric),
         affinity=affinity,
     )
 

@@ -43,7 +43,7 @@ def terms(config: Config, problem: Problem, gpu: Gpu) -> Terms:
 def clusters(config: Config, problem: Problem, gpu: Gpu) -> Iterator[Config]:
     """Two of the config's tiles, one above the other, as one of a cluster of two CTAs that share B."""
     blocks = config.block_m, config.block_n, config.block_k
-    if HAS_CLUSTERS and blocks == IN_PAIRS and all(crossing(problem, config.repack)):
+    if HAS_CLUSTERS and not problem.symmetric and blocks == IN_PAIRS and all(crossing(problem, config.repack)):
         yield config.changed(block_m=2 * config.block_m, cluster="m")
 
 

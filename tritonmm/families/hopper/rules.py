@@ -115,6 +115,8 @@ def _cluster_reason(config: Config, problem: Problem) -> str:
     of 64 x 64."""
     if not config.cluster:
         return ""
+    if problem.symmetric:
+        return f"cluster is {config.cluster!r}; clusters do not mirror the elements of a symmetric product"
     if config.split_k != 1 or config.split_tail != 1:
         return f"split_k, split_tail are {config.split_k}, {config.split_tail}; clusters do not split K"
     if config.block_k != 64 or problem.dtype not in HALF:
@@ -152,8 +154,9 @@ def output_buffers(config: Config, problem: Problem) -> tuple[int, int]:
     """Columns of the pieces in which a consumer writes its part of a tile, and shared buffers it cycles through.
 
     A piece is as wide as TMA swizzles, 128 bytes, or half of that where shared memory is short. Two buffers, if they
-    fit, let one be stored while the next is converted. Where C is added to an output that TMA cannot store, pieces are
-    small enough for their addresses to stay in registers.
+    fit, let one be stored while the next is converted. A symmetric product has one, and one for the piece transposed.
+    Where C is added to an output that TMA cannot store, pieces are small enough for their addresses to stay in
+    registers.
     """
     consumers_m, consumers_n = consumer_grid(config)
     block_m, block_n = config.cta_tile
@@ -162,6 +165,8 @@ def output_buffers(config: Config, problem: Problem) -> tuple[int, int]:
         cols = min(cols, 1024 * consumers_m // block_m)
     most = 1 + (block_n // (consumers_n * cols) % 2 == 0)  # in turn, from one tile to the next too
     for choice in ((cols, most), (cols, 1), (cols // 2, 2), (cols // 2, 1)):
+        if problem.symmetric and choice[1] > 1:
+            continue
         if _shared(config, problem, *choice) <= MAX_SHARED_BYTES:
             break
     return choice
@@ -176,7 +181,7 @@ def _shared(config: Config, problem: Problem, piece_cols: int, buffers: int) -> 
     consumers_n = consumer_grid(config)[1]
     block_m = config.cta_tile[0]
     stages = config.num_stages * config.step_bytes(problem)
-    out = block_m * consumers_n * piece_cols * problem.out_element_bytes * buffers
+    out = block_m * consumers_n * piece_cols * problem.out_element_bytes * buffers * (2 if problem.symmetric else 1)
     scaled = block_m + max(32, config.block_n // problem.cols_per_scale)  # rows and columns
     scales = config.num_stages * scaled * 4 if problem.grouped else 0
     return stages + out + scales + 1024  # barriers and alignment

@@ -40,7 +40,7 @@ def affinity(config: Config, problem: Problem, gpu: Gpu) -> str:
     whole = config.split_k == config.split_tail == 1 and not config.cluster
     if config.num_warps > 4 or not whole or problem.batch > 1:
         return ""
-    if problem.epilogue.c or problem.promotes:  # C may be the output, and a tile may be written twice
+    if problem.epilogue.c or problem.promotes or problem.symmetric:  # C may be the output, and a tile be written twice
         return ""
     if config.block_m > 64 and config.block_k * problem.element_bytes > 128:
         return ""  # the producer has no registers left beside rows in boxes of two panels

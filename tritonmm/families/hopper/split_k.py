@@ -15,6 +15,7 @@ from triton.experimental.gluon import language as gl
 
 from tritonmm.device.split_k import add_parts, arrive_and_wait, slot_sums
 from tritonmm.families.hopper.epilogue import finish, store_masked
+from tritonmm.families.hopper.mirror import store_both
 
 
 @gluon.jit
@@ -45,5 +46,8 @@ def reduce_scatter(
         inside = (first + rows < last)[:, None]
         total = gl.zeros([CHUNK, COLS], TILING.sum_dtype, LAYOUT)
         total = add_parts(total, sums, 0, splits - 1, at, inside, STRIDE, 1, TOGETHER)
-        x = finish(total, batch, row + first, col, output.m, output.n, addends, TILING).to(OUT_DTYPE)
-        store_masked(x, batch, row + first, col, output)
+        if TILING.symmetric:
+            store_both(total, batch, row + first, col, output, addends, TILING)
+        else:
+            x = finish(total, batch, row + first, col, output.m, output.n, addends, TILING).to(OUT_DTYPE)
+            store_masked(x, batch, row + first, col, output)

@@ -56,6 +56,7 @@ class Tiling(Pipelined):
     tile_rows: int = 0  # rows of all boxes together, where a tile has fewer rows than a consumer's block; or 0
     shifts: bool = False  # a consumer whose last rows are beyond the matrix begins earlier
     equal_tiles: bool = False  # every tile has tile_rows rows
+    symmetric: bool = False  # tiles meet the lower triangle, and each element is written to the opposite place too
     affinity: str = ""  # how tiles are assigned to SMs, "pairs" or "singles", see `claim.py`; or "": they are not
 
     @property
@@ -148,6 +149,15 @@ class Tiling(Pipelined):
     def out_shared(self):
         cta_halves = self.cta_halves(3, m=1, n=2)
         return gl.NVMMASharedLayout.get_default_for(self.out_block, self.out_dtype, cga_layout=cta_halves)
+
+    @property
+    def mirrored_block(self):
+        """A piece transposed."""
+        return [1, self.piece_cols, self.rows]
+
+    @property
+    def mirrored_shared(self):
+        return gl.NVMMASharedLayout.get_default_for(self.mirrored_block, self.out_dtype)
 
     @property
     def barrier_layout(self):
@@ -278,6 +288,11 @@ class Tiling(Pipelined):
         vector = self.out_vector if self.store == "rows" else 1
         lanes = min(32, self.cta_piece_cols // vector)
         return gl.BlockedLayout([1, vector], [32 // lanes, lanes], [4, 1], [1, 0], self.cta_halves(2, m=0, n=1))
+
+    def piece_layout(self, cols):
+        """The same for a piece of so many columns of a symmetric product, an element a thread."""
+        lanes = min(32, cols)
+        return gl.BlockedLayout([1, 1], [32 // lanes, lanes], [4, 1], [1, 0])
 
     @property
     def reduce_layout(self):

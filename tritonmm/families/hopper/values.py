@@ -53,6 +53,8 @@ class Output:
     m: gl.tensor  # rows from here on are not written
     n: gl.tensor
     buffers: gl.shared_memory_descriptor  # [consumers * out_buffers, *out_block]
+    mirrored_desc: tensor_descriptor  # of blocks [1, piece_cols, rows], for symmetric products; or None
+    mirrored_buffers: gl.shared_memory_descriptor  # [consumers, *mirrored_block]
 
 
 @aggregate

@@ -3,6 +3,7 @@
 from tritonmm.config import Config
 from tritonmm.families.common_rules import (
     BARRIER_BYTES,
+    asymmetric_reason,
     one_chain_reason,
     other_gpu_reason,
     shared_memory_reason,
@@ -22,7 +23,7 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"dtypes are {problem.dtype} and {problem.b_dtype}; the persistent kernel multiplies bf16 and fp16"
     if why := tma_reason(problem):
         return why
-    if why := unsplit_reason(config) or single_cta_reason(config):
+    if why := unsplit_reason(config) or single_cta_reason(config) or asymmetric_reason(config, problem):
         return why
     heights = (64, 128, 256) if gpu.capability == 90 and config.num_warps == 4 else (128, 256)
     for name, legal in (

@@ -3,6 +3,7 @@
 from tritonmm.config import Config
 from tritonmm.families.common_rules import (
     accumulator_limit,
+    asymmetric_reason,
     dot_reason,
     one_chain_reason,
     operands_reason,
@@ -20,6 +21,8 @@ from tritonmm.problem import Problem
 def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     """As `Family.reason`: the narrower of block_m and block_n is 1, on CUDA cores, or at least 16, on tensor cores."""
     if why := power_of_two_reason(config) or single_cta_reason(config) or _accumulation_reason(config, problem, gpu):
+        return why
+    if why := asymmetric_reason(config, problem):
         return why
     if config.split_tail != 1:
         return f"split_tail is {config.split_tail}; the skinny kernel splits the K of all tiles, or of none"

@@ -5,7 +5,8 @@ that Triton compiles for, and the interpreter.
 
 1. A program computes one output tile, or visits several if `persistent`.
 2. `accumulate` sums the tile over all of K with tl.dot. Triton's compiler pipelines the loads.
-3. The epilogue applies scales, alpha, bias and C to the sums, rounds once and stores.
+3. The epilogue applies scales, alpha, bias and C to the sums, rounds once and stores. For a symmetric product it is
+   applied twice: to the elements below the diagonal, and to the same for the opposite places.
 
 Constraints: blocks are powers of two of at least 16. Every load and store is masked: nothing has to divide, to be
 contiguous or to be aligned. A tile's origin is a 64-bit offset; offsets within a tile have 32 bits unless `wide`.
@@ -45,6 +46,7 @@ class TileSpec(Static):
     precision: str  # input_precision of tl.dot
     sum_dtype: tl.dtype
     promotes: bool  # each step's sums are added to the others outside of the tensor cores
+    symmetric: bool  # tiles meet the lower triangle, and each element is written to the opposite place too
     scales: str  # see Problem.scales
     group: int  # elements of K that share a scale; 0: all of K
     wide: bool  # offsets within a tile have 64 bits
@@ -65,6 +67,27 @@ class Scales(NamedTuple):
     b: Any
     stride_bn: Any
     stride_bk: Any
+
+
+class Addends(NamedTuple):
+    """What the epilogue multiplies by and adds."""
+
+    c: Any  # a pointer, or None
+    stride_cb: Any
+    stride_cm: Any
+    stride_cn: Any
+    bias: Any  # a pointer, or None
+    alpha: Any
+    beta: Any
+
+
+class Output(NamedTuple):
+    """Where the output is."""
+
+    pointer: Any
+    stride_b: Any
+    stride_m: Any
+    stride_n: Any
 
 
 @triton.jit
@@ -131,6 +154,47 @@ def accumulate(a, b, m_left, n_left, k, scales, row, col, S: tl.constexpr):
     return acc
 
 
+@triton.jit
+def store(acc, batch, row, col, m_left, n_left, output, addends, scales, SIDE: tl.constexpr, S: tl.constexpr):
+    """Applies the epilogue to the sums of the block at (row, col) and stores it, as far as it is inside.
+
+    SIDE: "lower" stores only what is on or below the diagonal of the output, "upper" what is above.
+    """
+    rows = block_offsets(acc.shape[0], S.wide)
+    cols = block_offsets(acc.shape[1], S.wide)
+    inside = (rows < m_left)[:, None] & (cols < n_left)[None, :]
+    if SIDE == "lower":
+        inside = inside & ((row + rows)[:, None] >= (col + cols)[None, :])
+    elif SIDE == "upper":
+        inside = inside & ((row + rows)[:, None] < (col + cols)[None, :])
+    out = output.pointer
+    if S.sum_dtype == tl.int32 and out.dtype.element_ty != tl.int32:
+        acc = acc.to(tl.float32)
+    of_rows, of_cols = None, None
+    if S.scales == "tensor":
+        of_rows, of_cols = tl.load(scales.a), tl.load(scales.b)
+    elif S.scales == "row":
+        if scales.a is not None:
+            of_rows = row_scales(scales, row + rows, 0, rows < m_left, S)
+        of_cols = col_scales(scales, col + cols, 0, cols < n_left, S)
+    added = None
+    if addends.bias is not None:
+        added = tl.load(addends.bias + col + cols, mask=cols < n_left, other=0.0).to(acc.dtype)[None, :]
+    factor = tl.full((), addends.alpha, acc.dtype) if S.scaled else None
+    acc = scaled_plus_bias(acc, of_rows, of_cols, factor, added)
+    if addends.c is not None:
+        stride_m, stride_n = addends.stride_cm, addends.stride_cn
+        origin = addends.c + batch * addends.stride_cb + row * stride_m + col * stride_n
+        added = tl.load(origin + rows[:, None] * stride_m + cols[None, :] * stride_n, mask=inside, other=0.0)
+        acc = plus_c(acc, tl.full((), addends.beta, acc.dtype), added)
+    origin = out + batch * output.stride_b + row * output.stride_m + col * output.stride_n
+    tl.store(
+        origin + rows[:, None] * output.stride_m + cols[None, :] * output.stride_n,
+        rounded(acc, out.dtype.element_ty, S.interpreted),
+        mask=inside,
+    )
+
+
 @triton.jit(do_not_specialize=["launched", "programs"])
 def tile_kernel(
     a, b, out, c, bias, alpha: tl.float64, beta: tl.float64, table, factors, m, n, k, launched, programs,
@@ -178,30 +242,11 @@ def tile_kernel(
             a_tile = Operand(a + batch * stride_ab + row * stride_am, stride_am, stride_ak)
             b_tile = Operand(b + batch * stride_bb + col * stride_bn, stride_bn, stride_bk)
             acc = accumulate(a_tile, b_tile, m_left, n_left, k, scales, row, col, S)
-            rows = block_offsets(S.block_m, S.wide)
-            cols = block_offsets(S.block_n, S.wide)
-            inside = (rows < m_left)[:, None] & (cols < n_left)[None, :]
-            if S.sum_dtype == tl.int32 and out.dtype.element_ty != tl.int32:
-                acc = acc.to(tl.float32)
-            of_rows, of_cols = None, None
-            if S.scales == "tensor":
-                of_rows, of_cols = tl.load(scale_a), tl.load(scale_b)
-            elif S.scales == "row":
-                if scale_a is not None:
-                    of_rows = row_scales(scales, row + rows, 0, rows < m_left, S)
-                of_cols = col_scales(scales, col + cols, 0, cols < n_left, S)
-            added = None
-            if bias is not None:
-                added = tl.load(bias + col + cols, mask=cols < n_left, other=0.0).to(acc.dtype)[None, :]
-            factor = tl.full((), alpha, acc.dtype) if S.scaled else None
-            acc = scaled_plus_bias(acc, of_rows, of_cols, factor, added)
-            if c is not None:
-                origin = c + batch * stride_cb + row * stride_cm + col * stride_cn
-                added = tl.load(origin + rows[:, None] * stride_cm + cols[None, :] * stride_cn, mask=inside, other=0.0)
-                acc = plus_c(acc, tl.full((), beta, acc.dtype), added)
-            origin = out + batch * stride_ob + row * stride_om + col * stride_on
-            tl.store(
-                origin + rows[:, None] * stride_om + cols[None, :] * stride_on,
-                rounded(acc, out.dtype.element_ty, S.interpreted),
-                mask=inside,
-            )
+            addends = Addends(c, stride_cb, stride_cm, stride_cn, bias, alpha, beta)
+            output = Output(out, stride_ob, stride_om, stride_on)
+            if S.symmetric:
+                store(acc, batch, row, col, m_left, n_left, output, addends, scales, "lower", S)
+                if n_left > 0:  # always; in a block of its own, addresses are not computed too early
+                    store(tl.trans(acc), batch, col, row, n_left, m_left, output, addends, scales, "upper", S)
+            else:
+                store(acc, batch, row, col, m_left, n_left, output, addends, scales, "", S)

@@ -5,10 +5,11 @@ from typing import Any, ClassVar
 
 import triton.language as tl
 
+from tritonmm.families.common_rules import divisor
 from tritonmm.families.tile.kernel import TileSpec, tile_kernel
 from tritonmm.launch import Plan, addend_strides, launch_options, line_divisor, needs_int64, scale_arguments, strides
 from tritonmm.launch.interpreter import INTERPRETED, dot_precision
-from tritonmm.problem import Problem, divisor
+from tritonmm.problem import Problem
 
 _SUMS = {"fp32": tl.float32, "fp64": tl.float64, "int32": tl.int32}
 
@@ -43,6 +44,7 @@ class TilePlan(Plan):
             precision=dot_precision(p),
             sum_dtype=_SUMS[p.sum_dtype],
             promotes=p.promotes,
+            symmetric=bool(p.symmetric),
             scales=p.scales,
             group=p.group if p.grouped else 0,
             wide=wide,

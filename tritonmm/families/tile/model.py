@@ -41,10 +41,9 @@ def terms(config: Config, problem: Problem, gpu: Gpu) -> Terms:
     on_tensor_cores = p.element_bytes <= 2 or p.precision != "ieee"
     share = NARROW_SHARE[p.repacked(config.repack).alignment] if on_tensor_cores else 1.0
     share *= TRANSPOSED_SHARE if p.precision == "tf32" and p.layout != "nt" else 1.0
-    tiles_m, tiles_n = config.tiles(p)
     loads_us = 0.0
     if by_element(p):
-        loads_us = element_loads.loads_us(config, p, gpu, tiles_m * tiles_n * p.batch, constants.of(gpu).shared)
+        loads_us = element_loads.loads_us(config, p, gpu, config.programs(p), constants.of(gpu).shared)
     return Terms(config.block_m, share, loads_us=loads_us)
 
 

@@ -1,0 +1,79 @@
+"""Symmetric products: each element below the diagonal is written to its place and to the opposite one.
+
+Tiles meet the lower triangle (`orders.Triangular`); what lies above the diagonal in a tile is not written. So one
+program writes both elements of a pair, from the same sums, and no other program writes either: the product's bits are
+symmetric, and C may be the output. Bias and C are those of the place that is written.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
+
+from tritonmm.device.columns import split_columns
+from tritonmm.device.gluon_compat import tma_store
+from tritonmm.families.hopper.epilogue import finish
+
+
+@gluon.jit
+def store_triangle(x, batch, row, col, output, UPPER: gl.constexpr):
+    """Stores x to the block of the output that starts at (row, col): what is above the diagonal, or the rest."""
+    LAYOUT: gl.constexpr = x.type.layout
+    rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))
+    cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
+    at = (
+        batch.to(gl.int64) * output.stride_b
+        + rows.to(gl.int64)[:, None] * output.stride_m
+        + cols.to(gl.int64)[None, :] * output.stride_n
+    )
+    above = rows[:, None] < cols[None, :]
+    inside = (rows < output.m)[:, None] & (cols < output.n)[None, :]
+    gl.store(output.pointer + at, x, mask=inside & (above if UPPER else rows[:, None] >= cols[None, :]))
+
+
+@gluon.jit
+def store_both(x, batch, row, col, output, addends, TILING: gl.constexpr):
+    """Finishes the block of sums x at (row, col) and stores it from registers, and the same transposed."""
+    DTYPE: gl.constexpr = TILING.out_dtype
+    below = finish(x, batch, row, col, output.m, output.n, addends, TILING).to(DTYPE)
+    store_triangle(below, batch, row, col, output, False)
+    above = finish(x.permute(1, 0), batch, col, row, output.m, output.n, addends, TILING).to(DTYPE)
+    store_triangle(above, batch, col, row, output, True)
+
+
+@gluon.jit
+def write_block(x, batch, row, col, is_whole, desc, buf, output, UPPER: gl.constexpr, TILING: gl.constexpr):
+    """Writes a finished block at (row, col) through its buffer: by TMA if it `is_whole` on its side of the diagonal."""
+    LAYOUT: gl.constexpr = TILING.piece_layout(x.shape[1])
+    flat = buf.reshape(x.shape)
+    if TILING.tma_store:
+        if is_whole:
+            tma.store_wait(1)  # TMA has read what this buffer held; the other one may still be read
+            flat.store(x)
+            fence_async_shared()
+            tma_store(desc, [batch, row, col], buf)
+        else:
+            tma.store_wait(0)
+            flat.store(x)
+            store_triangle(flat.load(LAYOUT), batch, row, col, output, UPPER)
+    else:
+        flat.store(x)
+        store_triangle(flat.load(LAYOUT), batch, row, col, output, UPPER)
+
+
+@gluon.jit
+def write_mirrored(x, batch, row, col, output, addends, WHO: gl.constexpr, TILING: gl.constexpr):
+    """Finishes an N-subtile and writes it piece by piece, each piece and the same transposed, from a buffer each."""
+    DTYPE: gl.constexpr = TILING.out_dtype
+    ROWS: gl.constexpr = TILING.rows
+    COLS: gl.constexpr = TILING.piece_cols
+    COUNT: gl.constexpr = x.shape[1] // COLS
+    pieces = split_columns(x, COUNT, 1)
+    for i in gl.static_range(COUNT):
+        at = col + i * COLS
+        if row + ROWS > at:  # else all of it is above the diagonal
+            is_whole = row >= at + COLS
+            below = finish(pieces[i], batch, row, at, output.m, output.n, addends, TILING).to(DTYPE)
+            write_block(below, batch, row, at, is_whole, output.desc, output.buffers.index(WHO), output, False, TILING)
+            above = finish(pieces[i].permute(1, 0), batch, at, row, output.m, output.n, addends, TILING).to(DTYPE)
+            mirrored = output.mirrored_buffers.index(WHO)
+            write_block(above, batch, at, row, is_whole, output.mirrored_desc, mirrored, output, True, TILING)
