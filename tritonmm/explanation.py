@@ -19,7 +19,7 @@ from tritonmm.selection import Choice, best, estimated
 from tritonmm.torch_ops.checks import check_operands
 from tritonmm.torch_ops.mode import check_accumulation
 from tritonmm.torch_ops.operands import matrices
-from tritonmm.torch_ops.product import BARE, How, gpu_of, problem_of
+from tritonmm.torch_ops.product import BARE, How, gpu_of, problem_for
 from tritonmm.torch_ops.routes import kept_by_torch
 
 COLUMNS = 120
@@ -132,7 +132,7 @@ def explain(a: torch.Tensor, b: torch.Tensor, *, accumulation: str = "") -> Expl
     a, b, _ = matrices(a, b)
     out = a.new_empty((*a.shape[:-1], b.shape[-1]))
     how = How(accumulation=accumulation)
-    return Explanation.of(problem_of(a, b, out, BARE, how), gpu_of(a.device))
+    return Explanation.of(problem_for(a, b, out, BARE, how), gpu_of(a.device))
 
 
 def _wrapped(name: str, text: str) -> str:
@@ -144,9 +144,12 @@ def _why(problem: Problem, gpu: Gpu, choice: Choice) -> str:
     """Where the config comes from, and how its tiles fill the GPU."""
     config = choice.config
     tiles_m, tiles_n = config.tiles(problem)
-    tiles = tiles_m * tiles_n * problem.batch
+    tiles = config.programs(problem) if problem.symmetric else tiles_m * tiles_n * problem.batch
     waves = f"{tiles * config.ctas * config.split_k / gpu.sms:.2f} waves"
     said = [f"{choice.origin}: {tiles} tile{'' if tiles == 1 else 's'}, {waves} on {gpu.sms} SMs"]
+    if problem.symmetric:
+        whole = tiles_m * tiles_n * problem.batch
+        said.append(f"of the {whole} tiles of the output those that meet the lower triangle, each written twice")
     said += families.family(config.kernel).describe(config, problem, gpu)
     return "; ".join(said)
 

@@ -7,8 +7,10 @@ from tritonmm.model import l2
 from tritonmm.problem import Problem
 from tritonmm.selection import select
 from tritonmm.torch_ops.dense import addbmm, addmm, baddbmm, bmm, dot, linear, matmul, mm, mv
+from tritonmm.torch_ops.newton_schulz import newton_schulz
 from tritonmm.torch_ops.override import disable, enable, use
 from tritonmm.torch_ops.quantized import int_mm, scaled_mm, weight_only_linear
+from tritonmm.torch_ops.symmetric import gram, symmetric_mm
 from tritonmm.version import __version__
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "enable",
     "explain",
     "gpu",
+    "gram",
     "int_mm",
     "l2",
     "layouts",
@@ -33,9 +36,11 @@ __all__ = [
     "matmul",
     "mm",
     "mv",
+    "newton_schulz",
     "orders",
     "scaled_mm",
     "select",
+    "symmetric_mm",
     "use",
     "weight_only_linear",
 ]

@@ -17,7 +17,7 @@ import torch
 from tritonmm.problem import DTYPES, FLOATS
 from tritonmm.torch_ops.checks import repeats, spanned
 from tritonmm.torch_ops.operator import PLAIN
-from tritonmm.torch_ops.product import Call, How, empty, find, gpu_of, key, problem_of, remember
+from tritonmm.torch_ops.product import Call, How, empty, find, gpu_of, key, problem_for, remember
 from tritonmm.torch_ops.routes import Routes, Switch
 
 Tensor = torch.Tensor
@@ -227,7 +227,7 @@ def _route(op: AtenOp, routes: Routes, device: str, a, b, c=None, beta=1, alpha=
     fixed = routes.demand.accumulation
     how = None if fixed == "any" else How(accumulation=fixed)
     try:
-        if reason := routes.refusal(problem_of(left, right, new, epilogue, how), gpu_of(a.device)):
+        if reason := routes.refusal(problem_for(left, right, new, epilogue, how), gpu_of(a.device)):
             return reason
         call = find(left, right, epilogue, target, how)
     except ValueError as error:

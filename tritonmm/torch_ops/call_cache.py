@@ -10,7 +10,7 @@ from torch.autograd.graph import increment_version
 
 from tritonmm.torch_ops.checks import spanned
 from tritonmm.torch_ops.operator import PLAIN, is_plain
-from tritonmm.torch_ops.product import Call, empty, find, key, remember
+from tritonmm.torch_ops.product import Call, How, empty, find, key, remember
 
 Tensor = torch.Tensor
 
@@ -105,15 +105,17 @@ def keep(
     right: Tensor,
     c: Tensor | None = None,
     bias: Tensor | None = None,
+    how: How | None = None,
 ) -> None:
     """Keeps how `result` was computed, if calls with the same key can all be computed so.
 
-    operands: a, b, and the added tensor if there is one. left, right, c, bias: those as `product.product` took them.
+    operands: a, b, and the added tensor if there is one. left, right, c, bias, how: those as `product.product` took
+    them; `how` is the function's own.
     """
     a, b, added = (*operands, None)[:3]
     if not is_plain(a, b) or not (added is None or _is_added(added, alpha, beta)) or result.requires_grad:
         return
-    if not (left.numel() and right.numel()):
+    if not (left.numel() and right.numel()) or (added is None and alpha != 1):  # keys have alpha only beside an addend
         return
     about = _about(name, a, b, added, alpha, beta)
     if about in _KEPT:
@@ -125,7 +127,7 @@ def keep(
         return  # some were copied
     if role == "bias" and not read.is_contiguous():
         return  # kernels read a copy
-    call = find(left, right, (alpha != 1, role == "bias", role == "c"))
+    call = find(left, right, (alpha != 1, role == "bias", role == "c"), None, how)
     if _about(name, a, b, added, alpha, beta) != about:
         return  # another thread has changed what is required
     spans = spanned(a), spanned(b), 0 if read is None else spanned(added), result.nbytes

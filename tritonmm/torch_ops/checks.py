@@ -149,5 +149,14 @@ def is_same(x: torch.Tensor, y: torch.Tensor) -> bool:
     return x.data_ptr() == y.data_ptr() and x.shape == y.shape and x.stride() == y.stride()
 
 
+def is_transposed(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether y is x with its last two dimensions exchanged, of the same memory. Both have one dtype."""
+    there = x.mT
+    strides = zip(y.shape, y.stride(), there.stride(), strict=False)
+    return (
+        x.data_ptr() == y.data_ptr() and y.shape == there.shape and all(size == 1 or a == b for size, a, b in strides)
+    )
+
+
 def shape_of(x: torch.Tensor) -> str:
     return "x".join(map(str, x.shape))

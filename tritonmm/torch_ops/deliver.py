@@ -49,8 +49,8 @@ def deliver(
             first_call.tune(a, b, how=how)
         found = compute(a, b, **options)
         result = found if found.shape == shape else found.reshape(shape)
-        if config is None and how is None:
-            keep(name, operands, alpha, beta, result, a, b, **addends)
+        if config is None and (how is None or how.is_usual):
+            keep(name, operands, alpha, beta, result, a, b, how=how, **addends)
         return result
     prepare_out(name, out, shape, *operands, dtype=(how and how.out_dtype) or output_dtype(a.dtype))
     scales = () if how is None else (x for x in (how.scale_a, how.scale_b) if x is not None)
@@ -61,8 +61,8 @@ def deliver(
         return out.copy_(compute(a, b, **options).reshape(shape))
     increment_version(out)  # kernels write what autograd may have saved
     product(a, b, target, **options)
-    if config is None and how is None:
-        keep(name, operands, alpha, beta, out, a, b, **addends)
+    if config is None and (how is None or how.is_usual):
+        keep(name, operands, alpha, beta, out, a, b, how=how, **addends)
     return out
 
 

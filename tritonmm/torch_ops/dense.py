@@ -72,7 +72,7 @@ def mm(
         found = again("mm", input, mat2, None, out)
         if found is not None:
             return found
-    how = _how(input, precision, accumulation, out_dtype)
+    how = how_of(input, precision, accumulation, out_dtype)
     input, mat2 = cast("mm", out, input, mat2)
     check_operands("mm", input, mat2)
     check_dims("mm", input=(input, 2), mat2=(mat2, 2))
@@ -104,7 +104,7 @@ def bmm(
         found = again("bmm", input, mat2, None, out)
         if found is not None:
             return found
-    how = _how(input, precision, accumulation, out_dtype)
+    how = how_of(input, precision, accumulation, out_dtype)
     input, mat2 = cast("bmm", out, input, mat2)
     check_operands("bmm", input, mat2)
     shape = batched("bmm", input, mat2)
@@ -138,7 +138,7 @@ def matmul(
         found = again("matmul", input, other, None, out)
         if found is not None:
             return found
-    how = _how(input, precision, accumulation)
+    how = how_of(input, precision, accumulation)
     input, other = cast("matmul", out, input, other)
     check_operands("matmul", input, other)
     left, right, shape = matrices(input, other)
@@ -170,7 +170,7 @@ def addmm(
         found = again("addmm", mat1, mat2, input, out, alpha, beta)
         if found is not None:
             return found
-    how = _how(mat1, precision, accumulation)
+    how = how_of(mat1, precision, accumulation)
     input, mat1, mat2 = cast("addmm", out, input, mat1, mat2)
     check_operands("addmm", mat1, mat2, input)
     check_dims("addmm", mat1=(mat1, 2), mat2=(mat2, 2))
@@ -206,7 +206,7 @@ def baddbmm(
         found = again("baddbmm", batch1, batch2, input, out, alpha, beta)
         if found is not None:
             return found
-    how = _how(batch1, precision, accumulation)
+    how = how_of(batch1, precision, accumulation)
     input, batch1, batch2 = cast("baddbmm", out, input, batch1, batch2)
     check_operands("baddbmm", batch1, batch2, input)
     shape = batched("baddbmm", batch1, batch2)
@@ -237,7 +237,7 @@ def addbmm(
     >>> tritonmm.addbmm(c, a, b).shape
     torch.Size([16, 8])
     """
-    how = _how(batch1, precision, accumulation)
+    how = how_of(batch1, precision, accumulation)
     input, batch1, batch2 = cast("addbmm", out, input, batch1, batch2)
     check_operands("addbmm", batch1, batch2, input)
     batch, m, n = batched("addbmm", batch1, batch2)
@@ -271,7 +271,7 @@ def linear(
         found = again("linear", input, weight, bias, out)
         if found is not None:
             return found
-    how = _how(input, precision, accumulation)
+    how = how_of(input, precision, accumulation)
     given = cast("linear", out, input, weight) if bias is None else cast("linear", out, input, weight, bias)
     check_operands("linear", *given)
     input, weight = given[:2]
@@ -323,7 +323,7 @@ def mv(
         found = again("mv", input, vec, None, out)
         if found is not None:
             return found
-    how = _how(input, precision, accumulation)
+    how = how_of(input, precision, accumulation)
     input, vec = cast("mv", out, input, vec)
     check_operands("mv", input, vec)
     check_dims("mv", input=(input, 2), vec=(vec, 1))
@@ -352,7 +352,7 @@ def dot(
         found = again("dot", input, tensor, None, out)
         if found is not None:
             return found
-    how = _how(input, precision, accumulation)
+    how = how_of(input, precision, accumulation)
     input, tensor = cast("dot", out, input, tensor)
     check_operands("dot", input, tensor)
     check_dims("dot", input=(input, 1), tensor=(tensor, 1))
@@ -362,7 +362,7 @@ def dot(
     return deliver("dot", (input, tensor), left, right, (), out=out, config=config, how=how)
 
 
-def _how(a: Tensor, precision: str, accumulation: str, out_dtype: torch.dtype | None = None) -> How | None:
+def how_of(a: Tensor, precision: str, accumulation: str, out_dtype: torch.dtype | None = None) -> How | None:
     """The precision, accumulation and output dtype that are asked for, checked; None if all are the default."""
     if not precision and not accumulation and out_dtype is None:
         return None

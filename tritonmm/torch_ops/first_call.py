@@ -61,7 +61,7 @@ def _tune(a, b, out, how) -> None:
                 if out is None
                 else torch.empty_strided(shape, out.stride(), dtype=out.dtype, device=out.device)
             )
-            problem = products.problem_of(a, b, scratch if out is None else out, products.BARE, how)
+            problem = products.problem_for(a, b, scratch if out is None else out, products.BARE, how)
             gpu = gpu_of(a.device)
             kernel = families.portable() if INTERPRETED else ""
             known = best(problem, gpu, kernel)

@@ -76,7 +76,7 @@ _library = torch.library.Library("tritonmm", "DEF")
 _library.define(
     "product(Tensor a, Tensor b, Tensor? c=None, Tensor? bias=None, float alpha=1.0, float beta=1.0, str config='',"
     " str precision='', ScalarType? out_dtype=None, Tensor? scale_a=None, Tensor? scale_b=None, str scales='',"
-    " int group=128, str accumulation='') -> Tensor",
+    " int group=128, str accumulation='', str symmetric='') -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 operator = torch.ops.tritonmm.product.default
@@ -124,6 +124,7 @@ class _Product(torch.autograd.Function):
         accumulation = (how and how.accumulation) or required()
         given = how is not None or accumulation != "any"
         ctx.how = How(how.precision if how else "", accumulation=accumulation) if given else None
+        ctx.is_gram = how is not None and how.symmetric == "gram"
         ctx.save_for_backward(a, b)
         ctx.save_for_forward(a, b)
 
@@ -132,8 +133,10 @@ class _Product(torch.autograd.Function):
         a, b = ctx.saved_tensors
         needs = ctx.needs_input_grad
         rounded = grad.to(a.dtype)
+        if ctx.is_gram:  # b is a view of a, whose gradient is that of both
+            rounded = rounded + rounded.mT
         grad_a = _derivative(rounded, b.mT, ctx.alpha, ctx.how) if needs[0] else None
-        grad_b = _derivative(a.mT, rounded, ctx.alpha, ctx.how) if needs[1] else None
+        grad_b = _derivative(a.mT, rounded, ctx.alpha, ctx.how) if needs[1] and not ctx.is_gram else None
         grad_c = grad * ctx.beta if needs[2] else None
         grad_bias = grad.sum(tuple(range(grad.dim() - 1))) if needs[3] else None
         return grad_a, grad_b, grad_c, grad_bias, None, None, None, None, None
@@ -197,7 +200,8 @@ def _vmap(info, in_dims, a, b, c=None, bias=None, alpha=1.0, beta=1.0, config=""
         total, dim = _vmap(info, (dim_a, dim_b, dim_c, None), a, b, c, None, alpha, beta, *config)
         rows = (1,) * (total.dim() - 2)
         return total + batched(bias, dim_bias).reshape(size, *rows, total.shape[-1]), dim
-    if dim_b is None and b.dim() == 2:  # one GEMM of all samples' rows
+    is_symmetric = bool(how and How(*how).symmetric)
+    if dim_b is None and b.dim() == 2 and not is_symmetric:  # one GEMM of all samples' rows
         a = batched(a, dim_a)
         c = c if c is None else batched(c, dim_c).flatten(0, 1)
         return operator(a.flatten(0, 1), b, c, bias, alpha, beta, *config).unflatten(0, a.shape[:2]), 0
@@ -248,10 +252,13 @@ def _register_sharding() -> None:
             given = (None if x is None else whole for x in (c, bias))
             scales = (None if x is None else whole for x in rest[5:7])
             return [([whole], [whole, whole, *given, *(None for _ in rest[:5]), *scales, *(None for _ in rest[7:])])]
-        ways = [(whole, whole, whole, whole), (rows, rows, whole, whole), (cols, whole, cols, Shard(0))]
+        ways = [(whole, whole, whole, whole)]
+        is_symmetric = len(rest) > 10 and rest[10]  # then each part of the result depends on all of it
+        if not is_symmetric:
+            ways += [(rows, rows, whole, whole), (cols, whole, cols, Shard(0))]
         if dims == 3:
             ways.append((Shard(0), Shard(0), Shard(0), whole))
-        if c is None and bias is None:
+        if c is None and bias is None and not is_symmetric:
             ways.append((Partial(), cols, rows, whole))
         return [
             (

@@ -9,6 +9,7 @@ from tritonmm import families, forks
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
 from tritonmm.problem import Epilogue, Problem, output_dtype
+from tritonmm.torch_ops.checks import is_transposed
 from tritonmm.torch_ops.mode import required
 
 CACHED_CALLS = 4096
@@ -25,6 +26,7 @@ class How(NamedTuple):
     out_dtype: of a new output; None is `problem.default_output`.
     scale_a, scale_b: the scales of the operands; scales, group: what they apply to, as in `Problem`.
     accumulation: as `Problem.accumulation`; "" is what `enable` requires.
+    symmetric: as `Problem.symmetric`; with "", operands that are each other transposed may still be multiplied as such.
     """
 
     precision: str = ""
@@ -34,6 +36,12 @@ class How(NamedTuple):
     scales: str = ""
     group: int = 128
     accumulation: str = ""
+    symmetric: str = ""
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether a call of the same function with only tensors, alpha and beta asks for the same."""
+        return not (self.precision or self.out_dtype or self.scales or self.accumulation)
 
 
 class Call(NamedTuple):
@@ -90,6 +98,7 @@ def new_output(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype | None) -> t
 def key(a: torch.Tensor, b: torch.Tensor) -> tuple:
     """Everything about two operands that their plan depends on."""
     dtype = a.dtype
+    at_a, at_b = a.data_ptr(), b.data_ptr()
     device_a, device_b = a.get_device(), b.get_device()  # numbers: they compare faster than devices
     return (
         a.shape,
@@ -100,7 +109,8 @@ def key(a: torch.Tensor, b: torch.Tensor) -> tuple:
         b.dtype,
         a.device if device_a < 0 else device_a,
         b.device if device_b < 0 else device_b,
-        (a.data_ptr() & 15) << 4 | b.data_ptr() & 15,  # each one's: (aligned, unaligned) is not (unaligned, aligned)
+        (at_a & 15) << 4 | at_b & 15,  # each one's: (aligned, unaligned) is not (unaligned, aligned)
+        at_a == at_b,  # with the strides, whether one is the other transposed
         fp32_precision() if dtype is torch.float32 else "ieee",
         required(),
     )
@@ -143,7 +153,7 @@ def about(
     """The key that the call of a GEMM is kept by."""
     known = key(a, b), epilogue
     if how is not None:
-        known += how.precision, how.scales, how.group, how.accumulation
+        known += how.precision, how.scales, how.group, how.accumulation, how.symmetric
     return known if out is None else (*known, out.stride(), out.dtype, out.data_ptr() & 15)
 
 
@@ -162,7 +172,21 @@ def problem_of(
     accumulation that is asked for or that `enable` requires."""
     how = how or How()
     precision, accumulation = how.precision or fp32_precision(), how.accumulation or required()
-    return Problem.of(a, b, out, precision, Epilogue(*epilogue), how.scales, how.group, accumulation)
+    return Problem.of(a, b, out, precision, Epilogue(*epilogue), how.scales, how.group, accumulation, how.symmetric)
+
+
+def problem_for(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, epilogue: tuple[bool, bool, bool], how: How | None, kernel=""
+) -> Problem:
+    """`problem_of`; or, where b is a transposed, the same as a symmetric product if that is expected to be faster.
+
+    kernel: the family whose kernels are considered; "" for all.
+    """
+    from tritonmm.selection import as_gram_if_faster
+
+    problem = problem_of(a, b, out, epilogue, how)
+    is_gram = not problem.symmetric and problem.flops > 0 and is_transposed(a, b)
+    return as_gram_if_faster(problem, gpu_of(a.device), kernel) if is_gram else problem
 
 
 def fp32_precision() -> str:
@@ -200,11 +224,14 @@ def _bind(a, b, epilogue, out, config, how=None) -> Call:
     _check_device(a.device, INTERPRETED)
     if out is None:
         out = new_output(a, b, None)
-    problem = problem_of(a, b, out, epilogue, how)
-    if INTERPRETED and config is None:  # NumPy adds up, in an order of its own
-        problem = replace(problem, accumulation="any")
-    if config is None:
-        config = choose(problem, gpu_of(a.device), families.portable() if INTERPRETED else "")  # the others need a GPU
+    if config is not None:
+        problem = problem_of(a, b, out, epilogue, how)
+    else:
+        kernel = families.portable() if INTERPRETED else ""  # the others need a GPU
+        problem = problem_for(a, b, out, epilogue, how, kernel)
+        if INTERPRETED:  # NumPy adds up, in an order of its own
+            problem = replace(problem, accumulation="any")
+        config = choose(problem, gpu_of(a.device), kernel)
     return Call(plan_for(problem, config, a.device), tuple(out.shape), out.stride())
 
 
