@@ -80,7 +80,7 @@ FORMER_SCALES = {"1x1": "1x128*1x128", "1x128": "1x128*128x128", "128x1": "128x1
 ACCUMULATIONS = ("any", "invariant")
 """What may be required of the order in which the products of an output element are summed, see `Problem`."""
 
-SYMMETRIES = ("gram", "known")
+SYMMETRIES = ("gram", "known", "output")
 """Why a product is symmetric, see `Problem`."""
 
 
@@ -163,9 +163,9 @@ class Problem:
         addends, K, the dtypes and the epilogue alone, not on m, n, batch, layout, alignment or config:
         docs/accumulation.md.
     symmetric: why A @ B is symmetric; "" if it need not be. "gram": B is A transposed, in the same memory. "known": the
-        caller says so. Then only the elements on and below the diagonal are computed, in a triangular order, and each
-        of the others is the one opposite. Under an epilogue with bias or C the output need not be symmetric: each
-        element has addends of its own.
+        caller says so. "output": the same, and so is C. Then only the elements on and below the diagonal are computed,
+        in a triangular order, and each of the others is the one opposite. With a bias, or a C that need not be
+        symmetric, neither need the output be: each element has addends of its own.
 
     Immutable and hashable. Raises ValueError, naming the field, for values that no GEMM has.
 
@@ -234,7 +234,7 @@ class Problem:
     def _symmetry_reason(self) -> str:
         """Why such a product is not symmetric, or ""."""
         if self.symmetric not in SYMMETRIES:
-            return f"symmetric is {self.symmetric!r}; it must be {' or '.join(SYMMETRIES)}, or ''"
+            return f"symmetric is {self.symmetric!r}; it must be {', '.join(SYMMETRIES)} or ''"
         if self.m != self.n:
             return f"m and n are {self.m} and {self.n}; a symmetric product is square"
         if self.b_dtype != self.dtype or self.scales:
@@ -353,6 +353,12 @@ class Problem:
         return None if self.dtype in HALF else (rows, groups), (groups, cols)
 
     @property
+    def mirrors_output(self) -> bool:
+        """Whether all of the output is symmetric, with what is added to a symmetric product."""
+        adds = self.epilogue.bias or (self.epilogue.c and self.symmetric != "output")
+        return bool(self.symmetric) and not adds
+
+    @property
     def promotes(self) -> bool:
         """Whether partial sums of K are added outside of the tensor cores (two-level accumulation)."""
         return self.grouped or (self.dtype in FP8 and self.precision == "ieee")
@@ -439,7 +445,7 @@ class Problem:
         dtype += f" {self.precision}" if self.precision != "ieee" else ""
         dtype += f" {self.scales} scales" if self.scales else ""
         dtype += " invariant" if self.accumulation == "invariant" else ""
-        dtype += {"gram": " gram", "known": " symmetric"}.get(self.symmetric, "")
+        dtype += {"gram": " gram", "known": " symmetric", "output": " symmetric with C"}.get(self.symmetric, "")
         return f"{batch}{self.m}x{self.n}x{self.k} {self.layout} {dtype}"
 
 

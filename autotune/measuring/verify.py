@@ -209,12 +209,16 @@ def _cut(problem: Problem) -> float:
     tf32: each input may be cut to 10 bits after the leading 1. "x3" precisions drop the product of the two remainders.
         fp8: terms are cut to 13 bits after the leading 1 of the largest among them and the running sum. The running sum
         is carried from 32 terms to the next, to the end of K, or of 128 terms with two-level accumulation.
+    Others: a running sum may be cut by 2^-23 of itself at every 16 terms, or 8 of tf32. That counts only where all
+        terms have one sign, as on the diagonal of A by A transposed.
     """
     p = problem
     if p.dtype in FP8:
         carried = min(p.k, 128) if p.promotes else p.k
         return 2**-10 + 2 * math.sqrt(carried / 32) * 2**-13
-    return {"tf32": 2**-9, "tf32x3": 2**-19, "bf16x3": 2**-14}.get(p.precision, 0.0)
+    cut = {"tf32": 2**-9, "tf32x3": 2**-19, "bf16x3": 2**-14}.get(p.precision, 0.0)
+    on_tensor_cores = p.element_bytes == 2 or p.precision != "ieee"
+    return cut + (math.ceil(p.k / (32 // p.element_bytes)) * 2**-23 if p.symmetric and on_tensor_cores else 0.0)
 
 
 def _spread(scales: torch.Tensor, shape: torch.Size, rows: int, cols: int) -> torch.Tensor:

@@ -97,7 +97,7 @@ def cases(gpu: Gpu) -> Iterator[Case]:
         yield "gram", problem, _gram, _torch_gram, str(choose(problem, gpu))
     for n in POLYNOMIALS:
         epilogue = Epilogue(scaled=True, c=True)
-        problem = Problem.dense(n, n, n, layout="nn", symmetric="known", epilogue=epilogue)
+        problem = Problem.dense(n, n, n, layout="nn", symmetric="output", epilogue=epilogue)
         yield "symmetric_mm", problem, _polynomial, _torch_polynomial, str(choose(problem, gpu))
     for batch, m, n in ITERATED:
         problem = Problem.dense(m, m, n, batch=batch, layout="nt", symmetric="gram")
@@ -113,7 +113,7 @@ def _torch_gram(a, out):
 
 
 def _polynomial(a, out):
-    symmetric_mm(a, a, c=a, alpha=COEFFICIENTS[2], beta=COEFFICIENTS[1], out=out)
+    symmetric_mm(a, a, c=a, alpha=COEFFICIENTS[2], beta=COEFFICIENTS[1], symmetric_c=True, out=out)
 
 
 def _torch_polynomial(a, out):

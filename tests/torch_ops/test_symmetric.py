@@ -71,6 +71,12 @@ def test_symmetric_mm(device):
         assert_product(tritonmm.symmetric_mm(x, x, c=c, alpha=2.0, beta=-3.0), x, x, c, 2.0, -3.0)
         assert_product(tritonmm.symmetric_mm(x, x, c=row), x, x, row.expand_as(c))
         assert_product(tritonmm.symmetric_mm(x, x, c=row, beta=2.0), x, x, row.expand_as(c), 1.0, 2.0)
+    for _ in range(2):
+        whole = tritonmm.symmetric_mm(x, x, c=x, alpha=2.0, beta=-3.0, symmetric_c=True)
+        assert torch.equal(whole, whole.mT)
+        assert_product(whole, x, x, x, 2.0, -3.0)
+        assert_product(tritonmm.symmetric_mm(x, x, c=row, symmetric_c=True), x, x, row.expand_as(c))
+        assert_product(tritonmm.symmetric_mm(x, x, c=c), x, x, c)
     inplace = c.clone()
     tritonmm.symmetric_mm(x, x, c=inplace, out=inplace)
     assert_product(inplace, x, x, c)
@@ -176,7 +182,7 @@ def exact(g, steps=5):
     return x.mT if g.shape[-2] > g.shape[-1] else x
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(32, 48), (48, 32), (40, 40), (1, 7), (7, 1)], ids=str)
 def test_newton_schulz_is_no_further_from_the_exact_iteration_than_torchs(shape, dtype, device):
     ours = theirs = 0.0
@@ -270,6 +276,23 @@ def test_what_aliases_is_recognised(always_gram, computed, device):
     assert is_gram(lambda a: tritonmm.mm(a[:, :10], a[:, 10:].t()), next(n), 20) == [""]
     assert is_gram(lambda a: tritonmm.addmm(a[:, 0], a, a.t()), next(n), 20) == ["gram"]
     assert is_gram(lambda a: tritonmm.mm(a, a.t(), config=tritonmm.Config("tile", 32, 32, 32)), next(n), 20) == [""]
+
+
+def test_tuning_at_the_first_call_tunes_the_symmetric_product(always_gram, computed, device, monkeypatch):
+    from tritonmm.torch_ops import first_call
+
+    monkeypatch.setattr(first_call, "_is_measurable", lambda a, b: True)
+    monkeypatch.setattr(first_call, "_times", lambda plans, *_: [float(i) for i, _ in enumerate(plans)])
+    monkeypatch.setattr(first_call.tuned, "publish", lambda *_: None)
+    a = torch.randn(77, 20, device=device)
+    assert_product(tritonmm.mm(a, a.t(), tune="first-call"), a, a.t())
+    assert [p.symmetric for p in computed] == ["gram"]
+
+
+def test_parts_of_operands_keep_their_bits(always_gram):
+    for accumulation, symmetric in (("any", "gram"), ("invariant", "")):
+        problem = Problem.dense(78, 78, 20, dtype="fp32", precision="tf32x3", layout="nt", accumulation=accumulation)
+        assert as_gram_if_faster(problem, gpus.spec("h200"), "tile").symmetric == symmetric
 
 
 def test_calls_that_differ_only_in_aliasing_differ(always_gram, computed, device):

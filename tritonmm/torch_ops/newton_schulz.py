@@ -31,7 +31,7 @@ def newton_schulz(
 
     g: (..., m, n), of any floating-point dtype and strides; the matrices of a batch share the launches.
     steps: iterations of X = a * X + (b * A + c * A @ A) @ X with A = X @ X.mT, or the same from the right where m > n.
-        X begins as g over its Frobenius norm.
+        X begins as g over its Frobenius norm, both in bf16 as in torch.
     coefficients: a, b and c. With the default ones the result's singular values are between 0.5 and 1.5 or so.
     out: where to store the result, of g's shape and any floating-point dtype. It may be g.
 
@@ -51,8 +51,8 @@ def newton_schulz(
     x = x if x.dim() <= 3 else x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
     if not x.numel():
         return torch.empty_like(g, dtype=torch.bfloat16) if out is None else out
-    norm = torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True, dtype=torch.float32).clamp(min=EPS)
-    x = torch.div(x, norm, out=torch.empty_like(x, dtype=torch.bfloat16))
+    x = x.to(torch.bfloat16)
+    x = x / torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp(min=EPS)
     is_tall = x.shape[-2] > x.shape[-1]
     plus = addmm if x.dim() == 2 else baddbmm
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -61,7 +61,7 @@ def newton_schulz(
     polynomial = torch.empty_like(square)
     for _ in range(steps):
         gram(x.mT if is_tall else x, out=square)
-        symmetric_mm(square, square, c=square, alpha=c, beta=b, out=polynomial)
+        symmetric_mm(square, square, c=square, alpha=c, beta=b, symmetric_c=True, out=polynomial)
         left, right = (x, polynomial) if is_tall else (polynomial, x)
         x, y = plus(x, left, right, beta=a, out=y), x
         y = y if y.is_contiguous() else torch.empty_like(x)  # the first has the strides of g

@@ -226,6 +226,8 @@ def _bind(a, b, epilogue, out, config, how=None) -> Call:
         out = new_output(a, b, None)
     if config is not None:
         problem = problem_of(a, b, out, epilogue, how)
+        if not (problem.symmetric or config.order.everywhere) and is_transposed(a, b):
+            problem = replace(problem, symmetric="gram")
     else:
         kernel = families.portable() if INTERPRETED else ""  # the others need a GPU
         problem = problem_for(a, b, out, epilogue, how, kernel)

@@ -7,11 +7,27 @@ from tritonmm.device.epilogue import plus_c, scaled_plus_bias
 
 
 @gluon.jit
-def finish(x, batch, row, col, m, n, addends, TILING: gl.constexpr):
+def load_c(x, batch, row, col, output, addends, TILING: gl.constexpr):
+    """C of the block of the output that starts at (row, col), in the layout of the block of sums x. None without C."""
+    LAYOUT: gl.constexpr = x.type.layout
+    added = None
+    if TILING.add_c:
+        rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))
+        cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
+        at = rows.to(gl.int64)[:, None] * addends.stride_cm + cols.to(gl.int64)[None, :] * addends.stride_cn
+        inside = (rows < output.m)[:, None] & (cols < output.n)[None, :]
+        added = gl.load(addends.c + batch.to(gl.int64) * addends.stride_cb + at, mask=inside, other=0.0)
+    return added
+
+
+@gluon.jit
+def finish(x, added, batch, row, col, output, addends, TILING: gl.constexpr):
     """alpha * x + bias + beta * c for the block of the output that starts at (row, col), in fp32.
 
-    x is first multiplied by the scales of A and B, where a tensor or each row and each column has one.
+    x is first multiplied by the scales of A and B, where a tensor or each row and each column has one. added: C, if it
+    has been loaded; else None.
     """
+    m, n = output.m, output.n
     LAYOUT: gl.constexpr = x.type.layout
     scales = addends.scales
     rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))
@@ -27,12 +43,9 @@ def finish(x, batch, row, col, m, n, addends, TILING: gl.constexpr):
     if TILING.out_dtype != gl.int32 or TILING.scales != "" or TILING.scaled or TILING.bias or TILING.add_c:
         x = x.to(gl.float32)
     x = scaled_plus_bias(x, scale_a, scale_b, addends.alpha if TILING.scaled else None, bias)
-    if TILING.add_c:
-        at = rows.to(gl.int64)[:, None] * addends.stride_cm + cols.to(gl.int64)[None, :] * addends.stride_cn
-        inside = (rows < m)[:, None] & (cols < n)[None, :]
-        added = gl.load(addends.c + batch.to(gl.int64) * addends.stride_cb + at, mask=inside, other=0.0)
-        x = plus_c(x, addends.beta, added)
-    return x
+    if added is None:
+        added = load_c(x, batch, row, col, output, addends, TILING)
+    return x if added is None else plus_c(x, addends.beta, added)
 
 
 @gluon.jit

@@ -42,7 +42,7 @@ from tritonmm.families.hopper.mainloop import multiply, multiply_chunks
 from tritonmm.families.hopper.producer import load
 from tritonmm.families.hopper.scheduler import origin, work_at
 from tritonmm.families.hopper.split_k import reduce_scatter
-from tritonmm.families.hopper.store import write
+from tritonmm.families.hopper.store import first_c, write
 from tritonmm.families.hopper.two_level_sums import multiply_two_level
 from tritonmm.families.hopper.values import Addends, Claim, Operands, Output, Pipeline, Scales, Scheduler, Workspace
 
@@ -94,6 +94,7 @@ def consume_item(
     if TILING.skips_empty:
         stage, phase, count = ragged.skip_empty(pipeline, stage, phase, count, output.m - row, WHO, TILING)
     row = ragged.first_row(row, output.m, TILING)
+    early_c = first_c(batch, row, col, mine, addends, TILING)
     if TILING.two_level:
         accs, stage, phase = multiply_two_level(pipeline, stage, phase, count, WHO, TILING)
     elif TILING.chunk_steps:
@@ -107,9 +108,9 @@ def consume_item(
                 accs, batch, row, col, split_tile, part, scheduler.splits, workspace, mine, addends, WHO, TILING
             )
         else:
-            write(accs, batch, row, col, mine, addends, WHO, TILING)
+            write(accs, early_c, batch, row, col, mine, addends, WHO, TILING)
     else:
-        write(accs, batch, row, col, mine, addends, WHO, TILING)
+        write(accs, early_c, batch, row, col, mine, addends, WHO, TILING)
     return stage, phase
 
 

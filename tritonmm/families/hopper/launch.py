@@ -139,6 +139,7 @@ def _tiling(
         shifts=boxes.shifts,
         equal_tiles=boxes.equal > 0,
         symmetric=bool(problem.symmetric),
+        mirrors_output=problem.mirrors_output,
         affinity=affinity,
     )
 

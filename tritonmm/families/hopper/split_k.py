@@ -49,5 +49,5 @@ def reduce_scatter(
         if TILING.symmetric:
             store_both(total, batch, row + first, col, output, addends, TILING)
         else:
-            x = finish(total, batch, row + first, col, output.m, output.n, addends, TILING).to(OUT_DTYPE)
+            x = finish(total, None, batch, row + first, col, output, addends, TILING).to(OUT_DTYPE)
             store_masked(x, batch, row + first, col, output)

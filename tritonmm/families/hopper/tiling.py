@@ -57,6 +57,7 @@ class Tiling(Pipelined):
     shifts: bool = False  # a consumer whose last rows are beyond the matrix begins earlier
     equal_tiles: bool = False  # every tile has tile_rows rows
     symmetric: bool = False  # tiles meet the lower triangle, and each element is written to the opposite place too
+    mirrors_output: bool = False  # all of the output is symmetric, not only the product
     affinity: str = ""  # how tiles are assigned to SMs, "pairs" or "singles", see `claim.py`; or "": they are not
 
     @property
@@ -67,6 +68,19 @@ class Tiling(Pipelined):
     @property
     def tma_store(self):
         return self.store == "tma"
+
+    @property
+    def loads_c_ahead(self):
+        """Whether C of a piece is asked for while the one before is finished and stored: where there are registers."""
+        few_sums = self.cols <= 128 or self.mirrors_output or not self.split
+        has_registers = self.rows == 64 and self.consumers < 3 and few_sums and not (self.cluster or self.chunk_steps)
+        reads_once = self.mirrors_output or not self.symmetric
+        return self.add_c and self.tma_store and has_registers and reads_once
+
+    @property
+    def loads_c_early(self):
+        """Whether C of a tile's first piece is asked for before the tile is multiplied."""
+        return self.loads_c_ahead and (self.cols <= 128 or not self.split) and not self.two_level
 
     @property
     def consumers(self):
