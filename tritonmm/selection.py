@@ -137,10 +137,11 @@ def estimated(problem: Problem, gpu: Gpu, kernel: str = "") -> Choice:
 def as_gram_if_faster(problem: Problem, gpu: Gpu, kernel: str = "") -> Problem:
     """The problem of A by A transposed, as a symmetric product where that should be faster, else as it is.
 
-    A product of parts of the operands is left as it is where its bits are fixed: its elements have the sums of small
-    parts of A by large ones of B and the reverse in an order that is not symmetric.
+    So is a product with scales, which need not be symmetric, and one of parts of the operands where its bits are fixed:
+    its elements have the sums of small parts of A by large ones of B and the reverse in an order that is not symmetric.
     """
-    if problem.fixes_sums and problem.precision.endswith("x3"):
+    x3 = problem.precision.endswith("x3")
+    if problem.scales or problem.b_dtype != problem.dtype or (problem.fixes_sums and x3):
         return problem
     gram = replace(problem, symmetric="gram")
     try:

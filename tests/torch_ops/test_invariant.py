@@ -33,7 +33,6 @@ def planned(monkeypatch):
         return found[-1]
 
     monkeypatch.setattr(product, "problem_of", problem_of)
-    monkeypatch.setattr("tritonmm.torch_ops.aten.problem_of", problem_of)
     monkeypatch.setattr("tritonmm.torch_ops.aten_quantized.problem_of", problem_of)
     return found
 

@@ -289,6 +289,13 @@ def test_tuning_at_the_first_call_tunes_the_symmetric_product(always_gram, compu
     assert [p.symmetric for p in computed] == ["gram"]
 
 
+def test_scaled_products_of_a_by_itself(device):
+    a = torch.randn(32, 32, device=device).to(torch.float8_e4m3fn)
+    scales = torch.rand(32, 1, device=device) + 0.5, torch.rand(1, 32, device=device) + 0.5
+    found = tritonmm.scaled_mm(a, a.t(), *scales)
+    torch.testing.assert_close(found.float(), a.float() @ a.float().t() * scales[0] * scales[1], rtol=0.02, atol=0.1)
+
+
 def test_parts_of_operands_keep_their_bits(always_gram):
     for accumulation, symmetric in (("any", "gram"), ("invariant", "")):
         problem = Problem.dense(78, 78, 20, dtype="fp32", precision="tf32x3", layout="nt", accumulation=accumulation)
