@@ -78,7 +78,7 @@ def symmetric_mm(
 
     symmetric_c: whether c is symmetric too. Then so is the result, and of c, too, only the elements on and below the
         diagonal are read.
-    config: as in `gram`. dtypes, precision, errors and the other arguments: see `tritonmm.torch_ops.dense`.
+    config: as in `gram`. out, precision, accumulation, errors: see `tritonmm.torch_ops.dense`.
 
     >>> x = tritonmm.gram(torch.randn(64, 32, device="cuda"))
     >>> tritonmm.symmetric_mm(x, x, c=x, alpha=0.5, beta=-2.0).shape
