@@ -34,7 +34,7 @@ def gram(
     out_dtype: torch.float32 for fp32 results of bf16 and fp16. By default the operand's dtype.
     config: one whose order is `orders.Triangular` with the aspect of its tiles.
 
-    Its derivative is one product: (grad + grad.mT) @ input. dtypes, precision, errors and the other arguments: see
+    Its derivative is one product: (grad + grad.mT) @ input. out, precision, accumulation, errors and dtypes: see
     `tritonmm.torch_ops.dense`.
 
     >>> a = torch.randn(64, 32, device="cuda")
