@@ -37,7 +37,8 @@ def sampled(problem: Problem, config: Config, gpu: Gpu, constants: Constants) ->
     # What a wave that is a square touches.
     least = math.sqrt(area) * k * (a_elem + b_elem) + area * sum_bytes(problem, config)
     remembered = held * (1 + constants.spread) / least
-    few = remembered < LAST_WAVES // 2
+    # Of a symmetric product a sample will do: first calls estimate it, and a batch has very many waves.
+    few = remembered < LAST_WAVES // 2 or not config.order.everywhere
     wave, weight = _chosen(waves, sampled=few)
     m, n, part, real = _tiles(config.order, tiles_m, tiles_n, tiles, passes, programs, few)
     parts = int(part[-1, -1]) + 1

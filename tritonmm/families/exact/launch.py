@@ -28,9 +28,11 @@ class ExactPlan(Plan):
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
         p, config = self.problem, self.config
         a_strides, b_strides, out_strides, c_strides = strides(a), strides(b), strides(out), addend_strides(c, out)
+        # A symmetric product writes a tile of the transposed size, too.
+        mirrored = [x[:0:-1] for x in (out_strides, c_strides)] if p.symmetric else []
         wide = needs_int64(
             config.block_m, config.block_n, config.block_k,
-            a_strides[1:], strides(b.mT)[1:], out_strides[1:], c_strides[1:],
+            a_strides[1:], strides(b.mT)[1:], out_strides[1:], c_strides[1:], *mirrored,
         )  # fmt: skip
         spec = replace(self.spec, wide=True) if wide else self.spec
         sums, flags = self.workspace() if config.split_k > 1 else (None, None)

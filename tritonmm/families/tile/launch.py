@@ -22,9 +22,11 @@ class TilePlan(Plan):
         p, config = self.problem, self.config
         order, factors, along = self.order
         a_strides, b_strides, out_strides, c_strides = strides(a), strides(b), strides(out), addend_strides(c, out)
+        # A symmetric product writes a tile of the transposed size, too.
+        mirrored = [x[:0:-1] for x in (out_strides, c_strides)] if p.symmetric else []
         wide = needs_int64(
             config.block_m, config.block_n, config.block_k,
-            a_strides[1:], strides(b.mT)[1:], out_strides[1:], c_strides[1:],
+            a_strides[1:], strides(b.mT)[1:], out_strides[1:], c_strides[1:], *mirrored,
         )  # fmt: skip
         elements = min(p.alignment, p.out_alignment) // max(p.element_bytes, p.b_element_bytes, p.out_element_bytes)
         shared = line = divisor(p, elements, p.n)
