@@ -133,14 +133,17 @@ class Config:
     def fits(self, problem: Problem, gpu: Gpu) -> Fit:
         """Whether this config is legal for `problem` on `gpu`: true, or false with the reason."""
         reason = families.family(self.kernel).reason(self, problem.repacked(self.repack), gpu)
-        return Fit(reason or self._symmetry_reason(problem) or self._order_reason(problem))
+        return Fit(reason or self.symmetry_reason(problem) or self._order_reason(problem))
 
     def shared_bytes(self, problem: Problem) -> int:
         """Shared memory of one CTA in bytes: an upper bound of what the compiler allocates."""
         return families.family(self.kernel).shared_bytes(self, problem)
 
-    def _symmetry_reason(self, problem: Problem) -> str:
-        """A symmetric product is computed in a triangular order for its tiles, and no other is."""
+    def symmetry_reason(self, problem: Problem) -> str:
+        """Why the order is not one for a symmetric product, or not for another; or "".
+
+        A symmetric product is computed in a triangular order of the aspect of the tiles, and no other product is.
+        """
         if not problem.symmetric:
             return "" if self.order.everywhere else f"order is {self.order}; it does not visit all tiles of an output"
         try:

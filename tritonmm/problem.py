@@ -236,9 +236,9 @@ class Problem:
         if self.symmetric not in SYMMETRIES:
             return f"symmetric is {self.symmetric!r}; it must be {', '.join(SYMMETRIES)} or ''"
         if self.m != self.n:
-            return f"m and n are {self.m} and {self.n}; a symmetric product is square"
-        if self.b_dtype != self.dtype or self.scales:
-            return f"dtypes are {self.dtype} and {self.b_dtype}; a symmetric product has one, and no scales"
+            return f"m, n are {self.m}, {self.n}; a symmetric product is square"
+        if not self.may_be_symmetric:
+            return f"dtypes are {self.dtype} and {self.b_dtype}; of a symmetric product both are one of {FLOATS}"
         return ""
 
     @classmethod
@@ -351,6 +351,11 @@ class Problem:
         rows = 1 if self.scales == "tensor" else -(-self.m // self.rows_per_scale)
         cols = 1 if self.scales == "tensor" else -(-self.n // self.cols_per_scale)
         return None if self.dtype in HALF else (rows, groups), (groups, cols)
+
+    @property
+    def may_be_symmetric(self) -> bool:
+        """Whether there are symmetric products of such operands."""
+        return self.m == self.n and self.dtype == self.b_dtype and self.dtype in FLOATS
 
     @property
     def mirrors_output(self) -> bool:

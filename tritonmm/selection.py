@@ -137,11 +137,10 @@ def estimated(problem: Problem, gpu: Gpu, kernel: str = "") -> Choice:
 def as_gram_if_faster(problem: Problem, gpu: Gpu, kernel: str = "") -> Problem:
     """The problem of A by A transposed, as a symmetric product where that should be faster, else as it is.
 
-    So is a product with scales, which need not be symmetric, and one of parts of the operands where its bits are fixed:
-    its elements have the sums of small parts of A by large ones of B and the reverse in an order that is not symmetric.
+    Invariant tf32x3 and bf16x3 stay as they are: they add the products of small and large parts of A and B in an order
+    that is not symmetric, so the elements above the diagonal have other bits.
     """
-    x3 = problem.precision.endswith("x3")
-    if problem.scales or problem.b_dtype != problem.dtype or (problem.fixes_sums and x3):
+    if problem.fixes_sums and problem.precision.endswith("x3"):
         return problem
     gram = replace(problem, symmetric="gram")
     try:

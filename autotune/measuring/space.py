@@ -176,6 +176,10 @@ def _around(config: Config, asked: Problem) -> Iterator[tuple[Config, float]]:
     for (more, slower), (times, name, off) in itertools.product(STAGES, ORDERS):
         scaled = min(tiles, max(1, round(factor * times)))
         # A serpentine order of one group is the same as swizzle-merge.
-        if config.num_stages + more > 0 and not (name and scaled == tiles):
-            order = orders.Serpentine(scaled, along=along) if name else orders.SwizzleMerge(scaled, along=along)
+        if config.num_stages + more > 0 and not (name and (scaled == tiles or asked.symmetric)):
+            order: orders.Order
+            if asked.symmetric:
+                order = orders.Triangular(scaled, aspect=(config.block_m, config.block_n))
+            else:
+                order = orders.Serpentine(scaled, along=along) if name else orders.SwizzleMerge(scaled, along=along)
             yield replace(config, num_stages=config.num_stages + more, order=order), slower * off

@@ -116,10 +116,10 @@ def test_illegal_configs_say_why(config, fields, said):
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"n": 48}, "m and n are 64 and 48; a symmetric product is square"),
+        ({"n": 48}, "m, n are 64, 48; a symmetric product is square"),
         ({"symmetric": "yes"}, "symmetric is 'yes'; it must be gram, known, output or ''"),
-        ({"dtype": "fp8e4m3", "scales": "tensor"}, "a symmetric product has one, and no scales"),
-        ({"dtype": "bf16", "b_dtype": "int8", "scales": "row"}, "bf16 and int8; a symmetric product has one"),
+        ({"dtype": "fp8e4m3", "scales": "tensor"}, "fp8e4m3; of a symmetric product both are one of"),
+        ({"dtype": "bf16", "b_dtype": "int8", "scales": "row"}, "bf16 and int8; of a symmetric product both are"),
     ],
 )
 def test_problems_that_are_not_symmetric(fields, said):

@@ -6,7 +6,6 @@ from bounds import assert_product
 
 import tritonmm
 from tritonmm import gpu as gpus
-from tritonmm.launch import Plan
 from tritonmm.policy import prefers
 from tritonmm.problem import Problem
 from tritonmm.torch_ops import aten
@@ -22,20 +21,6 @@ OPERATORS = [
 def ours(override):
     with override.use("always"):
         yield
-
-
-@pytest.fixture
-def launched(monkeypatch):
-    """The problems that tritonmm computed."""
-    found = []
-    call = Plan.__call__
-
-    def spy(plan, *args, **kwargs):
-        found.append(plan.problem)
-        return call(plan, *args, **kwargs)
-
-    monkeypatch.setattr(Plan, "__call__", spy)
-    return found
 
 
 def is_ours(route: aten.Route | str) -> bool:

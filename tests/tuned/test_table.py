@@ -138,6 +138,16 @@ def test_nothing_is_published_that_could_not_be_read(user, change, says):
     assert not user.exists()
 
 
+def test_an_order_of_another_kind_of_product_is_no_row(user):
+    square = replace(PROBLEM, m=4096, n=4096)
+    gram = replace(square, symmetric="gram")
+    triangular = replace(WINNER, order=orders.Triangular(8, aspect=(WINNER.block_m, WINNER.block_n)))
+    assert Row.of(json.loads(row(gram, triangular).to_json())).config == triangular
+    for problem, config in ((square, triangular), (gram, WINNER), (gram, replace(triangular, block_m=512))):
+        with pytest.raises(ValueError, match="order is"):
+            row(problem, config)
+
+
 NOT_TABLES = {
     "empty": b"",
     "not UTF-8": b'{"schema": 1, "gpu": "\xff"}',

@@ -1,4 +1,4 @@
-"""An operand of a product as device functions pass it: one value with named fields."""
+"""Operands, addends and output of a product as device functions pass them: values with named fields."""
 
 from typing import Any, NamedTuple
 
@@ -9,3 +9,24 @@ class Operand(NamedTuple):
     at: Any  # pointer to the element
     stride_line: Any  # elements from a line to the next
     stride_k: Any  # elements from one index of K to the next
+
+
+class Addends(NamedTuple):
+    """What the epilogue multiplies by and adds."""
+
+    c: Any  # a pointer, or None
+    stride_cb: Any
+    stride_cm: Any
+    stride_cn: Any
+    bias: Any  # a pointer, or None
+    alpha: Any
+    beta: Any
+
+
+class Output(NamedTuple):
+    """Where the output is."""
+
+    pointer: Any
+    stride_b: Any
+    stride_m: Any
+    stride_n: Any

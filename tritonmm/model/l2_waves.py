@@ -22,7 +22,8 @@ DEPTHS = np.array([0.125, 0.375, 0.625, 0.875])
 def sampled(problem: Problem, config: Config, gpu: Gpu, constants: Constants) -> Counts:
     """The counts of a launch from its first and its last waves; the first ones stand for those between.
 
-    Where L2 remembers many waves, as with small tiles and a short K, all of them are looked at, which takes longer.
+    Where L2 remembers many waves, as with small tiles and a short K, all of them are looked at, which takes longer; not
+    of symmetric products, which are estimated at the first call of each, and of which a batch has very many waves.
     Of orders without overflow programs. The panels of A and B of a product of A by A transposed are the same memory,
     which is fetched once.
     """
@@ -37,7 +38,6 @@ def sampled(problem: Problem, config: Config, gpu: Gpu, constants: Constants) ->
     # What a wave that is a square touches.
     least = math.sqrt(area) * k * (a_elem + b_elem) + area * sum_bytes(problem, config)
     remembered = held * (1 + constants.spread) / least
-    # Of a symmetric product a sample will do: first calls estimate it, and a batch has very many waves.
     few = remembered < LAST_WAVES // 2 or not config.order.everywhere
     wave, weight = _chosen(waves, sampled=few)
     m, n, part, real = _tiles(config.order, tiles_m, tiles_n, tiles, passes, programs, few)

@@ -152,10 +152,11 @@ def is_same(x: torch.Tensor, y: torch.Tensor) -> bool:
 def is_transposed(x: torch.Tensor, y: torch.Tensor) -> bool:
     """Whether y is x with its last two dimensions exchanged, of the same memory. Both have one dtype."""
     there = x.mT
-    strides = zip(y.shape, y.stride(), there.stride(), strict=False)
-    return (
-        x.data_ptr() == y.data_ptr() and y.shape == there.shape and all(size == 1 or a == b for size, a, b in strides)
-    )
+    is_alias = torch._C._is_alias_of(x, y)  # type: ignore[attr-defined]  # addresses of meta tensors are all 0
+    if not is_alias or x.storage_offset() != y.storage_offset() or y.shape != there.shape:
+        return False
+    strides = zip(y.shape, y.stride(), there.stride(), strict=True)
+    return all(size == 1 or a == b for size, a, b in strides)
 
 
 def shape_of(x: torch.Tensor) -> str:

@@ -1,6 +1,7 @@
 """The Newton-Schulz iteration of the Muon optimizer: two of its three products are symmetric."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 
@@ -35,8 +36,9 @@ def newton_schulz(
     coefficients: a, b and c. With the default ones the result's singular values are between 0.5 and 1.5 or so.
     out: where to store the result, of g's shape and any floating-point dtype. It may be g.
 
-    A is computed by `gram`, and the polynomial by `symmetric_mm`: a step takes little more than two thirds of the time
-    of its products in full. No derivatives are recorded. Results are bitwise reproducible from run to run.
+    A is computed by `gram`, and the polynomial by `symmetric_mm`: a step takes little more than two thirds of the
+    time of its products in full. No derivatives are recorded. Neither torch.func.vmap nor DTensors are supported.
+    Results are bitwise reproducible from run to run.
 
     Raises RuntimeError for a shape or device that is wrong, TypeError for a dtype, and ValueError for steps and
     coefficients.
@@ -83,5 +85,5 @@ def _check(g: Tensor, steps: int, coefficients: tuple[float, float, float], out:
         )
     if not isinstance(steps, int) or isinstance(steps, bool) or not 0 <= steps <= MOST_STEPS:
         raise ValueError(f"newton_schulz: steps is {steps!r}; it must be an integer from 0 to {MOST_STEPS}")
-    if len(coefficients) != 3:
+    if not isinstance(coefficients, Sequence) or len(coefficients) != 3:
         raise ValueError(f"newton_schulz: coefficients are {coefficients!r}; they must be three numbers")

@@ -132,11 +132,11 @@ class _Product(torch.autograd.Function):
     def backward(ctx, grad):
         a, b = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        rounded = grad.to(a.dtype)
-        if ctx.is_gram:  # b is a view of a, whose gradient is that of both
-            rounded = rounded + rounded.mT
+        # Of "gram" b is a view of a, whose gradient is that of both. In fp16 their sum could overflow.
+        is_one = ctx.is_gram and a.dtype is not torch.float16
+        rounded = (grad + grad.mT if is_one else grad).to(a.dtype)
         grad_a = _derivative(rounded, b.mT, ctx.alpha, ctx.how) if needs[0] else None
-        grad_b = _derivative(a.mT, rounded, ctx.alpha, ctx.how) if needs[1] and not ctx.is_gram else None
+        grad_b = _derivative(a.mT, rounded, ctx.alpha, ctx.how) if needs[1] and not is_one else None
         grad_c = grad * ctx.beta if needs[2] else None
         grad_bias = grad.sum(tuple(range(grad.dim() - 1))) if needs[3] else None
         return grad_a, grad_b, grad_c, grad_bias, None, None, None, None, None

@@ -26,7 +26,8 @@ class How(NamedTuple):
     out_dtype: of a new output; None is `problem.default_output`.
     scale_a, scale_b: the scales of the operands; scales, group: what they apply to, as in `Problem`.
     accumulation: as `Problem.accumulation`; "" is what `enable` requires.
-    symmetric: as `Problem.symmetric`; with "", operands that are each other transposed may still be multiplied as such.
+    symmetric: as `Problem.symmetric`. With "gram" b is a view of a, also for derivatives. With "" a product of a by a
+        transposed may be computed as a symmetric one, too.
     """
 
     precision: str = ""
@@ -185,7 +186,7 @@ def problem_for(
     from tritonmm.selection import as_gram_if_faster
 
     problem = problem_of(a, b, out, epilogue, how)
-    is_gram = not problem.symmetric and problem.flops > 0 and is_transposed(a, b)
+    is_gram = problem.may_be_symmetric and not problem.symmetric and problem.flops > 0 and is_transposed(a, b)
     return as_gram_if_faster(problem, gpu_of(a.device), kernel) if is_gram else problem
 
 
@@ -226,7 +227,7 @@ def _bind(a, b, epilogue, out, config, how=None) -> Call:
         out = new_output(a, b, None)
     if config is not None:
         problem = problem_of(a, b, out, epilogue, how)
-        if not (problem.symmetric or config.order.everywhere) and is_transposed(a, b):
+        if not config.order.everywhere and problem.may_be_symmetric and not problem.symmetric and is_transposed(a, b):
             problem = replace(problem, symmetric="gram")
     else:
         kernel = families.portable() if INTERPRETED else ""  # the others need a GPU

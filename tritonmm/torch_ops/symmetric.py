@@ -34,8 +34,8 @@ def gram(
     out_dtype: torch.float32 for fp32 results of bf16 and fp16. By default the operand's dtype.
     config: one whose order is `orders.Triangular` with the aspect of its tiles.
 
-    Its derivative is one product: (grad + grad.mT) @ input. out, precision, accumulation, errors and dtypes: see
-    `tritonmm.torch_ops.dense`.
+    Its derivative is one product, (grad + grad.mT) @ input, and two in fp16, where that sum may overflow. out,
+    precision, accumulation, errors and dtypes: see `tritonmm.torch_ops.dense`.
 
     >>> a = torch.randn(64, 32, device="cuda")
     >>> c = tritonmm.gram(a)
@@ -76,15 +76,15 @@ def symmetric_mm(
     wrong results, which is not checked. c is any addend that broadcasts to the result: it is read for each element, and
     need not be symmetric. It may be `out`.
 
-    symmetric_c: whether c is symmetric too. Then so is the result, and of c, too, only the elements on and below the
-        diagonal are read.
+    symmetric_c: whether c is an exactly symmetric matrix, or a batch of them. Then so is the result, and a kernel may
+        read only half of c. Not checked, and ignored where c is a vector.
     config: as in `gram`. out, precision, accumulation, errors: see `tritonmm.torch_ops.dense`.
 
     >>> x = tritonmm.gram(torch.randn(64, 32, device="cuda"))
     >>> tritonmm.symmetric_mm(x, x, c=x, alpha=0.5, beta=-2.0).shape
     torch.Size([64, 64])
     """
-    if config is None and not precision and not accumulation and (c is not None or alpha == 1):
+    if config is None and not precision and not accumulation and (c is not None or _is_one(alpha)):
         found = again("symmetric_mm, c" if symmetric_c else "symmetric_mm", a, b, c, out, alpha, beta)
         if found is not None:
             return found
@@ -108,6 +108,11 @@ def symmetric_mm(
     return deliver(
         name, given, left, right, shape, added=addend, alpha=alpha, beta=beta, out=out, config=config, how=how
     )  # fmt: skip
+
+
+def _is_one(alpha: object) -> bool:
+    """Whether alpha is the number 1, of a type that is allowed."""
+    return isinstance(alpha, int | float) and alpha == 1
 
 
 def _batch(x: Tensor) -> Tensor:

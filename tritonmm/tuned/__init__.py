@@ -59,9 +59,8 @@ class Tables:
         """The `NEAREST` rows of similar problems, the nearest first. Each size differs by at most a factor of `NEAR`.
 
         Similar problems have the same dtypes (bf16 and fp16 count as the same), precision, scales, symmetry, layout and
-        epilogue;
-        the same operands are aligned, and the batch has the same number of bits. Those of a problem with invariant
-        accumulation may have any.
+        epilogue; the same operands are aligned, and the batch has the same number of bits. Those of a problem with
+        invariant accumulation may have any.
         """
         if not problem.flops:
             return []

@@ -72,6 +72,8 @@ class Row:
         for name, us in (("us", self.us), ("torch_us", 1.0 if self.torch_us is None else self.torch_us)):
             if type(us) not in (int, float) or not 0 < us < 1e12:
                 raise ValueError(f"{name} must be a finite number above 0")
+        if reason := self.config.symmetry_reason(self.problem):
+            raise ValueError(f"config: {reason}")
         if not re.fullmatch(r"[\w.+-]{1,64}", self.tritonmm, re.ASCII):
             raise ValueError("tritonmm must be a version")
         if not re.fullmatch(r"\d{1,4}\.\d{1,4}", self.triton, re.ASCII):

@@ -11,6 +11,7 @@ from tritonmm.autotune.measuring import space
 from tritonmm.autotune.measuring.trial import Trial
 from tritonmm.autotune.tuner import search
 from tritonmm.autotune.tuner.search import SEARCHES, Rung, Search
+from tritonmm.problem import Problem
 from tritonmm.selection import estimated
 
 H200 = gpu.spec("h200")
@@ -36,9 +37,11 @@ def hunted(search, time_us, torch_us=lambda: None):
             return asked
 
 
-@pytest.mark.parametrize("entry", suite.load("public")[::6], ids=lambda entry: str(entry.problem()))
-def test_candidates_are_legal_different_and_begin_with_what_select_chooses(entry):
-    problem = entry.problem()
+GRAMS = [Problem.dense(n, n, k, layout="nt", symmetric="gram") for n, k in ((2048, 2048), (1001, 4096))]
+
+
+@pytest.mark.parametrize("problem", [*(entry.problem() for entry in suite.load("public")[::6]), *GRAMS], ids=str)
+def test_candidates_are_legal_different_and_begin_with_what_select_chooses(problem):
     found = space.candidates(problem, H200)
     assert all(config.fits(problem, H200) for config in found)
     assert len(found) == len(set(found)) >= 50

@@ -30,6 +30,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from tritonmm.device.epilogue import plus_c, scaled_plus_bias
 from tritonmm.device.gluon_compat import copy_async, mma_f64
 from tritonmm.device.numeric import multiple_of
+from tritonmm.device.operand import Addends, Output
 from tritonmm.device.order import tile_at
 from tritonmm.device.pdl import follow_previous_grid
 from tritonmm.device.split_k import last_arriver_fixup, slot_sums
@@ -43,27 +44,6 @@ class Source(NamedTuple):
     lines_left: Any  # lines inside of the operand
     stride_k: Any
     stages: Any  # shared memory, [num_stages, lines, block_k]
-
-
-class Addends(NamedTuple):
-    """What the epilogue multiplies by and adds."""
-
-    c: Any  # a pointer, or None
-    stride_cb: Any
-    stride_cm: Any
-    stride_cn: Any
-    bias: Any  # a pointer, or None
-    alpha: Any
-    beta: Any
-
-
-class Output(NamedTuple):
-    """Where the output is."""
-
-    pointer: Any
-    stride_b: Any
-    stride_m: Any
-    stride_n: Any
 
 
 @gluon.jit

@@ -28,7 +28,7 @@ class ExactPlan(Plan):
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
         p, config = self.problem, self.config
         a_strides, b_strides, out_strides, c_strides = strides(a), strides(b), strides(out), addend_strides(c, out)
-        # A symmetric product writes a tile of the transposed size, too.
+        # Of a symmetric product a tile is written transposed, too.
         mirrored = [x[:0:-1] for x in (out_strides, c_strides)] if p.symmetric else []
         wide = needs_int64(
             config.block_m, config.block_n, config.block_k,

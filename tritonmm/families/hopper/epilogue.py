@@ -49,8 +49,11 @@ def finish(x, added, batch, row, col, output, addends, TILING: gl.constexpr):
 
 
 @gluon.jit
-def store_masked(x, batch, row, col, output):
-    """Stores x to the block of the output that starts at (row, col), as far as it is inside."""
+def store_masked(x, batch, row, col, output, SIDE: gl.constexpr = ""):
+    """Stores x to the block of the output that starts at (row, col), as far as it is inside.
+
+    SIDE: "lower" stores only what is on or below the diagonal of the output, "upper" what is above.
+    """
     LAYOUT: gl.constexpr = x.type.layout
     rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))
     cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
@@ -59,4 +62,9 @@ def store_masked(x, batch, row, col, output):
         + rows.to(gl.int64)[:, None] * output.stride_m
         + cols.to(gl.int64)[None, :] * output.stride_n
     )
-    gl.store(output.pointer + at, x, mask=(rows < output.m)[:, None] & (cols < output.n)[None, :])
+    inside = (rows < output.m)[:, None] & (cols < output.n)[None, :]
+    if SIDE == "lower":
+        inside = inside & (rows[:, None] >= cols[None, :])
+    elif SIDE == "upper":
+        inside = inside & (rows[:, None] < cols[None, :])
+    gl.store(output.pointer + at, x, mask=inside)

@@ -12,23 +12,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from tritonmm.device.columns import split_columns
 from tritonmm.device.gluon_compat import tma_store
-from tritonmm.families.hopper.epilogue import finish, load_c
-
-
-@gluon.jit
-def store_triangle(x, batch, row, col, output, UPPER: gl.constexpr):
-    """Stores x to the block of the output that starts at (row, col): what is above the diagonal, or the rest."""
-    LAYOUT: gl.constexpr = x.type.layout
-    rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))
-    cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
-    at = (
-        batch.to(gl.int64) * output.stride_b
-        + rows.to(gl.int64)[:, None] * output.stride_m
-        + cols.to(gl.int64)[None, :] * output.stride_n
-    )
-    above = rows[:, None] < cols[None, :]
-    inside = (rows < output.m)[:, None] & (cols < output.n)[None, :]
-    gl.store(output.pointer + at, x, mask=inside & (above if UPPER else rows[:, None] >= cols[None, :]))
+from tritonmm.families.hopper.epilogue import finish, load_c, store_masked
 
 
 @gluon.jit
@@ -36,17 +20,17 @@ def store_both(x, batch, row, col, output, addends, TILING: gl.constexpr):
     """Finishes the block of sums x at (row, col) and stores it from registers, and the same transposed."""
     DTYPE: gl.constexpr = TILING.out_dtype
     below = finish(x, None, batch, row, col, output, addends, TILING).to(DTYPE)
-    store_triangle(below, batch, row, col, output, False)
+    store_masked(below, batch, row, col, output, "lower")
     if TILING.mirrors_output:
         above = below.permute(1, 0)
     else:
         mirrored = x.permute(1, 0)
         above = finish(mirrored, None, batch, col, row, output, addends, TILING).to(DTYPE)
-    store_triangle(above, batch, col, row, output, True)
+    store_masked(above, batch, col, row, output, "upper")
 
 
 @gluon.jit
-def write_block(x, batch, row, col, is_whole, desc, buf, output, UPPER: gl.constexpr, TILING: gl.constexpr):
+def write_block(x, batch, row, col, is_whole, desc, buf, output, SIDE: gl.constexpr, TILING: gl.constexpr):
     """Writes a finished block at (row, col) through its buffer: by TMA if it `is_whole` on its side of the diagonal."""
     LAYOUT: gl.constexpr = TILING.piece_layout(x.shape[1])
     flat = buf.reshape(x.shape)
@@ -59,10 +43,10 @@ def write_block(x, batch, row, col, is_whole, desc, buf, output, UPPER: gl.const
         else:
             tma.store_wait(0)
             flat.store(x)
-            store_triangle(flat.load(LAYOUT), batch, row, col, output, UPPER)
+            store_masked(flat.load(LAYOUT), batch, row, col, output, SIDE)
     else:
         flat.store(x)
-        store_triangle(flat.load(LAYOUT), batch, row, col, output, UPPER)
+        store_masked(flat.load(LAYOUT), batch, row, col, output, SIDE)
 
 
 @gluon.jit
@@ -85,12 +69,13 @@ def write_mirrored(x, first, batch, row, col, output, addends, WHO: gl.constexpr
         if row + ROWS > at:  # else all of it is above the diagonal
             is_whole = row >= at + COLS
             below = finish(pieces[i], added, batch, row, at, output, addends, TILING).to(DTYPE)
-            write_block(below, batch, row, at, is_whole, output.desc, output.buffers.index(WHO), output, False, TILING)
+            direct = output.buffers.index(WHO)
+            write_block(below, batch, row, at, is_whole, output.desc, direct, output, "lower", TILING)
             if TILING.mirrors_output:
                 above = below.permute(1, 0)
             else:
                 opposite = pieces[i].permute(1, 0)
                 above = finish(opposite, None, batch, at, row, output, addends, TILING).to(DTYPE)
             mirrored = output.mirrored_buffers.index(WHO)
-            write_block(above, batch, at, row, is_whole, output.mirrored_desc, mirrored, output, True, TILING)
+            write_block(above, batch, at, row, is_whole, output.mirrored_desc, mirrored, output, "upper", TILING)
         added = after

@@ -14,7 +14,7 @@ from tritonmm.families.hopper.mirror import write_mirrored
 
 @gluon.jit
 def first_c(batch, row, col, output, addends, TILING: gl.constexpr):
-    """C of consumer's first piece of a tile, asked for before the tile is multiplied; None where it is not."""
+    """C of the first piece of the consumer's part of a tile, which is loaded before the tile is multiplied; or None."""
     first = None
     if TILING.loads_c_early:
         sums = zeros(0, TILING)

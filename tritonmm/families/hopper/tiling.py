@@ -71,7 +71,7 @@ class Tiling(Pipelined):
 
     @property
     def loads_c_ahead(self):
-        """Whether C of a piece is asked for while the one before is finished and stored: where there are registers."""
+        """Whether C of a piece is loaded while the one before is finished and stored: where there are registers."""
         few_sums = self.cols <= 128 or self.mirrors_output or not self.split
         has_registers = self.rows == 64 and self.consumers < 3 and few_sums and not (self.cluster or self.chunk_steps)
         reads_once = self.mirrors_output or not self.symmetric
@@ -79,7 +79,7 @@ class Tiling(Pipelined):
 
     @property
     def loads_c_early(self):
-        """Whether C of a tile's first piece is asked for before the tile is multiplied."""
+        """Whether C of a tile's first piece is loaded before the tile is multiplied."""
         return self.loads_c_ahead and (self.cols <= 128 or not self.split) and not self.two_level
 
     @property

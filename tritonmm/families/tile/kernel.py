@@ -24,7 +24,7 @@ import triton.language as tl
 from tritonmm.device.constexpr_args import Static
 from tritonmm.device.epilogue import plus_c, plus_scaled, scaled_plus_bias
 from tritonmm.device.numeric import block_offsets, multiple_of, rounded
-from tritonmm.device.operand import Operand
+from tritonmm.device.operand import Addends, Operand, Output
 from tritonmm.device.order import tile_at
 from tritonmm.device.pdl import follow_previous_grid
 
@@ -67,27 +67,6 @@ class Scales(NamedTuple):
     b: Any
     stride_bn: Any
     stride_bk: Any
-
-
-class Addends(NamedTuple):
-    """What the epilogue multiplies by and adds."""
-
-    c: Any  # a pointer, or None
-    stride_cb: Any
-    stride_cm: Any
-    stride_cn: Any
-    bias: Any  # a pointer, or None
-    alpha: Any
-    beta: Any
-
-
-class Output(NamedTuple):
-    """Where the output is."""
-
-    pointer: Any
-    stride_b: Any
-    stride_m: Any
-    stride_n: Any
 
 
 @triton.jit
