@@ -13,10 +13,11 @@ from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.autotune.studies.bank_conflicts import launch as transposes
 from tritonmm.config import Config
+from tritonmm.dtypes import DTYPES
 from tritonmm.families.exact.rules import HAS_FP64
 from tritonmm.families.hopper.rules import HAS_CLUSTERS
 from tritonmm.families.mixed_input import model as streams
-from tritonmm.problem import DTYPES, KINDS, Epilogue, Problem
+from tritonmm.problem import KINDS, Epilogue, Problem
 from tritonmm.selection import choose, timed
 
 

@@ -28,6 +28,7 @@ from tritonmm import gpu as gpus
 from tritonmm.autotune.measuring.precompile import Elsewhere
 from tritonmm.autotune.studies.bank_conflicts import launch as transposes
 from tritonmm.config import Config
+from tritonmm.dtypes import DTYPES
 from tritonmm.families.exact import rules as sliced
 from tritonmm.families.hopper import ordered_mma
 from tritonmm.families.hopper.rules import consumer_grid
@@ -35,7 +36,7 @@ from tritonmm.families.hopper.sm_affinity import affinity
 from tritonmm.families.mixed_input.rules import fixup, programs
 from tritonmm.launch.repack import RESIDENT
 from tritonmm.plan import bind
-from tritonmm.problem import DTYPES, Problem
+from tritonmm.problem import Problem
 
 LOGS: dict[str, str] = {}
 """What ptxas said of each kernel; a kernel that is compiled twice comes from Triton's cache, with no log."""

@@ -13,7 +13,8 @@ import torch
 
 from tritonmm import Config, Problem
 from tritonmm.accumulation import Verdict, emulate, verify
-from tritonmm.problem import DTYPES, KINDS
+from tritonmm.dtypes import DTYPES
+from tritonmm.problem import KINDS
 from tritonmm.torch_ops.product import How, problem_of, product
 
 FURTHER = {

@@ -6,8 +6,9 @@ import torch
 
 from tritonmm import gpu as gpus
 from tritonmm.autotune.measuring.verify import GUARD, Check
+from tritonmm.dtypes import DTYPES
 from tritonmm.plan import plan_for
-from tritonmm.problem import DTYPES, Epilogue, Problem
+from tritonmm.problem import Epilogue, Problem
 from tritonmm.torch_ops.dense import matmul
 
 EVERYTHING = Epilogue(scaled=True, bias=True, c=True)

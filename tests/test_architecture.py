@@ -16,7 +16,7 @@ from tritonmm.autotune.measuring.code_digest import modules as sources
 
 ROOT = Path(__file__).parents[1]
 
-VALUES = {"version", "forks", "alignment", "problem", "config", "gpu", "orders", "families"}
+VALUES = {"version", "forks", "alignment", "dtypes", "problem", "config", "gpu", "orders", "families"}
 BELOW = VALUES | {"device", "layouts", "model", "launch"}
 CHOOSING = BELOW | {"families.*", "tuned", "selection", "policy", "plan"}
 LIBRARY = CHOOSING | {"torch_ops", "explanation", "accumulation"}
@@ -34,7 +34,7 @@ KNOWS = {
     "plan": VALUES | {"launch", "plan"},
     "torch_ops": VALUES | {"model", "launch", "tuned", "selection", "policy", "plan", "torch_ops"},
     "explanation": VALUES | {"model", "selection", "policy", "torch_ops"},
-    "accumulation": {"problem", "model", "accumulation"},
+    "accumulation": {"dtypes", "problem", "model", "accumulation"},
     "public": LIBRARY,
     "": {"public"},
     "autotune": LIBRARY | {"", "autotune"},

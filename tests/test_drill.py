@@ -31,8 +31,9 @@ from tritonmm.autotune.tuner.leases import Leases
 from tritonmm.autotune.tuner.store import Store, StoreError
 from tritonmm.cli import main, needs
 from tritonmm.config import Config
+from tritonmm.dtypes import DTYPES
 from tritonmm.plan import INTERPRETED
-from tritonmm.problem import DTYPES, KINDS, Problem
+from tritonmm.problem import KINDS, Problem
 from tritonmm.tuned import table
 
 ROOT = Path(__file__).parents[1]

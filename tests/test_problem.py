@@ -10,7 +10,8 @@ import tritonmm
 from tritonmm.autotune.bench import suite
 from tritonmm.autotune.measuring.trial import problem_json, problem_of
 from tritonmm.cli import main
-from tritonmm.problem import DTYPES, KINDS, Problem, kind_name
+from tritonmm.dtypes import DTYPES
+from tritonmm.problem import KINDS, Problem, kind_name
 
 SPELLED = [
     ("bf16", [torch.bfloat16, "torch.bfloat16", "bfloat16"]),

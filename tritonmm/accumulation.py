@@ -28,9 +28,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from tritonmm.dtypes import DTYPES
 from tritonmm.model.bits import Elements, compute
 from tritonmm.model.gemm import as_tensor, checked
-from tritonmm.problem import DTYPES
 
 Array = np.ndarray
 Tensor = torch.Tensor

@@ -9,40 +9,19 @@ from typing import Any
 import torch
 
 from tritonmm.alignment import alignment_of, layout_of, out_alignment_of, power_of_two
-
-DTYPES = {
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "fp32": torch.float32,
-    "fp64": torch.float64,
-    "int8": torch.int8,
-    "fp8e4m3": torch.float8_e4m3fn,
-    "fp8e5m2": torch.float8_e5m2,
-    "int32": torch.int32,
-}
-"""torch's dtypes by the short names used in configs, tables, suites and on the command line. int32 is for outputs
-only."""
-
-_BYTES = {name: dtype.itemsize for name, dtype in DTYPES.items()}  # faster than dtype.itemsize
-
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-
-_SPELLINGS = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items()}
-_SPELLINGS |= {"half": "fp16", "float": "fp32", "double": "fp64", "int": "int32"}
-"""Short names by torch's spellings, without "torch."."""
-
-FLOATS = ("bf16", "fp16", "fp32", "fp64")
-"""Dtypes that torch.mm multiplies on GPUs. The output has the operands' dtype."""
-
-HALF = ("bf16", "fp16")
-
-FP8 = ("fp8e4m3", "fp8e5m2")
-
-PRECISIONS = {"fp32": ("ieee", "tf32", "tf32x3", "bf16x3"), "fp8e4m3": ("ieee", "fast"), "fp8e5m2": ("ieee", "fast")}
-"""Ways to multiply a dtype, the default first. Dtypes that are not listed have one way, "ieee"."""
-
-INPUTS = tuple(name for name in DTYPES if name != "int32")
-"""Dtypes of operands."""
+from tritonmm.dtypes import (
+    BYTES,
+    DTYPES,
+    FLOATS,
+    FP8,
+    HALF,
+    PRECISIONS,
+    any_name,
+    default_output,
+    dtypes_reason,
+    precision_of,
+    short_name,
+)
 
 _SCALED: dict[str, Any] = {"dtype": "fp8e4m3", "scales": "tensor"}
 
@@ -84,15 +63,6 @@ SYMMETRIES = ("gram", "known", "output")
 """Why a product is symmetric, see `Problem`."""
 
 
-def short_name(dtype: str | torch.dtype) -> str:
-    """The name in `DTYPES` of a dtype. Unknown names are returned as text, unchanged.
-
-    dtype: any of torch's spellings: torch.bfloat16, "torch.bfloat16" and "bfloat16" are all "bf16".
-    """
-    text = str(dtype)
-    return _SPELLINGS.get(text.removeprefix("torch."), text)
-
-
 def kind_name(dtype: str | torch.dtype) -> str:
     """The name in `KINDS` of a kind or of a dtype in any of torch's spellings. torch.float8_e4m3fn stands for "fp8".
 
@@ -105,22 +75,6 @@ def kind_name(dtype: str | torch.dtype) -> str:
             f"dtype is {str(dtype)!r}; it must be one of {', '.join(KINDS)}, or torch's name for it, such as bfloat16"
         )
     return name
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """The short name of a dtype in `FLOATS`. Raises NotImplementedError, as torch does, for any other dtype."""
-    name = _NAMES.get(dtype)
-    if name in FLOATS:
-        return name
-    known = ", ".join(str(DTYPES[name]) for name in FLOATS)
-    elsewhere = {"int8": "; int_mm multiplies int8", "fp8e4m3": "; scaled_mm multiplies fp8"}
-    elsewhere["fp8e5m2"] = elsewhere["fp8e4m3"]
-    raise NotImplementedError(f"tritonmm multiplies {known}; got {dtype}{elsewhere.get(name or '', '')}")
-
-
-def precision_of(dtype: str, precision: str) -> str:
-    """`precision` if operands of `dtype` can be multiplied that way, else "ieee"."""
-    return precision if precision in PRECISIONS.get(dtype, ()) else "ieee"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +162,7 @@ class Problem:
         for name in ("dtype", "b_dtype", "out_dtype"):
             if getattr(self, name) not in DTYPES:
                 raise ValueError(f"Problem: {name} is {getattr(self, name)!r}; it must be one of {', '.join(DTYPES)}")
-        if reason := _dtypes_reason(self.dtype, self.b_dtype, self.out_dtype):
+        if reason := dtypes_reason(self.dtype, self.b_dtype, self.out_dtype):
             raise ValueError(f"Problem: {reason}")
         if self.precision not in (known := PRECISIONS.get(self.dtype, ("ieee",))):
             raise ValueError(
@@ -262,7 +216,7 @@ class Problem:
         >>> print(tritonmm.Problem.of(a, b, torch.empty(64, 48), precision="tf32"))
         64x48x32 nt fp32 tf32
         """
-        dtype, b_dtype, out_dtype = map(_any_name, (a.dtype, b.dtype, out.dtype))
+        dtype, b_dtype, out_dtype = map(any_name, (a.dtype, b.dtype, out.dtype))
         return cls(
             m=a.shape[-2],
             n=b.shape[-1],
@@ -410,17 +364,17 @@ class Problem:
     @property
     def element_bytes(self) -> int:
         """Bytes of one element of A."""
-        return _BYTES[self.dtype]
+        return BYTES[self.dtype]
 
     @property
     def b_element_bytes(self) -> int:
         """Bytes of one element of B."""
-        return _BYTES[self.b_dtype]
+        return BYTES[self.b_dtype]
 
     @property
     def out_element_bytes(self) -> int:
         """Bytes of one element of the output."""
-        return _BYTES[self.out_dtype]
+        return BYTES[self.out_dtype]
 
     def operand_bytes(self, operands: str) -> int:
         """Bytes of the named operands: "a", "b" or "ab"."""
@@ -469,33 +423,6 @@ def scales_of(m: int, n: int, k: int, of_a: Sequence[int], of_b: Sequence[int]) 
     return next((name for name, both in shapes.items() if (tuple(of_a), tuple(of_b)) == both), "")
 
 
-def default_output(dtype: str) -> str:
-    """Default output dtype."""
-    return {"int8": "int32", "fp8e4m3": "bf16", "fp8e5m2": "bf16"}.get(dtype, dtype)
-
-
 @functools.cache
 def _kinds() -> dict[tuple[str, ...], str]:
     return {Problem(1, 1, 1, **fields)._terms: name for name, fields in KINDS.items()}
-
-
-def output_dtype(dtype: torch.dtype) -> torch.dtype:
-    """`default_output` for torch's dtypes."""
-    return DTYPES[default_output(_any_name(dtype))]
-
-
-def _any_name(dtype: torch.dtype) -> str:
-    try:
-        return _NAMES[dtype]
-    except KeyError:
-        raise NotImplementedError(f"tritonmm multiplies {', '.join(map(str, _NAMES))}; got {dtype}") from None
-
-
-def _dtypes_reason(a: str, b: str, out: str) -> str:
-    """Why no kernel takes these dtypes of A, B and the output; "" if the combination is legal."""
-    if a == "int32" or b == "int32":
-        return "int32 is the dtype of outputs only"
-    if a != b and not (a in FP8 and b in FP8) and not (a in HALF and b in ("int8", *FP8)):
-        return f"dtypes are {a} and {b}; they may differ as two kinds of fp8, or bf16 or fp16 and int8 or fp8 weights"
-    outs = {"int8": ("int32", *HALF, "fp32"), "fp64": ("fp64",), "fp32": ("fp32",)}.get(a, (*HALF, "fp32"))
-    return "" if out in outs else f"out_dtype is {out!r}; for {a} operands it must be one of {', '.join(outs)}"

@@ -23,9 +23,10 @@ from tritonmm.autotune.measuring.environment import Environment
 from tritonmm.autotune.measuring.measure import REGIMES, GraphReplay, Paired, Regime, Times
 from tritonmm.autotune.measuring.nvml import Nvml
 from tritonmm.config import Config
+from tritonmm.dtypes import DTYPES, FP8
 from tritonmm.gpu import Gpu
 from tritonmm.plan import INTERPRETED, plan_for
-from tritonmm.problem import DTYPES, FP8, Problem
+from tritonmm.problem import Problem
 
 
 class Source(Protocol):

@@ -9,8 +9,9 @@ import torch
 
 from tritonmm import families, orders
 from tritonmm.config import Config
+from tritonmm.dtypes import DTYPES
 from tritonmm.gpu import Gpu
-from tritonmm.problem import DTYPES, KINDS, Problem, kind_name
+from tritonmm.problem import KINDS, Problem, kind_name
 from tritonmm.selection import timed
 
 LAYOUTS = ("nn", "nt", "tn", "tt")

@@ -9,8 +9,9 @@ import torch
 from tritonmm import gpu as gpus
 from tritonmm.autotune.measuring import space
 from tritonmm.config import Config
+from tritonmm.dtypes import DTYPES, FP8
 from tritonmm.plan import bind
-from tritonmm.problem import DTYPES, FP8, Problem
+from tritonmm.problem import Problem
 
 Launch = Callable[..., object]
 """out = a @ b, called as launch(a, b, out), with scales=(of a, of b) if the problem has any."""

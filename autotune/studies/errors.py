@@ -25,8 +25,9 @@ from tritonmm.autotune.measuring import space, verify
 from tritonmm.autotune.measuring.environment import Environment
 from tritonmm.autotune.measuring.sources import scaled_launch, torch_precision, torch_product
 from tritonmm.autotune.studies.csv_rows import Output, write_csv
+from tritonmm.dtypes import HALF
 from tritonmm.plan import INTERPRETED
-from tritonmm.problem import HALF, KINDS, Problem
+from tritonmm.problem import KINDS, Problem
 from tritonmm.selection import choose
 from tritonmm.torch_ops.product import gpu_of
 

@@ -30,11 +30,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tritonmm.config import Config
+from tritonmm.dtypes import HALF
 from tritonmm.families.hopper import model as hopper
 from tritonmm.families.tile import model as tile
 from tritonmm.gpu import Gpu
 from tritonmm.orders import SwizzleMerge
-from tritonmm.problem import HALF, Problem
+from tritonmm.problem import Problem
 
 WAYS = {"triton": ("TRITON", ""), "cutlass3": ("CUTLASS3", ""), "cutlass3-fp16": ("CUTLASS3", "fp16")}
 """For each way, the library's name of the target, and the dtype that is asked for if not the problem's."""

@@ -14,7 +14,8 @@ import click
 
 from tritonmm.autotune.measuring import results_file
 from tritonmm.config import Config
-from tritonmm.problem import HALF, Problem
+from tritonmm.dtypes import HALF
+from tritonmm.problem import Problem
 
 FEWEST = 12
 

@@ -10,9 +10,10 @@ from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.autotune.measuring.verify import Check
 from tritonmm.config import Config
+from tritonmm.dtypes import DTYPES
 from tritonmm.families.exact.rules import HAS_FP64
 from tritonmm.plan import plan_for
-from tritonmm.problem import DTYPES, KINDS, Epilogue, Problem
+from tritonmm.problem import KINDS, Epilogue, Problem
 from tritonmm.torch_ops.dense import matmul
 from tritonmm.torch_ops.symmetric import gram, symmetric_mm
 

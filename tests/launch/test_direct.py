@@ -24,11 +24,12 @@ from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.config import Config
 from tritonmm.device import constexpr_args as static
+from tritonmm.dtypes import DTYPES
 from tritonmm.families.hopper.rules import HAS_CLUSTERS
 from tritonmm.launch import capture, direct, workspace
 from tritonmm.launch.bounded import Bounded
 from tritonmm.plan import INTERPRETED, bind
-from tritonmm.problem import DTYPES, Epilogue, Problem
+from tritonmm.problem import Epilogue, Problem
 
 compiled = pytest.mark.skipif(INTERPRETED, reason="kernels are interpreted here; compiled in a process of its own")
 

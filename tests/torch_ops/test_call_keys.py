@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from strided import strided
 
 import tritonmm
-from tritonmm.problem import PRECISIONS, SCALES
+from tritonmm.dtypes import PRECISIONS
+from tritonmm.problem import SCALES
 from tritonmm.torch_ops import product as products
 from tritonmm.torch_ops.product import BARE, How
 

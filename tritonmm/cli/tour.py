@@ -17,9 +17,9 @@ from tritonmm.autotune.tuner import report
 from tritonmm.autotune.tuner.store import Store, write_csv
 from tritonmm.autotune.tuner.sweep import sweep
 from tritonmm.config import Config
+from tritonmm.dtypes import DTYPES
 from tritonmm.orders import Hilbert, Serpentine, SplitMerge, SwizzleMerge
 from tritonmm.plots import comparison, factors, read_csv, visit
-from tritonmm.problem import DTYPES
 
 FACTORS = (1, 4, 8, 12, 16, 24)
 

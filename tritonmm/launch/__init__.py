@@ -13,8 +13,9 @@ import torch
 from triton.runtime import driver
 
 from tritonmm.config import Config
+from tritonmm.dtypes import DTYPES
 from tritonmm.launch import capture, context, direct, interpreter, order_table, workspace
-from tritonmm.problem import DTYPES, Problem
+from tritonmm.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Gluon's dtypes by the short names of `problem.DTYPES`."""
+"""Gluon's dtypes by the short names of `dtypes.DTYPES`."""
 
 from triton.experimental.gluon import language as gl
 

@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from tritonmm.dtypes import DTYPES, FP8
 from tritonmm.model import fp32, tensor_core
 from tritonmm.model.chunks import chunk_k
 from tritonmm.model.gemm import Gemm
 from tritonmm.model.tensor_core import SUMS, Operand
-from tritonmm.problem import DTYPES, FP8
 
 Array = np.ndarray
 Tensor = torch.Tensor

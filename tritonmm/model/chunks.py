@@ -7,7 +7,8 @@ program that adds chunk after chunk, and a chain is never so long that much of i
 Chunks depend on K and the dtypes alone. The figures behind the constants: docs/notebook/invariant.md.
 """
 
-from tritonmm.problem import HALF, Problem
+from tritonmm.dtypes import HALF
+from tritonmm.problem import Problem
 
 CHUNK_K = 4096
 """Chunks have a multiple of this many elements of K."""

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from tritonmm.problem import FP8, HALF, SCALES, Problem, scales_of, short_name
+from tritonmm.dtypes import FP8, HALF, short_name
+from tritonmm.problem import SCALES, Problem, scales_of
 
 Array = np.ndarray
 Tensor = torch.Tensor

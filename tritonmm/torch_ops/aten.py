@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from tritonmm.problem import DTYPES, FLOATS
+from tritonmm.dtypes import DTYPES, FLOATS
 from tritonmm.torch_ops.checks import repeats, spanned
 from tritonmm.torch_ops.operator import PLAIN
 from tritonmm.torch_ops.product import Call, How, empty, find, gpu_of, key, problem_for, remember

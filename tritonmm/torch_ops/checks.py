@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.compiler import is_compiling
 
-from tritonmm.problem import dtype_name
+from tritonmm.dtypes import dtype_name
 
 
 def check_operands(name: str, *operands: torch.Tensor) -> None:

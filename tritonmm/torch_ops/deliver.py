@@ -6,7 +6,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from tritonmm.config import Config
-from tritonmm.problem import output_dtype
+from tritonmm.dtypes import output_dtype
 from tritonmm.torch_ops import first_call
 from tritonmm.torch_ops.call_cache import keep
 from tritonmm.torch_ops.checks import addend, is_same, overlap, prepare_out, scalar

@@ -31,7 +31,7 @@ import math
 import torch
 
 from tritonmm.config import Config
-from tritonmm.problem import PRECISIONS
+from tritonmm.dtypes import PRECISIONS
 from tritonmm.torch_ops.call_cache import again
 from tritonmm.torch_ops.checks import check_dims, check_inner, check_operands, expanded, prepare_out, shape_of
 from tritonmm.torch_ops.deliver import deliver

@@ -21,7 +21,7 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from tritonmm.config import Config
-from tritonmm.problem import output_dtype
+from tritonmm.dtypes import output_dtype
 from tritonmm.torch_ops.checks import shape_of
 from tritonmm.torch_ops.mode import required
 from tritonmm.torch_ops.product import How, product

@@ -8,7 +8,8 @@ import torch
 from tritonmm import families, forks
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
-from tritonmm.problem import Epilogue, Problem, output_dtype
+from tritonmm.dtypes import output_dtype
+from tritonmm.problem import Epilogue, Problem
 from tritonmm.torch_ops.checks import is_transposed
 from tritonmm.torch_ops.mode import required
 
@@ -23,7 +24,7 @@ class How(NamedTuple):
     """What is asked of a GEMM, besides its operands and epilogue.
 
     precision: as `Problem.precision`; "" is what torch is set to.
-    out_dtype: of a new output; None is `problem.default_output`.
+    out_dtype: of a new output; None is `dtypes.default_output`.
     scale_a, scale_b: the scales of the operands; scales, group: what they apply to, as in `Problem`.
     accumulation: as `Problem.accumulation`; "" is what `enable` requires.
     symmetric: as `Problem.symmetric`. With "gram" b is a view of a, also for derivatives. With "" a product of a by a

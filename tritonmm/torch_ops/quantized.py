@@ -18,7 +18,8 @@ import math
 import torch
 
 from tritonmm.config import Config
-from tritonmm.problem import DTYPES, FP8, HALF, scales_of
+from tritonmm.dtypes import DTYPES, FP8, HALF
+from tritonmm.problem import scales_of
 from tritonmm.torch_ops.checks import check_dims, check_inner, prepare_out, shape_of
 from tritonmm.torch_ops.deliver import deliver
 from tritonmm.torch_ops.mode import check_accumulation

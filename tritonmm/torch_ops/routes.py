@@ -8,8 +8,9 @@ from typing import NamedTuple
 import torch
 
 from tritonmm import forks
+from tritonmm.dtypes import FP8, HALF, default_output
 from tritonmm.gpu import Gpu
-from tritonmm.problem import FP8, HALF, Problem, default_output
+from tritonmm.problem import Problem
 from tritonmm.torch_ops.product import remember
 
 

@@ -10,8 +10,9 @@ from tritonmm import orders
 from tritonmm.autotune.measuring import space, verify
 from tritonmm.autotune.measuring.verify import Check
 from tritonmm.config import Config
+from tritonmm.dtypes import DTYPES
 from tritonmm.plan import INTERPRETED
-from tritonmm.problem import DTYPES, KINDS
+from tritonmm.problem import KINDS
 
 CPU = torch.device("cpu")
 SMALL = space.problem(48, 40, 96, dtype="bf16", layout="nt")

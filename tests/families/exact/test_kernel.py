@@ -19,8 +19,9 @@ from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.autotune.measuring import space
 from tritonmm.config import Config
+from tritonmm.dtypes import DTYPES
 from tritonmm.families.exact.rules import HAS_FP64
-from tritonmm.problem import DTYPES, Problem
+from tritonmm.problem import Problem
 from tritonmm.torch_ops.dense import matmul
 
 pytestmark = [

@@ -16,9 +16,10 @@ from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.autotune.measuring import space
 from tritonmm.config import Config
+from tritonmm.dtypes import DTYPES
 from tritonmm.families.hopper.rules import HAS_CLUSTERS, n_subtiles
 from tritonmm.plan import plan_for
-from tritonmm.problem import DTYPES, Epilogue, Problem
+from tritonmm.problem import Epilogue, Problem
 from tritonmm.torch_ops.dense import matmul
 
 pytestmark = [

@@ -11,8 +11,9 @@ from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.autotune.measuring import space
 from tritonmm.config import Config
+from tritonmm.dtypes import DTYPES
 from tritonmm.plan import plan_for
-from tritonmm.problem import DTYPES, KINDS, Problem
+from tritonmm.problem import KINDS, Problem
 from tritonmm.selection import choose
 from tritonmm.torch_ops.dense import matmul
 from tritonmm.torch_ops.quantized import int_mm, scaled_mm, weight_only_linear

@@ -24,7 +24,8 @@ from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.autotune.measuring import space
 from tritonmm.config import Config
-from tritonmm.problem import DTYPES, Problem
+from tritonmm.dtypes import DTYPES
+from tritonmm.problem import Problem
 from tritonmm.torch_ops.dense import matmul
 
 pytestmark = pytest.mark.skipif(

@@ -10,8 +10,9 @@ from promises import assert_adds_before_it_rounds, assert_every_byte_has_its_val
 
 from tritonmm import orders
 from tritonmm.config import Config
+from tritonmm.dtypes import DTYPES, FLOATS, INPUTS
 from tritonmm.plan import plan_for
-from tritonmm.problem import DTYPES, FLOATS, INPUTS, Problem
+from tritonmm.problem import Problem
 from tritonmm.torch_ops.dense import matmul
 
 BLOCKS = {"block_m": 32, "block_n": 16, "block_k": 32, "num_stages": 2, "num_warps": 4}

@@ -8,6 +8,7 @@ import torch
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tritonmm.config import Config
+from tritonmm.dtypes import DTYPES
 from tritonmm.families.hopper import kernel as hopper
 from tritonmm.families.hopper.boxes import Boxes
 from tritonmm.families.hopper.rules import consumer_grid, n_subtiles, output_buffers
@@ -16,7 +17,7 @@ from tritonmm.families.hopper.tiling import Tiling
 from tritonmm.launch import Plan, addend_strides, described, launch_options, scale_arguments, workspace
 from tritonmm.launch.gluon_dtypes import GLUON_DTYPES
 from tritonmm.model.chunks import chunk_k
-from tritonmm.problem import DTYPES, Problem
+from tritonmm.problem import Problem
 
 ROUNDS = {"round_f32_to_tf32": True} if "round_f32_to_tf32" in signature(TensorDescriptor).parameters else {}
 """The option by which TMA rounds fp32 to tf32 as it loads. Tensor cores alone truncate 13 bits, which makes all sums of

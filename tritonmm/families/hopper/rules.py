@@ -1,10 +1,11 @@
 """What the Hopper kernel can multiply, and how its consumers divide a tile."""
 
 from tritonmm.config import Config
+from tritonmm.dtypes import FP8, HALF
 from tritonmm.families.common_rules import operands_reason, shared_memory_reason, tma_reason
 from tritonmm.gpu import TRITON, Gpu
 from tritonmm.model.chunks import chunk_k, chunks
-from tritonmm.problem import FP8, HALF, Problem
+from tritonmm.problem import Problem
 
 HAS_CLUSTERS = TRITON.startswith("3.9.")
 """Whether clusters run under this Triton. Older ones lack what they need; a newer one may number the kernel's

@@ -3,6 +3,7 @@
 import math
 
 from tritonmm.config import Config
+from tritonmm.dtypes import FP8, HALF
 from tritonmm.families.common_rules import (
     BARRIER_BYTES,
     one_chain_reason,
@@ -11,7 +12,7 @@ from tritonmm.families.common_rules import (
     tma_reason,
 )
 from tritonmm.gpu import Gpu
-from tritonmm.problem import FP8, HALF, Problem
+from tritonmm.problem import Problem
 
 ROWS = (8, 16, 24, 32, 40, 48, 64, 72, 80, 96, 128, 136, 144, 160, 192, 256)
 """Legal rows of activations in a tile: powers of two, as the shapes of tensors are, and sums of two of them."""

@@ -1,6 +1,7 @@
 """What the persistent kernel can compute."""
 
 from tritonmm.config import Config
+from tritonmm.dtypes import HALF
 from tritonmm.families.common_rules import (
     BARRIER_BYTES,
     asymmetric_reason,
@@ -12,7 +13,7 @@ from tritonmm.families.common_rules import (
     unsplit_reason,
 )
 from tritonmm.gpu import Gpu
-from tritonmm.problem import HALF, Problem
+from tritonmm.problem import Problem
 
 
 def reason(config: Config, problem: Problem, gpu: Gpu) -> str:

@@ -1,6 +1,7 @@
 """What the portable kernel can compute."""
 
 from tritonmm.config import Config
+from tritonmm.dtypes import FP8
 from tritonmm.families.common_rules import (
     HAS_FP64,
     accumulator_limit,
@@ -14,7 +15,7 @@ from tritonmm.families.common_rules import (
     uses_wgmma,
 )
 from tritonmm.gpu import Gpu
-from tritonmm.problem import FP8, Problem
+from tritonmm.problem import Problem
 
 REFERENCE = {
     "half": (64, 64, 32, 4),
