@@ -205,7 +205,7 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
 def ordered_mma_fault(ptx: str, config: Config, problem: Problem) -> str:
     """What is wrong with how consumers order their wgmma, or "": each waits as often as the one before it arrives."""
     consumers = math.prod(consumer_grid(config))
-    for i in range(consumers if problem.grouped and consumers > 1 else 0):
+    for i in range(consumers if problem.block_scaled and consumers > 1 else 0):
         barrier = ordered_mma.barrier_of(i)
         uses = re.findall(rf"bar\S*\s+{barrier}\b[^;]*", ptx)
         waits, passes = (uses.count(f"bar.{what} {barrier}, 256") for what in ("sync", "arrive"))

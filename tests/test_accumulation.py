@@ -230,7 +230,7 @@ def test_scales_are_those_that_scaled_mm_sees(n, k):
             scale_a, scale_b = (torch.ones(shape) for shape in shapes)
             problem = checked(a, b, None, None, 1.0, 1.0, scale_a, scale_b, "", None).problem
             assert problem.scales == matched_scales(a, b, scale_a, scale_b)[2]
-            ways.add((problem.grouped, problem.cols_per_scale))
+            ways.add((problem.block_scaled, problem.cols_per_scale))
         assert len(ways) == 1 or n == 1 or k <= 128
 
 

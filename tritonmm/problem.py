@@ -284,7 +284,7 @@ class Problem:
         return self.element_bytes == 1 or self.precision == "tf32"
 
     @property
-    def grouped(self) -> bool:
+    def block_scaled(self) -> bool:
         """Whether each group of K has scales of its own."""
         return self.scales not in ("", "tensor", "row")
 
@@ -301,7 +301,7 @@ class Problem:
     @property
     def scale_shapes(self) -> tuple[tuple[int, int] | None, tuple[int, int]]:
         """Shapes of the scales: A's as (rows, scale groups), None for a 2-byte A; B's as (scale groups, columns)."""
-        groups = -(-self.k // self.group) if self.grouped else 1
+        groups = -(-self.k // self.group) if self.block_scaled else 1
         rows = 1 if self.scales == "tensor" else -(-self.m // self.rows_per_scale)
         cols = 1 if self.scales == "tensor" else -(-self.n // self.cols_per_scale)
         return None if self.dtype in HALF else (rows, groups), (groups, cols)
@@ -320,12 +320,12 @@ class Problem:
     @property
     def promotes(self) -> bool:
         """Whether partial sums of K are added outside of the tensor cores (two-level accumulation)."""
-        return self.grouped or (self.dtype in FP8 and self.precision == "ieee")
+        return self.block_scaled or (self.dtype in FP8 and self.precision == "ieee")
 
     @property
     def fixes_sums(self) -> bool:
         """Whether the order of a sum is fixed. Sums of integers are exact in any order, and empty ones have none."""
-        exact = self.sum_dtype == "int32" and not self.grouped
+        exact = self.sum_dtype == "int32" and not self.block_scaled
         return self.accumulation == "invariant" and not exact and self.k > 0
 
     @property

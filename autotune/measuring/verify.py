@@ -195,7 +195,7 @@ def scaled(
     a, b = a.double(), b.double()
     if scales:
         scale_a, scale_b = scales
-        group = problem.group if problem.grouped else problem.k
+        group = problem.group if problem.block_scaled else problem.k
         rows = a.shape[0] if problem.scales == "tensor" else problem.rows_per_scale
         cols = b.shape[1] if problem.scales == "tensor" else problem.cols_per_scale
         if scale_a is not None:

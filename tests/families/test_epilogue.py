@@ -45,7 +45,7 @@ FIELDS = {
 def configs(problem):
     """Those that compute the problem here, and add the sums of scale groups as they are."""
     for config in CONFIGS:
-        added = not problem.grouped or (config.block_k == problem.group and not rescales(config, problem))
+        added = not problem.block_scaled or (config.block_k == problem.group and not rescales(config, problem))
         interpreted = families.family(config.kernel).portable or not INTERPRETED
         if added and interpreted and config.fits(problem, gpus.default()):
             yield config

@@ -32,14 +32,15 @@ from tritonmm.device.constexpr_args import Static
 class Pipelined(Static):
     """Base of the constants of a kernel with a producer warp and consumer warpgroups.
 
-    A subclass has `num_stages`; `ctas` of a program; the number of `consumers`; `grouped`, whether the pipeline brings
-    scales of groups of K; `registers`, those of a thread at launch; `loader_registers`, those of a producer's thread.
+    A subclass has `num_stages`; `ctas` of a program; the number of `consumers`; `block_scaled`, whether the pipeline
+    brings scales of groups of K; `registers`, those of a thread at launch; `loader_registers`, those of a producer's
+    thread.
     """
 
     @property
     def fills(self):
         """Arrivals that fill a stage, besides TMA's bytes: the producer's expect, and its threads' copies of scales."""
-        return 33 if self.grouped else 1
+        return 33 if self.block_scaled else 1
 
     @property
     def consumer_registers(self):

@@ -90,7 +90,7 @@ def dot_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"precision is tf32x3; {gpu.name} has no tf32, use bf16x3"
     if p.element_bytes == 1 and config.block_k < 32:
         return f"block_k is {config.block_k}; tl.dot needs at least 32 of {p.dtype}"
-    if p.grouped and p.group % config.block_k:
+    if p.block_scaled and p.group % config.block_k:
         return f"block_k is {config.block_k}; it must divide the {p.group} elements of K that share a scale"
     if p.promotes and config.block_k > 128:
         return f"block_k is {config.block_k}; sums of fp8 are added in fp32 at least every 128 elements of K"

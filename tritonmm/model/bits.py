@@ -101,7 +101,7 @@ _FP8 = tuple(DTYPES[name] for name in FP8)
 def _add_part(gemm: Gemm, total: Array, part: Array, group: int, at: Elements) -> Array:
     """total plus the partial sum of a group of K, times its scales if it has any; fp32."""
     p = gemm.problem
-    if not p.grouped:
+    if not p.block_scaled:
         return total + part
     assert gemm.scale_a is not None
     assert gemm.scale_b is not None

@@ -221,7 +221,7 @@ def kernels_of(problem: Problem) -> str:
         if not aligned:
             return "tf32 unaligned"
         return "tf32 tn" if p.layout == "tn" else "tf32"
-    if p.grouped:
+    if p.block_scaled:
         return "fp8 blocks"
     return {"fp8e4m3": "fp8", "fp8e5m2": "fp8"}.get(p.dtype, p.dtype)
 

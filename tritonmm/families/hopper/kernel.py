@@ -170,7 +170,7 @@ def gemm(
         MIRRORED: gl.constexpr = TILING.mirrored_shared
         mirrored_bufs = gl.allocate_shared_memory(TILING.out_dtype, [CONSUMERS] + TILING.mirrored_block, MIRRORED)
     scale_bufs = ()
-    if TILING.grouped:
+    if TILING.block_scaled:
         FLAT: gl.constexpr = TILING.flat_shared
         of_a = gl.allocate_shared_memory(gl.float32, [STAGES * TILING.consumers_m, TILING.rows], FLAT)
         of_b = gl.allocate_shared_memory(gl.float32, [STAGES, TILING.col_scales], FLAT)

@@ -28,7 +28,7 @@ def kind(problem: Problem) -> str:
         return ""
     if p.dtype == "fp32":
         return "tf32" if p.precision == "tf32" else ""
-    return "grouped" if p.grouped else {1: "byte", 2: "half"}.get(p.element_bytes, "")
+    return "grouped" if p.block_scaled else {1: "byte", 2: "half"}.get(p.element_bytes, "")
 
 
 def terms(config: Config, problem: Problem, gpu: Gpu) -> Terms:

@@ -82,7 +82,7 @@ def load_item(item, stage, phase, operands, pipeline, scheduler, m, n, scales, T
                     buf = pipeline.b[j].index(stage * CONSUMERS_N + i)
                     load_block(operands.b[j], batch, at, k, bar, buf, B_K_FIRST)
                     at += N_SUBTILES[j]
-        if TILING.grouped:
+        if TILING.block_scaled:
             load_scales(stage, step, row, col, m, n, scales, pipeline, TILING)
         stage, phase = next_use(stage, phase, TILING.num_stages)
     return stage, phase

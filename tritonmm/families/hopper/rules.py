@@ -42,7 +42,7 @@ def _operands_reason(problem: Problem, gpu: Gpu) -> str:
         return f"layout is {p.layout}; tensor cores take {p.dtype} as nt, and repack makes it so"
     if p.group != 128:
         return f"group is {p.group}; the hopper kernel scales 128 elements of K"
-    if p.grouped and p.dtype not in FP8:
+    if p.block_scaled and p.dtype not in FP8:
         return f"dtype is {p.dtype} with {p.scales} scales; the hopper kernel scales groups of fp8"
     return ""
 
@@ -98,7 +98,7 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         registers += min(registers, 64) + 64 * problem.epilogue.c
     if chunks(problem) > 1:  # the sums of a chunk, beside those of all before it
         registers *= 2
-    if problem.grouped and problem.cols_per_scale == 1:  # the scales of its columns
+    if problem.block_scaled and problem.cols_per_scale == 1:  # the scales of its columns
         registers += min(cols, 128) // 4
     if registers > (192 if config.num_warps == 8 else 128):
         return f"{registers} accumulator registers a thread leave no room for the others"
@@ -184,5 +184,5 @@ def _shared(config: Config, problem: Problem, piece_cols: int, buffers: int) -> 
     stages = config.num_stages * config.step_bytes(problem)
     out = block_m * consumers_n * piece_cols * problem.out_element_bytes * buffers * (2 if problem.symmetric else 1)
     scaled = block_m + max(32, config.block_n // problem.cols_per_scale)  # rows and columns
-    scales = config.num_stages * scaled * 4 if problem.grouped else 0
+    scales = config.num_stages * scaled * 4 if problem.block_scaled else 0
     return stages + out + scales + 1024  # barriers and alignment

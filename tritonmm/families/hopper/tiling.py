@@ -200,7 +200,7 @@ class Tiling(Pipelined):
     @property
     def ordered_mma(self):
         """Whether consumers issue wgmma one after the other, see `ordered_mma.py`."""
-        return self.grouped and self.consumers > 1
+        return self.block_scaled and self.consumers > 1
 
     @property
     def ragged_block(self):
@@ -239,7 +239,7 @@ class Tiling(Pipelined):
     @property
     def loader_registers(self):
         """Registers of a producer's thread: more where it has addresses of scales."""
-        return 40 if self.grouped else 24
+        return 40 if self.block_scaled else 24
 
     @property
     def acc_layouts(self):
@@ -273,7 +273,7 @@ class Tiling(Pipelined):
         return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, self.part_cols, deep])
 
     @property
-    def grouped(self):
+    def block_scaled(self):
         """Whether each step of K has scales of its own."""
         return "x" in self.scales
 

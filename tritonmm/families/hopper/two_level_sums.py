@@ -115,10 +115,10 @@ def multiply_two_level(pipeline, stage, phase, count, WHO: gl.constexpr, TILING:
             ordered_mma.wait(WHO, TILING)
             part = product(a, b, part, i % PARTS_M, i // PARTS_M, TILING)
             ordered_mma.arrive(WHO, TILING)
-            if TILING.grouped:
+            if TILING.block_scaled:
                 rows, cols = part_scales(pipeline.scales, stage, i % PARTS_M, i // PARTS_M, WHO, TILING)
             part = warpgroup_mma_wait(0, (part,))
-            if TILING.grouped:
+            if TILING.block_scaled:
                 sums += (computed(plus_scaled(totals[i], part, rows, cols, TILING.scaled_cols)),)
             else:
                 sums += (computed(totals[i] + part),)

@@ -64,7 +64,7 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"batch is {p.batch}; the mixed-input kernel computes one GEMM"
     if p.scales not in ("", "row", "group"):
         return f"scales are {p.scales}; the mixed-input kernel takes scales of each row of the weights, row or group"
-    if p.grouped and groups(config, p) not in (1, 2):
+    if p.block_scaled and groups(config, p) not in (1, 2):
         return f"block_k is {config.block_k}; a step must have one or two scale groups, of {p.group} elements of K each"
     if config.split_tail != 1:
         return f"split_tail is {config.split_tail}; the mixed-input kernel takes 1: it splits all tiles or none"
@@ -88,9 +88,9 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     block = f"a tile of {config.block_m}x{config.block_n} leaves no registers"
     scaled = 2 * _scales(config) if rescales(config, p) else groups(config, p) * (_sums(config) + _scales(config))
     if _sums(config) + scaled > _sum_registers(config, p):
-        scales = " and for the scales of groups of K" if p.grouped else ""
+        scales = " and for the scales of groups of K" if p.block_scaled else ""
         return f"{block} for the operands{scales}; fewer rows or columns do"
-    if config.block_n == 192 and config.block_m > 32 and (p.epilogue.c or (p.grouped and config.persistent)):
+    if config.block_n == 192 and config.block_m > 32 and (p.epilogue.c or (p.block_scaled and config.persistent)):
         return f"{block} to {'add C' if p.epilogue.c else 'add up parts of groups'}; 128 and 256 columns do"
     return ""
 
@@ -103,7 +103,7 @@ def subtiles(config: Config) -> tuple[int, ...]:
 
 def groups(config: Config, problem: Problem) -> int:
     """Scale groups of K in a step; 0 where groups have no scales."""
-    return config.block_k // problem.group if problem.grouped else 0
+    return config.block_k // problem.group if problem.block_scaled else 0
 
 
 def rescales(config: Config, problem: Problem) -> bool:
@@ -111,7 +111,7 @@ def rescales(config: Config, problem: Problem) -> bool:
 
     Totals take less time where there are registers for them (docs/notebook/mixed_input.md).
     """
-    if not problem.grouped or problem.dtype != "bf16" or _has_four_blocks(config):
+    if not problem.block_scaled or problem.dtype != "bf16" or _has_four_blocks(config):
         return False
     return _sums(config) + groups(config, problem) * (_sums(config) + _scales(config)) > _sum_registers(config, problem)
 
@@ -149,13 +149,13 @@ def shared_bytes(config: Config, problem: Problem) -> int:
 
 def _piece_bytes(config: Config, problem: Problem) -> int:
     """Shared memory of a piece in bytes: 8192, or half of it where few registers are left to write it."""
-    return 4096 if _has_four_blocks(config) or (problem.grouped and config.num_warps == 12) else 8192
+    return 4096 if _has_four_blocks(config) or (problem.block_scaled and config.num_warps == 12) else 8192
 
 
 def resident(config: Config, problem: Problem) -> int:
     """Programs that an SM holds, at most 2."""
     small = config.block_n == 128 and config.block_m <= 32  # larger tiles need more than half of an SM's registers
-    if problem.grouped and (len(subtiles(config)) > 1 or (problem.epilogue.c and groups(config, problem) > 1)):
+    if problem.block_scaled and (len(subtiles(config)) > 1 or (problem.epilogue.c and groups(config, problem) > 1)):
         small = False  # as do their sums and scales
     return 2 if small and 2 * (shared_bytes(config, problem) + RESERVED_BYTES) <= SM_SHARED_BYTES else 1
 
@@ -167,7 +167,7 @@ def slice_k(config: Config, problem: Problem) -> int:
     128 rows of activations leave them, in a program alone on its SM. A slice is at most a scale group.
     """
     roomy = resident(config, problem) == 1 and _rows(config) == 64 and config.block_m <= 128
-    return 64 if roomy and not (problem.grouped and problem.group < 64) else 32
+    return 64 if roomy and not (problem.block_scaled and problem.group < 64) else 32
 
 
 def piece_cols(config: Config, problem: Problem) -> int:

@@ -113,9 +113,9 @@ class MixedInputSpec(Pipelined):
     @property
     def loader_registers(self):
         """Registers of a producer's thread: 24, the least that setmaxnreg takes, or 48 for the addresses of scales."""
-        return 48 if self.grouped else 24
+        return 48 if self.block_scaled else 24
 
     @property
-    def grouped(self):
+    def block_scaled(self):
         """True if groups of K have scales, which the pipeline then holds."""
         return self.groups > 0

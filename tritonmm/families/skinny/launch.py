@@ -59,7 +59,7 @@ class SkinnyPlan(Plan):
             num_stages=config.num_stages,
             unroll=_unroll(block_r * block_c // config.num_warps, config.split_k),
             scaled=p.epilogue.scaled,
-            group=p.group if p.grouped else 0,
+            group=p.group if p.block_scaled else 0,
             interleaved=_interleaved(config, p, layouts[0]),
             precision=dot_precision(p),
             wide=wide,

@@ -166,7 +166,7 @@ def _candidates(problem: Problem, gpu: Gpu):
         return Config("skinny", *blocks, *rest, order=RowMajor())
 
     vector = min(p.m, p.n) <= 1 and not p.fixes_sums  # invariant sums are illegal in blocks of 1
-    if vector and (not p.grouped or (p.layout[1] == "t" and not swapped)):
+    if vector and (not p.block_scaled or (p.layout[1] == "t" and not swapped)):
         if p.layout[0] == "n" if swapped else p.layout[1] == "t":
             # A step of all warps is one row of 16-byte loads: X is then loaded in the layout of W. Two stages at least:
             # ptxas defers loads into registers to where they are used, and one or two a thread remain in flight.
@@ -185,13 +185,13 @@ def _candidates(problem: Problem, gpu: Gpu):
     for narrow in _narrow(p):
         if narrow in _CONVERTING and not by_element and _converts(config(narrow, narrow, 1, 1, 1), p):
             for (wide, block_k, stages, warps), (share, _) in _CONVERTING[narrow].items():
-                if not p.grouped:
+                if not p.block_scaled:
                     yield config(narrow, wide, block_k, stages, warps), (share,)
                 elif block_k <= 128:
                     yield config(narrow, wide, min(block_k, p.group), stages, warps), (share,)
         else:
             for wide, block_k, stages, warps in _SHAPES[narrow]:
-                block_k = min(block_k * 2 // p.b_element_bytes, p.group if p.grouped else block_k * 2)
+                block_k = min(block_k * 2 // p.b_element_bytes, p.group if p.block_scaled else block_k * 2)
                 block_k = min(block_k, max(32, 1 << (p.k - 1).bit_length()))  # what lies beyond K is work, too
                 while by_element and block_k > 16 and (wide + narrow) * block_k > 32 * 32 * warps:
                     block_k //= 2  # 32 elements a thread, with an address and a mask each
@@ -288,7 +288,7 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     work_us = joined(limits, f.overlap)
     starts = 1 if resident > 1 else -(-programs // slots)  # a second one on the SM streams meanwhile
     start_us = f.short_us if config.block_k * config.split_k >= p.k else f.start_us
-    launch_us = f.launch_us + start_us * starts + (f.grouped_us if p.grouped else 0)
+    launch_us = f.launch_us + start_us * starts + (f.grouped_us if p.block_scaled else 0)
     if not by_element and not _converts(config, p):  # those that convert were fitted without, the others wait longer
         launch_us += f.small_us * (1 < narrow and wide < 64) + f.again_us * (
             (tiles_n if a_bytes > b_bytes else tiles_m) > 1

@@ -31,7 +31,7 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     if problem.scales and (problem.scales not in ("row", "group") or streams_a(config)):
         return f"scales are {problem.scales}; the skinny kernel takes scales of B, row or group, and streams B"
     narrow, wide = sorted((config.block_m, config.block_n))
-    if problem.grouped and narrow == 1 and config.block_k < 16:
+    if problem.block_scaled and narrow == 1 and config.block_k < 16:
         return f"block_k is {config.block_k}; it must be at least 16 on CUDA cores, where 16 weights share a scale load"
     if why := (operands_reason(problem, gpu) if narrow == 1 else dot_reason(config, problem, gpu)):
         return why
@@ -73,7 +73,7 @@ def _accumulation_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return "a block of 1 has another order of sums; invariant accumulation needs at least 16 rows and columns"
     if p.element_bytes != p.b_element_bytes and not uses_wgmma(max(config.block_m, config.block_n), config):
         return "mma.sync multiplies 8-bit weights in another order of K; invariant accumulation needs wgmma's 4 warps"
-    if p.grouped and config.block_k != p.group:
+    if p.block_scaled and config.block_k != p.group:
         return f"block_k is {config.block_k}; with invariant accumulation a step is a scale group of {p.group} elements"
     return one_chain_reason(config, problem)
 

@@ -48,7 +48,7 @@ class TilePlan(Plan):
             promotes=p.promotes,
             symmetric=bool(p.symmetric),
             scales=p.scales,
-            group=p.group if p.grouped else 0,
+            group=p.group if p.block_scaled else 0,
             wide=wide,
             interpreted=INTERPRETED,
         )

@@ -30,7 +30,7 @@ def spills(config: Config, problem: Problem) -> bool:
     return (
         by_element(p)
         and p.element_bytes == p.b_element_bytes < 4
-        and not p.grouped
+        and not p.block_scaled
         and element_loads.spills(config, p.layout)
     )
 
@@ -52,7 +52,7 @@ def whole_groups(config: Config, problem: Problem, gpu: Gpu) -> Iterator[Config]
     one, of which the listed tiles with such steps load too many in a thread."""
     p = problem
     listed = (config.block_m, config.block_n, config.block_k) == (64, 64, 64)
-    if listed and p.fixes_sums and p.grouped and p.element_bytes != p.b_element_bytes:
+    if listed and p.fixes_sums and p.block_scaled and p.element_bytes != p.b_element_bytes:
         yield config.changed(block_k=p.group, num_stages=2, num_warps=max(4, p.group // 8))
 
 
