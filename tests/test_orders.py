@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tritonmm import orders
-from tritonmm.orders import ColumnMajor, Hilbert, Morton, RowMajor, Serpentine, SplitMerge, SwizzleMerge, Table
+from tritonmm.orders import (
+    ColumnMajor,
+    Hilbert,
+    Morton,
+    RowMajor,
+    Serpentine,
+    SplitMerge,
+    SwizzleMerge,
+    Table,
+    spelling,
+)
 
 GRIDS = list(itertools.product(range(1, 25), repeat=2))
 FACTORS = range(1, 13)
@@ -30,7 +40,7 @@ ALL = [*NO_OVERFLOW, *(SplitMerge(f, along=along) for f in FACTORS for along in 
 
 
 def test_every_order_that_has_a_spelling_is_proved_here():
-    assert {type(order) for order in ALL} | {orders.Triangular} == set(orders._ORDERS)  # which has a file of its own
+    assert {type(order) for order in ALL} | {orders.Triangular} == set(spelling.ORDERS)  # which has a file of its own
 
 
 def issue_3942(i, m, n, factor):

@@ -118,7 +118,9 @@ class Config:
         return self.changed(order=order)
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
-        """Rows and columns of the grid of output tiles."""
+        """Rows and columns of the grid of output tiles; where groups divide the rows, at most so many rows of tiles."""
+        if problem.ragged == "m":  # the last tile of each group may have one row
+            return problem.m // self.block_m + min(problem.groups, problem.m), -(-problem.n // self.block_n)
         return -(-problem.m // self.block_m), -(-problem.n // self.block_n)
 
     def step_bytes(self, problem: Problem) -> int:
@@ -127,13 +129,19 @@ class Config:
         return (block_m * problem.element_bytes + block_n * problem.b_element_bytes) * self.block_k
 
     def programs(self, problem: Problem) -> int:
-        """Launch indices of the order for the whole batch, those without a tile included."""
-        return self.order.launched(*self.tiles(problem)) * problem.batch
+        """Launch indices of the order for the whole batch, those without a tile included; at most so many where groups
+        divide the rows."""
+        outputs = problem.groups if problem.ragged == "k" else problem.batch
+        return self.order.launched(*self.tiles(problem)) * outputs
 
     def fits(self, problem: Problem, gpu: Gpu) -> Fit:
         """Whether this config is legal for `problem` on `gpu`: true, or false with the reason."""
-        reason = families.family(self.kernel).reason(self, problem.repacked(self.repack), gpu)
-        return Fit(reason or self.symmetry_reason(problem) or self._order_reason(problem))
+        family = families.family(self.kernel)
+        if problem.ragged and not family.grouped:
+            return Fit(f"the {family.name} kernel multiplies no groups")
+        reason = family.reason(self, problem.repacked(self.repack), gpu)
+        reason = reason or self.symmetry_reason(problem) or self._groups_reason(problem)
+        return Fit(reason or self._order_reason(problem))
 
     def shared_bytes(self, problem: Problem) -> int:
         """Shared memory of one CTA in bytes: an upper bound of what the compiler allocates."""
@@ -152,6 +160,17 @@ class Config:
             return f"blocks {self.block_m}x{self.block_n}: {error}"
         if not isinstance(self.order, orders.Triangular) or self.order.aspect != wanted.aspect:
             return f"order is {self.order}; a symmetric product in these tiles needs one such as {wanted}"
+        return ""
+
+    def _groups_reason(self, problem: Problem) -> str:
+        """Why the order is not one for groups, or not for a product without; or ""."""
+        if not problem.ragged:
+            has_groups = isinstance(self.order, orders.Grouped)
+            return f"order is {self.order}; the product has no groups" if has_groups else ""
+        if not isinstance(self.order, orders.Grouped):
+            return f"order is {self.order}; a product of groups needs one such as groups/swizzle-merge:8"
+        if self.order.joined and problem.ragged == "k":
+            return f"order is {self.order}; where groups divide K each has all tiles, and none can be joined"
         return ""
 
     def _order_reason(self, problem: Problem) -> str:

@@ -62,6 +62,9 @@ ACCUMULATIONS = ("any", "invariant")
 SYMMETRIES = ("gram", "known", "output")
 """Why a product is symmetric, see `Problem`."""
 
+RAGGED = ("m", "k")
+"""What groups may divide, see `Problem`."""
+
 
 def kind_name(dtype: str | torch.dtype) -> str:
     """The name in `KINDS` of a kind or of a dtype in any of torch's spellings. torch.float8_e4m3fn stands for "fp8".
@@ -121,6 +124,11 @@ class Problem:
         in a triangular order, and each of the others is the one opposite. With a bias, or a C that need not be
         symmetric, neither need the output be: each element has addends of its own.
 
+    ragged, groups: what is divided among how many groups; "" and 0 if nothing is. "m": the rows of A and of the output,
+        each group of which is multiplied by its own of `groups` matrices B. "k": K, so that each group has its own of
+        `groups` outputs. m and k are those of all groups together. How many each has is known to the device alone, and
+        some may belong to none.
+
     Immutable and hashable. Raises ValueError, naming the field, for values that no GEMM has.
 
     >>> problem = tritonmm.Problem.dense(4096, 1000, 14336, layout="nt")
@@ -147,6 +155,8 @@ class Problem:
     group: int = 128
     accumulation: str = "any"
     symmetric: str = ""
+    ragged: str = ""
+    groups: int = 0
 
     def __post_init__(self):
         for name in ("dtype", "b_dtype", "out_dtype"):
@@ -155,7 +165,7 @@ class Problem:
             object.__setattr__(self, "b_dtype", self.dtype)
         if not self.out_dtype:
             object.__setattr__(self, "out_dtype", default_output(self.dtype))
-        for name in ("m", "n", "k", "batch"):
+        for name in ("m", "n", "k", "batch", "groups"):
             size = getattr(self, name)
             if not isinstance(size, int) or size < 0:
                 raise ValueError(f"Problem: {name} is {size!r}; it must be an integer >= 0")
@@ -184,6 +194,22 @@ class Problem:
             raise ValueError(f"Problem: accumulation is {self.accumulation!r}; it must be {known}")
         if self.symmetric and (reason := self._symmetry_reason()):
             raise ValueError(f"Problem: {reason}")
+        if (self.ragged or self.groups) and (reason := self._groups_reason()):
+            raise ValueError(f"Problem: {reason}")
+
+    def _groups_reason(self) -> str:
+        """Why such a product has no groups, or ""."""
+        if self.ragged not in RAGGED:
+            return f"ragged is {self.ragged!r}; of {self.groups} groups it must be {' or '.join(RAGGED)}"
+        if not self.groups:
+            return f"groups is 0; they divide {self.ragged}, so there must be one at least"
+        if self.batch != 1 or self.symmetric:
+            return f"batch is {self.batch} and symmetric {self.symmetric!r}; with groups they must be 1 and ''"
+        if self.epilogue.scaled or self.epilogue.c:
+            return f"epilogue is {self.epilogue}; a grouped product has no alpha and no C"
+        if self.scales and (self.scales != "row" or self.ragged == "k"):
+            return f"scales is {self.scales!r}; a grouped product has those of rows, where groups divide m, or none"
+        return ""
 
     def _symmetry_reason(self) -> str:
         """Why such a product is not symmetric, or ""."""
@@ -207,8 +233,10 @@ class Problem:
         group: int = 128,
         accumulation: str = "any",
         symmetric: str = "",
+        ragged: str = "",
     ) -> "Problem":
-        """The problem out = a @ b of tensors, all 2-D or all 3-D, with `epilogue`.
+        """The problem out = a @ b of tensors, all 2-D or all 3-D, with `epilogue`. Where groups divide m, b alone is
+        3-D, and where they divide k, out is.
 
         Raises NotImplementedError for dtypes that are not in `DTYPES`.
 
@@ -222,6 +250,8 @@ class Problem:
             n=b.shape[-1],
             k=a.shape[-1],
             batch=a.shape[0] if a.dim() == 3 else 1,
+            ragged=ragged,
+            groups={"m": b, "k": out}[ragged].shape[0] if ragged else 0,
             dtype=dtype,
             b_dtype=b_dtype,
             out_dtype=out_dtype,
@@ -254,6 +284,8 @@ class Problem:
         scales: str = "",
         accumulation: str = "any",
         symmetric: str = "",
+        ragged: str = "",
+        groups: int = 0,
     ) -> "Problem":
         """The problem of operands that are dense in memory, at an aligned address.
 
@@ -271,6 +303,8 @@ class Problem:
             epilogue=epilogue,
             accumulation=accumulation,
             symmetric=symmetric,
+            ragged=ragged,
+            groups=groups,
         )
 
     @property
@@ -300,16 +334,17 @@ class Problem:
 
     @property
     def scale_shapes(self) -> tuple[tuple[int, int] | None, tuple[int, int]]:
-        """Shapes of the scales: A's as (rows, scale groups), None for a 2-byte A; B's as (scale groups, columns)."""
+        """Shapes of the scales: A's as (rows, scale groups), None for a 2-byte A; B's as (scale groups, columns).
+        Of a grouped product each group has scales of its own B."""
         groups = -(-self.k // self.group) if self.block_scaled else 1
         rows = 1 if self.scales == "tensor" else -(-self.m // self.rows_per_scale)
         cols = 1 if self.scales == "tensor" else -(-self.n // self.cols_per_scale)
-        return None if self.dtype in HALF else (rows, groups), (groups, cols)
+        return None if self.dtype in HALF else (rows, groups), (self.groups or groups, cols)
 
     @property
     def may_be_symmetric(self) -> bool:
         """Whether there are symmetric products of such operands."""
-        return self.m == self.n and self.dtype == self.b_dtype and self.dtype in FLOATS
+        return self.m == self.n and self.dtype == self.b_dtype and self.dtype in FLOATS and not self.ragged
 
     @property
     def mirrors_output(self) -> bool:
@@ -380,12 +415,18 @@ class Problem:
         """Bytes of the named operands: "a", "b" or "ab"."""
         a_bytes = self.m * self.element_bytes if "a" in operands else 0
         b_bytes = self.n * self.b_element_bytes if "b" in operands else 0
-        return self.batch * self.k * (a_bytes + b_bytes)
+        return self.batch * self.k * (a_bytes + b_bytes * (self.groups if self.ragged == "m" else 1))
 
     @property
     def distinct_operand_bytes(self) -> int:
         """Bytes of the operands, of the one that both are where B is A transposed."""
         return self.operand_bytes("a" if self.symmetric == "gram" else "ab")
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of all outputs."""
+        outputs = self.batch * (self.groups if self.ragged == "k" else 1)
+        return outputs * self.m * self.n * self.out_element_bytes
 
     @property
     def flops(self) -> int:
@@ -395,7 +436,7 @@ class Problem:
     @property
     def compulsory_bytes(self) -> int:
         """Bytes that must cross device memory: each operand read once, the output written once."""
-        return self.distinct_operand_bytes + self.batch * self.m * self.n * self.out_element_bytes
+        return self.distinct_operand_bytes + self.output_bytes
 
     def __str__(self) -> str:
         batch = f"{self.batch}x" if self.batch != 1 else ""
@@ -405,6 +446,7 @@ class Problem:
         dtype += f" {self.scales} scales" if self.scales else ""
         dtype += " invariant" if self.accumulation == "invariant" else ""
         dtype += {"gram": " gram", "known": " symmetric", "output": " symmetric with C"}.get(self.symmetric, "")
+        dtype += f" {self.groups} groups of {self.ragged}" if self.ragged else ""
         return f"{batch}{self.m}x{self.n}x{self.k} {self.layout} {dtype}"
 
 

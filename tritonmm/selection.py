@@ -165,7 +165,10 @@ def _legal(problem: Problem, gpu: Gpu, kernel: str) -> Iterator[tuple[float, Con
     Configs are made, and each is estimated, only when no estimate that is still to be yielded is below their bound.
     """
     considered = [
-        each for each in families.each() if kernel == each.name or not (kernel or each.passed_over(problem, gpu))
+        each
+        for each in families.each()
+        if (each.grouped or not problem.ragged)
+        and (kernel == each.name or not (kernel or each.passed_over(problem, gpu)))
     ]
     # A heap by lower bounds of single configs and of several. Places keep equal ones in the order of the candidates.
     bounded = ((each, *part) for each in considered for part in each.bounded(problem, gpu))

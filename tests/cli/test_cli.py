@@ -183,7 +183,7 @@ def test_repeated_configs_are_swept_once(store):
         (["order", "hilbert", "--png", "."], "'.' is a folder"),
         (["order", "hilbert", "--grid", "2000x100", "--png", "x"], "at most 65536 can be drawn"),
         (["plot", "/dev/null"], "/dev/null"),
-        (["plot", orders.__file__], "orders.py is not a table"),
+        (["plot", orders.__file__], "__init__.py is not a table"),
         (["plot", sys.executable], "is not UTF-8 text"),
         (["demo", "--out", "/dev/null/x"], "/dev/null"),
         (["bench", "--suite", "/dev/null"], "not a readable JSON file"),

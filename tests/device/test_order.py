@@ -8,6 +8,7 @@ import triton.language as tl
 
 from tritonmm import orders
 from tritonmm.device.order import tile_at
+from tritonmm.orders import spelling
 
 SPELLED = [
     "row-major", "column-major", "split-merge:1", "split-merge:4", "split-merge:7@n",
@@ -47,7 +48,7 @@ def visit_on_device(order, tiles_m, tiles_n, device):
 
 
 def test_every_order_that_has_a_spelling_is_compared():
-    assert {type(orders.parse(spelling)) for spelling in (*SPELLED, *TRIANGULAR)} == set(orders._ORDERS)
+    assert {type(orders.parse(spelling)) for spelling in (*SPELLED, *TRIANGULAR)} == set(spelling.ORDERS)
 
 
 @pytest.mark.parametrize("spelling", SPELLED)

@@ -69,6 +69,7 @@ ROWS = SimpleNamespace(
     portable=True,
     persistent=False,
     complete=True,
+    grouped=False,
     defaults={
         "block_m": 1, "block_n": 64, "block_k": 1, "num_stages": 1, "num_warps": 1,
         "order": RowMajor(),

@@ -1,6 +1,6 @@
 """The device side of `tritonmm.orders`: launch index -> output tile, inside a kernel.
 
-The arithmetic is that of `orders.py`, on scalars. ORDER and ALONG are an order's name and axis, or its aspect;
+The arithmetic is that of `orders`, on scalars. ORDER and ALONG are an order's name and axis, or its aspect;
 `factors`, a tuple, are run-time values, so that a sweep over them compiles once. Orders without a
 closed form are read from `table`, one int32 an index, the linear number m * tiles_n + n of the
 tile. Overflow programs get a tile whose m or n is too large for the grid, and never a negative one: an

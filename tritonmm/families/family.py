@@ -31,6 +31,7 @@ class Family(Protocol):
     portable: True if it is plain Triton, for every GPU's backend and the interpreter.
     persistent: True or False if all its configs are or none is; None if it is a choice of `Config`.
     complete: True if its candidates have all stages and orders worth a trial, so that a tuner adds none.
+    grouped: True if it also multiplies groups, `Problem.ragged`; if not, it is never asked about such problems.
     defaults: fields of `Config(name)`; legal for a plain GEMM of the family's dtypes.
     """
 
@@ -38,6 +39,7 @@ class Family(Protocol):
     portable: bool
     persistent: bool | None
     complete: bool
+    grouped: bool
     defaults: Mapping[str, Any]
 
     def reason(self, config: "Config", problem: "Problem", gpu: "Gpu") -> str:

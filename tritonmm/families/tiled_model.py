@@ -9,11 +9,11 @@ from typing import NamedTuple
 from tritonmm.config import Config
 from tritonmm.families.family import Bounded
 from tritonmm.gpu import Gpu
-from tritonmm.model import constants, tile_order
+from tritonmm.model import constants, groups, tile_order
 from tritonmm.model.chunks import chunks
 from tritonmm.model.constants import Tile
 from tritonmm.model.time import SPLITS, UNKNOWN, Launch, Moved, Parts, Terms, Time, whole
-from tritonmm.orders import Order, SwizzleMerge, Triangular
+from tritonmm.orders import Grouped, Order, SwizzleMerge, Triangular
 from tritonmm.problem import Problem
 
 MOST_LAUNCHES = 1024
@@ -62,8 +62,10 @@ class TiledModel:
                 continue
             for repack in ("", copies) if copies else ("",):
                 config = _config_of(self, tile, repack)
-                if problem.symmetric:
+                if problem.symmetric or problem.ragged:
                     config = config.ordered(tile_order.group_order(problem, gpu, *tile.blocks[:2]))
+                if problem.ragged:  # only the device knows how many tiles there are
+                    config = config.changed(persistent=True)
                 if self.spills(config, problem):
                     continue
                 splits = self._splits(config, tile, problem, gpu)
@@ -97,7 +99,7 @@ class TiledModel:
             return
         config = whole(config) if self.split else config
         splits = self._splits(config, tile, problem, gpu)
-        if isinstance(config.order, SwizzleMerge | Triangular):
+        if isinstance(config.order, SwizzleMerge | Triangular | Grouped):
             yield from self._grouped(config, splits, problem, gpu)
         else:
             yield from self._split(config, splits)
@@ -117,7 +119,7 @@ class TiledModel:
 
     def _splits(self, config: Config, tile: Tile, problem: Problem, gpu: Gpu) -> Sequence[int]:
         """Numbers of parts in which a tile may be split along K: those for which there are enough SMs."""
-        if not self.split or config.cluster:
+        if not self.split or config.cluster or problem.ragged:
             return ()
         programs = gpu.sms * tile.resident
         tiles = config.programs(problem)
@@ -160,9 +162,7 @@ class _Launches:
             return UNKNOWN
         moved = found.moved.get(config.order)
         if moved is None:
-            one = whole(config)
-            has_affinity = self.model.terms(one, self.problem, self.gpu).has_affinity
-            moved = found.launch.moved(one, self.problem, self.gpu, self.limits, has_affinity)
+            moved = self._moved(found.launch, whole(config))
             if len(found.moved) >= MOST_ORDERS:
                 found.moved.clear()
             found.moved[config.order] = moved
@@ -194,9 +194,29 @@ class _Launches:
         tile = model.tile_of(config, problem, gpu)
         if tile is None or model.spills(config, problem):
             return None
-        terms = model.terms(config, problem, gpu)
-        launch = Launch.of(config, tile, self.limits, terms, problem, gpu, self.shared)
+        if problem.ragged:
+            equal = groups.as_equal(problem, config)
+            terms = model.terms(equal.config, equal.problem, gpu)
+            launch = Launch.of(equal.config, tile, self.limits, terms, equal.problem, gpu, self.shared)
+            launch = launch._replace(
+                ctas=equal.tiles,
+                operand_bytes=equal.operand_bytes,
+                output_bytes=equal.output_bytes,
+                before_us=launch.before_us + self.shared.repack_us,  # another launch makes the table of groups
+            )
+        else:
+            terms = model.terms(config, problem, gpu)
+            launch = Launch.of(config, tile, self.limits, terms, problem, gpu, self.shared)
         return _Found(launch, launch.least_moved(self.limits), {})
+
+    def _moved(self, launch: Launch, config: Config) -> Moved:
+        """What the order of a config that splits nothing moves."""
+        if self.problem.ragged:
+            equal = groups.as_equal(self.problem, config)
+            moved = launch.moved(equal.config, equal.problem, self.gpu, self.limits, has_affinity=False)
+            return moved._replace(ctas=equal.tiles)
+        has_affinity = self.model.terms(config, self.problem, self.gpu).has_affinity
+        return launch.moved(config, self.problem, self.gpu, self.limits, has_affinity)
 
 
 class _Found(NamedTuple):

@@ -15,6 +15,7 @@ from triton.runtime import driver
 from tritonmm.config import Config
 from tritonmm.dtypes import DTYPES
 from tritonmm.launch import capture, context, direct, interpreter, order_table, workspace
+from tritonmm.orders import Grouped
 from tritonmm.problem import Problem
 
 
@@ -47,8 +48,9 @@ class Plan:
     def of(cls, problem: Problem, config: Config, device: torch.device, grid: int, **own: Any) -> Self:
         """The plan of a legal config that launches `grid` programs. own: the fields that the family's plan adds."""
         tiles = config.tiles(problem)
-        if config.order.closed_form:
-            order, table = (config.order.name, config.order.factors, config.order.along), None
+        one = config.order.inner if isinstance(config.order, Grouped) else config.order
+        if one.closed_form:
+            order, table = (one.name, one.factors, one.along), None
         else:
             order, table = ("table", (), "m"), order_table.of(config.order, tiles, device)
         launched = config.order.launched(*tiles)
@@ -72,6 +74,7 @@ class Plan:
         c: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
         scales: tuple[torch.Tensor | None, torch.Tensor] | None = None,
+        groups: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """out = alpha * (a @ b) + bias + beta * c, on the current stream of the plan's device.
 
@@ -79,9 +82,11 @@ class Plan:
         b: (batch, k, n) or (k, n).
         out: (batch, m, n) or (m, n); returned.
         c: a tensor that expands to out's shape.
-        bias: (n,), contiguous.
+        bias: (n,), contiguous; (groups, n) for a grouped product.
         scales: fp32 scales of a and b, with the shapes of `Problem.scale_shapes`; None for a 2-byte a. The hopper
             kernel takes b's scales contiguous along the columns if each scale group has its own.
+        groups: the table of the groups of a grouped product, see `launch.groups`, whose a, b or out has a dimension
+            less: b is (groups, k, n) where they divide m, and out (groups, m, n) where they divide k.
 
         Shapes, dtypes, layouts, alignments and the epilogue's operands must be the problem's, and all memory must be on
         the plan's device. That is checked, with ValueError, only in the first call with tensors of these strides and
@@ -99,9 +104,9 @@ class Plan:
         key = _key(a, b, out, a_at, b_at, out_at, c, bias, scales)
         launch = self.launches.get(key)
         if launch is None or direct.hooked():
-            self._launch_by_jit(key, a, b, out, alpha, beta, c, bias, scales)
+            self._launch_by_jit(key, a, b, out, alpha, beta, c, bias, scales, groups)
         else:
-            launch.again(self, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias, scales)
+            launch.again(self, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias, scales, groups)
         return out
 
     def repeated(
@@ -115,9 +120,9 @@ class Plan:
         """The kept launch of a call that has been made with these tensors. It serves all tensors of equal strides,
         dtypes and alignments.
 
-        None if each call needs more than the launch: a table of the order, or scales.
+        None if each call needs more than the launch: a table of the order or of groups, or scales.
         """
-        if self.table is not None or self.problem.scales:
+        if self.table is not None or self.problem.scales or self.problem.ragged:
             return None
         return self.launches.get(_key(a, b, out, a.data_ptr(), b.data_ptr(), out.data_ptr(), c, bias, None))
 
@@ -134,13 +139,14 @@ class Plan:
         """ "a" or "b" by the name of the kernel's argument, for arguments with other names."""
         return {}
 
-    def _launch_by_jit(self, key: tuple, a, b, out, alpha, beta, c, bias, scales) -> None:
+    def _launch_by_jit(self, key: tuple, a, b, out, alpha, beta, c, bias, scales, groups) -> None:
         """Launches through Triton's JIT, which compiles if needed, and keeps the launch if it can be repeated."""
         self._check(a, b, out, c, bias, scales)
         with self._current_device(), capture.relaxed():
             if self.device.type == "cuda":
                 context.bind(self.device.index)
-            arguments, options = self.arguments(a, b, out, alpha, beta, c, bias, scales)
+            given = {} if groups is None else {"groups": groups}
+            arguments, options = self.arguments(a, b, out, alpha, beta, c, bias, scales, **given)
             with interpreter.exclusive():
                 kernel = self.kernel[(self.grid,)](*arguments, **options)
             if self.device.type == "cuda" and key not in self.launches:
@@ -168,16 +174,18 @@ class Plan:
             ("b", b, p.b_dtype, (p.k, p.n)),
             ("out", out, p.out_dtype, (p.m, p.n)),
         ):
-            if x.shape != (p.batch, *shape) and (p.batch != 1 or x.shape != shape):
-                raise ValueError(f"{name} has shape {list(x.shape)}; a plan of {p} takes {[p.batch, *shape]}")
+            batch = p.groups if (name, p.ragged) in (("b", "m"), ("out", "k")) else p.batch
+            if x.shape != (batch, *shape) and (batch != 1 or x.shape != shape):
+                raise ValueError(f"{name} has shape {list(x.shape)}; a plan of {p} takes {[batch, *shape]}")
             if x.dtype != DTYPES[dtype]:
                 raise ValueError(f"{name} is {x.dtype}; a plan of {p} takes {DTYPES[dtype]}")
         for name, x, wanted in (("c", c, p.epilogue.c), ("bias", bias, p.epilogue.bias)):
             if (x is not None) != wanted:
                 raise ValueError(f"{name} is {'missing' if wanted else 'given'}, and {p} has {p.epilogue}")
-        if bias is not None and (bias.shape != (p.n,) or not bias.is_contiguous()):
+        bias_shape = [p.groups, p.n] if p.ragged else [p.n]
+        if bias is not None and (list(bias.shape) != bias_shape or not bias.is_contiguous()):
             raise ValueError(
-                f"bias has shape {list(bias.shape)} and strides {bias.stride()}; it must be [{p.n}], contiguous"
+                f"bias has shape {list(bias.shape)} and strides {bias.stride()}; it must be {bias_shape}, contiguous"
             )
         if (scales is not None) != bool(p.scales):
             raise ValueError(f"scales are {'missing' if p.scales else 'given'}, and {p} has scales {p.scales!r}")

@@ -83,14 +83,14 @@ class Launch:
 
     A launch copies `values` and replaces elements at these positions: tensor maps (or addresses, if the kernel takes
     those) at `a`, `a_1`, `b`, `b_1`, `out_map` and `out_1`; addresses at `out`, `c`, `bias`, `scale_a`, `scale_b`,
-    `sums` and `flags`; numbers at `alpha` and `beta`. A position is None if the kernel has no such argument.
+    `groups`, `sums` and `flags`; numbers at `alpha` and `beta`. A position is None if the kernel has no such argument.
     """
 
     __slots__ = (
         "a", "a_1", "a_1_maps", "a_maps", "alpha", "annotations", "b", "b_1", "b_1_maps", "b_maps", "beta", "bias", "c",
-        "cooperative", "current_device", "flags", "function", "grid", "index", "kernel", "launch", "metadata", "out",
-        "out_1", "out_1_maps", "out_map", "out_maps", "pdl", "scale_a", "scale_b", "signature", "stream_of", "sums",
-        "values",
+        "cooperative", "current_device", "flags", "function", "grid", "groups", "index", "kernel", "launch", "metadata",
+        "out", "out_1", "out_1_maps", "out_map", "out_maps", "pdl", "scale_a", "scale_b", "signature", "stream_of",
+        "sums", "values",
     )  # fmt: skip
 
     def __init__(self, kernel, grid: int, index: int, values: list, places: dict[str, int], maps: dict):
@@ -120,6 +120,7 @@ class Launch:
         self.alpha, self.beta = places["alpha"], places["beta"]
         self.c, self.bias = places.get("c"), places.get("bias")
         self.scale_a, self.scale_b = places.get("scale_a"), places.get("scale_b")
+        self.groups = places.get("groups")
         self.sums, self.flags = places.get("workspace"), places.get("flags")
         self.stream_of = driver.active.get_current_stream
         # torch.cuda.current_device without the check that CUDA is initialised.
@@ -127,11 +128,11 @@ class Launch:
 
     hooked = staticmethod(hooked)
 
-    def again(self, plan, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias, scales=None) -> None:
+    def again(self, plan, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias, scales=None, groups=None) -> None:
         """Launches for tensors at the addresses a_at, b_at and out_at."""
         if self.current_device() != self.index:
             with torch.cuda.device(self.index):
-                return self.again(plan, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias, scales)
+                return self.again(plan, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias, scales, groups)
         values = self.values.copy()
         if self.a_maps is None:
             values[self.a] = a_at
@@ -158,6 +159,8 @@ class Launch:
             values[self.scale_a] = scales[0].data_ptr()
         if self.scale_b is not None:
             values[self.scale_b] = scales[1].data_ptr()
+        if self.groups is not None:
+            values[self.groups] = groups.data_ptr()
         if self.flags is not None:
             sums, flags = plan.workspace()  # must stay alive until the launch is enqueued
             if sums is not None:

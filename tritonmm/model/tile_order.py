@@ -6,7 +6,9 @@ import math
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.model import l2_groups
-from tritonmm.orders import MOST_ASPECT, SwizzleMerge, Triangular
+from tritonmm.model.groups import average
+from tritonmm.orders import Grouped, SwizzleMerge, Triangular
+from tritonmm.orders.triangular import MOST_ASPECT
 from tritonmm.problem import Problem
 
 NEAR = 2.0
@@ -17,7 +19,7 @@ WHOLE = 1.5
 share no less than along the other: see `group_order`."""
 
 
-def group_order(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> SwizzleMerge | Triangular:
+def group_order(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> SwizzleMerge | Triangular | Grouped:
     """Groups of as many tiles as make a wave's operands least, along the side on which programs next to each other
     share what is larger.
 
@@ -28,8 +30,13 @@ def group_order(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> Swizz
     should be: 14240x448x8384 takes 167 us in tiles of 192 x 128 with the four tiles of a row next to each other, and
     189 in groups of nine rows (h200-orders.csv and h200-orders-2.csv in autotune/results).
 
-    Of a symmetric product they are groups of rows of its triangle.
+    Of a symmetric product they are groups of rows of its triangle. Of a grouped one they are those of a group of
+    average size; where groups divide K, the longest comes first, so that the shortest fill the last wave.
     """
+    if problem.ragged:
+        one = group_order(average(problem), gpu, block_m, block_n)
+        assert isinstance(one, SwizzleMerge)
+        return Grouped(one, largest_first=problem.ragged == "k")
     tiles_m, tiles_n = max(1, -(-problem.m // block_m)), max(1, -(-problem.n // block_n))
     tall = max(1, round(math.sqrt(gpu.sms * block_n / block_m)))
     wide = max(1, round(math.sqrt(gpu.sms * block_m / block_n)))
@@ -68,8 +75,11 @@ def has_triangle(blocks: tuple[int, ...]) -> bool:
     return max(blocks[:2]) // math.gcd(*blocks[:2]) <= MOST_ASPECT
 
 
-def orders_of(config: Config, problem: Problem, gpu: Gpu) -> tuple[SwizzleMerge | Triangular, ...]:
+def orders_of(config: Config, problem: Problem, gpu: Gpu) -> tuple[SwizzleMerge | Triangular | Grouped, ...]:
     """The orders of a config's tiles worth estimating."""
+    if problem.ragged:
+        of_one = nearby(*config.tiles(average(problem)), gpu.sms, config.block_m, config.block_n)
+        return tuple(Grouped(order, largest_first=problem.ragged == "k") for order in of_one)
     grid = *config.tiles(problem), gpu.sms // config.ctas, config.block_m, config.block_n
     if not problem.symmetric:
         return nearby(*grid)

@@ -53,7 +53,7 @@ def checkout(tmp_path):
 
 DECIDE = (
     "families/tile/kernel.py", "families/hopper/schedule.py", "families/mixed_input/rules.py", "device/order.py",
-    "launch/direct.py", "model/l2.py", "model/l2_laws.py", "model/l2_groups.py", "model/time.py", "orders.py",
+    "launch/direct.py", "model/l2.py", "model/l2_laws.py", "model/l2_groups.py", "model/time.py", "orders/order.py",
     "config.py", "problem.py", "plan.py", "autotune/measuring/measure.py", "autotune/measuring/verify.py",
 )  # fmt: skip
 """Modules that change what a trial is, or the time that it is given."""

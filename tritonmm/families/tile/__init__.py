@@ -19,6 +19,7 @@ name = "tile"
 portable = True
 persistent = None
 complete = False
+grouped = True
 defaults = {
     "block_m": 128, "block_n": 128, "block_k": 64, "num_stages": 3, "num_warps": 8, "persistent": False,
     "order": SwizzleMerge(8),

@@ -23,6 +23,7 @@ import triton.language as tl
 
 from tritonmm.device.constexpr_args import Static
 from tritonmm.device.epilogue import plus_c, plus_scaled, scaled_plus_bias
+from tritonmm.device.groups import part_of, rows_of_tiles, tile_of
 from tritonmm.device.numeric import block_offsets, multiple_of, rounded
 from tritonmm.device.operand import Addends, Operand, Output
 from tritonmm.device.order import tile_at
@@ -46,6 +47,8 @@ class TileSpec(Static):
     precision: str  # input_precision of tl.dot
     sum_dtype: tl.dtype
     promotes: bool  # each step's sums are added to the others outside of the tensor cores
+    ragged: str  # what groups divide, see Problem.ragged
+    joined: bool  # the order visits the tiles of all groups as one grid
     symmetric: bool  # tiles meet the lower triangle, and each element is written to the opposite place too
     scales: str  # see Problem.scales
     group: int  # elements of K that share a scale; 0: all of K
@@ -174,9 +177,41 @@ def store(acc, batch, row, col, m_left, n_left, output, addends, scales, SIDE: t
     )
 
 
+@triton.jit
+def multiply_group(i, a, b, output, bias, scales, groups, factors, m, n, k, stride_bb, S: tl.constexpr):
+    """The tile of index i of a grouped product. a, b: the operands from their first element on."""
+    ORDER: tl.constexpr = S.order
+    ALONG: tl.constexpr = S.along
+    tiles_n = tl.cdiv(n, S.block_n)
+    if S.ragged == "m":
+        group, row, m_end, tile_n = tile_of(i, tiles_n, groups, factors, S.block_m, ORDER, ALONG, S.joined)
+        first_k, k_end = 0, k
+    else:
+        group, first_k, k_end, tile_m, tile_n = part_of(
+            i, tl.cdiv(m, S.block_m), tiles_n, groups, factors, ORDER, ALONG
+        )
+        row, m_end = tile_m * S.block_m, m
+    group, row, first_k = group.to(tl.int64), tl.cast(row, tl.int64), tl.cast(first_k, tl.int64)
+    col = tile_n.to(tl.int64) * S.block_n
+    m_left, n_left = (m_end - row).to(tl.int32), (n - col).to(tl.int32)
+    of_b = group * stride_bb if S.ragged == "m" else first_k * b.stride_k
+    of_out = tl.cast(0, tl.int64) if S.ragged == "m" else group
+    a_tile = Operand(a.at + row * a.stride_line + first_k * a.stride_k, a.stride_line, a.stride_k)
+    b_tile = Operand(b.at + of_b + col * b.stride_line, b.stride_line, b.stride_k)
+    scale_b = scales.b
+    if scale_b is not None:
+        scale_b += group * scales.stride_bk
+    own = Scales(scales.a, scales.stride_am, scales.stride_ak, scale_b, scales.stride_bn, scales.stride_bk)
+    if bias is not None:
+        bias += group * n
+    acc = accumulate(a_tile, b_tile, m_left, n_left, (k_end - first_k).to(tl.int32), own, row, col, S)
+    addends = Addends(None, 0, 0, 0, bias, 1.0, 1.0)
+    store(acc, of_out, row, col, m_left, n_left, output, addends, own, "", S)
+
+
 @triton.jit(do_not_specialize=["launched", "programs"])
 def tile_kernel(
-    a, b, out, c, bias, alpha: tl.float64, beta: tl.float64, table, factors, m, n, k, launched, programs,
+    a, b, out, c, bias, alpha: tl.float64, beta: tl.float64, table, factors, groups, m, n, k, launched, programs,
     a_strides, b_strides, out_strides, c_strides, scale_a, scale_a_strides, scale_b, scale_b_strides, S: tl.constexpr,
 ):  # fmt: skip
     """out[batch] = alpha * A[batch] @ B[batch] + bias + beta * C[batch], rounded once.
@@ -185,6 +220,7 @@ def tile_kernel(
     they are given. The epilogue computes in fp32, or in fp64 if the sums are fp64.
     scale_a, scale_b: fp32 scales, as `Problem.scales` says; their strides are along rows or columns, then groups of K.
     launched: indices of the order for one GEMM of the batch; programs: for all of them.
+    groups: the table of `device/groups.py` for a grouped product, where bias and scales have a row for each group.
     Grid: (programs,), or fewer if S.persistent.
     """
     stride_ab, stride_am, stride_ak = a_strides
@@ -210,22 +246,29 @@ def tile_kernel(
     stride = programs
     if S.persistent:
         stride = tl.num_programs(0)
+    if S.ragged == "m":
+        programs = rows_of_tiles(groups) * tiles_n
     for i in range(tl.program_id(0), programs, stride):
-        batch = (i // launched).to(tl.int64)
-        tile_m, tile_n = tile_at(i % launched, tiles_m, tiles_n, table, factors, ORDER, ALONG)
-        if tile_m < tiles_m and tile_n < tiles_n:  # else overflow: split-merge launches more than there is
-            row = tile_m.to(tl.int64) * S.block_m
-            col = tile_n.to(tl.int64) * S.block_n
-            m_left = (m - row).to(tl.int32)
-            n_left = (n - col).to(tl.int32)
-            a_tile = Operand(a + batch * stride_ab + row * stride_am, stride_am, stride_ak)
-            b_tile = Operand(b + batch * stride_bb + col * stride_bn, stride_bn, stride_bk)
-            acc = accumulate(a_tile, b_tile, m_left, n_left, k, scales, row, col, S)
-            addends = Addends(c, stride_cb, stride_cm, stride_cn, bias, alpha, beta)
+        if S.ragged != "":
+            of_a, of_b = Operand(a, stride_am, stride_ak), Operand(b, stride_bn, stride_bk)
             output = Output(out, stride_ob, stride_om, stride_on)
-            if S.symmetric:
-                store(acc, batch, row, col, m_left, n_left, output, addends, scales, "lower", S)
-                if n_left > 0:  # always; in a block of its own, addresses are not computed too early
-                    store(tl.trans(acc), batch, col, row, n_left, m_left, output, addends, scales, "upper", S)
-            else:
-                store(acc, batch, row, col, m_left, n_left, output, addends, scales, "", S)
+            multiply_group(i, of_a, of_b, output, bias, scales, groups, factors, m, n, k, stride_bb, S)
+        else:
+            batch = (i // launched).to(tl.int64)
+            tile_m, tile_n = tile_at(i % launched, tiles_m, tiles_n, table, factors, ORDER, ALONG)
+            if tile_m < tiles_m and tile_n < tiles_n:  # else overflow: split-merge launches more than there is
+                row = tile_m.to(tl.int64) * S.block_m
+                col = tile_n.to(tl.int64) * S.block_n
+                m_left = (m - row).to(tl.int32)
+                n_left = (n - col).to(tl.int32)
+                a_tile = Operand(a + batch * stride_ab + row * stride_am, stride_am, stride_ak)
+                b_tile = Operand(b + batch * stride_bb + col * stride_bn, stride_bn, stride_bk)
+                acc = accumulate(a_tile, b_tile, m_left, n_left, k, scales, row, col, S)
+                addends = Addends(c, stride_cb, stride_cm, stride_cn, bias, alpha, beta)
+                output = Output(out, stride_ob, stride_om, stride_on)
+                if S.symmetric:
+                    store(acc, batch, row, col, m_left, n_left, output, addends, scales, "lower", S)
+                    if n_left > 0:  # always; in a block of its own, addresses are not computed too early
+                        store(tl.trans(acc), batch, col, row, n_left, m_left, output, addends, scales, "upper", S)
+                else:
+                    store(acc, batch, row, col, m_left, n_left, output, addends, scales, "", S)

@@ -18,7 +18,7 @@ _SUMS = {"fp32": tl.float32, "fp64": tl.float64, "int32": tl.int32}
 class TilePlan(Plan):
     kernel: ClassVar[Any] = tile_kernel
 
-    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
+    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None, groups=None):
         p, config = self.problem, self.config
         order, factors, along = self.order
         a_strides, b_strides, out_strides, c_strides = strides(a), strides(b), strides(out), addend_strides(c, out)
@@ -32,10 +32,14 @@ class TilePlan(Plan):
         shared = line = divisor(p, elements, p.n)
         if p.element_bytes != p.b_element_bytes:  # 16 bytes hold more elements of B than of A
             line = line_divisor(p.b_alignment // p.b_element_bytes, p.n if p.layout[1] == "n" else p.k)
+        if p.ragged == "k" and p.layout != "tn":  # a group may begin anywhere in the lines of an operand along K
+            shared = line = 1
         spec = TileSpec(
             block_m=config.block_m,
             block_n=config.block_n,
             block_k=config.block_k,
+            ragged=p.ragged,
+            joined=p.ragged == "m" and config.order.joined,
             order=order,
             along=along,
             layout=p.layout,
@@ -53,7 +57,7 @@ class TilePlan(Plan):
             interpreted=INTERPRETED,
         )
         arguments = (
-            a, b, out, c, bias, float(alpha), float(beta), self.table, factors,
+            a, b, out, c, bias, float(alpha), float(beta), self.table, factors, groups,
             p.m, p.n, p.k, self.launched, self.programs,
             a_strides, b_strides, out_strides, c_strides, *_scales(p, scales), spec,
         )  # fmt: skip

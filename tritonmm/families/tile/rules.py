@@ -41,6 +41,8 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"blocks {config.block_m}x{config.block_n}x{config.block_k}: tl.dot needs at least 16 in each"
     if why := unsplit_reason(config) or single_cta_reason(config):
         return why
+    if problem.ragged and not config.persistent:
+        return "persistent is False; only the device knows how many tiles groups have, so programs loop over them"
     if why := dot_reason(config, problem, gpu) or _accumulation_reason(config, problem, gpu):
         return why
     if why := shared_memory_reason(portable_shared_bytes(config, problem), gpu):

@@ -1,0 +1,149 @@
+"""Orders over groups visit each tile of each group once, for any sizes, and the device visits them as the host does."""
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tritonmm import orders
+from tritonmm.device.groups import part_of, tile_of
+from tritonmm.launch.groups import GroupTable
+
+INNER = ["row-major", "column-major", "swizzle-merge:1", "swizzle-merge:3", "swizzle-merge:2,2@n", "serpentine:2@n"]
+PREFIXES = ["groups", "largest-groups", "joined-groups", "joined-largest-groups"]
+ALL = [f"{prefix}/{inner}" for prefix in PREFIXES for inner in INNER]
+SIZES = st.lists(st.one_of(st.just(0), st.integers(0, 40)), min_size=1, max_size=9)
+
+
+@pytest.mark.parametrize("spelling", ALL)
+def test_the_spelling_is_parsed(spelling):
+    order = orders.parse(spelling)
+    assert str(order) == spelling
+    assert orders.parse(str(order)) == order
+    assert eval(repr(order), vars(orders)) == order
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    ["groups/split-merge:2", "groups/hilbert", "groups/groups/row-major", "larger-groups/row-major", "groups/", "/",
+     "groups", "largest-joined-groups/row-major"],
+)  # fmt: skip
+def test_other_spellings_are_refused(spelling):
+    with pytest.raises(ValueError, match="order"):
+        orders.parse(spelling)
+
+
+@pytest.mark.parametrize("spelling", ALL)
+@given(rows=SIZES, tiles_n=st.integers(1, 7))
+@settings(max_examples=30, deadline=None)
+def test_each_tile_of_each_group_is_visited_once(spelling, rows, tiles_n):
+    visited = orders.parse(spelling).visit_groups(rows, tiles_n)
+    expected = {(g, m, n) for g, high in enumerate(rows) for m in range(high) for n in range(tiles_n)}
+    assert len(visited) == len(expected)
+    assert set(map(tuple, visited.tolist())) == expected
+
+
+@pytest.mark.parametrize("spelling", ALL)
+def test_one_group_is_a_plain_grid(spelling):
+    order = orders.parse(spelling)
+    np.testing.assert_array_equal(order.visit_groups([7], 5)[:, 1:], order.visit(7, 5))
+    np.testing.assert_array_equal(order.visit(7, 5), order.inner.visit(7, 5))
+
+
+def test_the_largest_group_comes_first_and_equal_ones_as_in_memory():
+    order = orders.parse("largest-groups/row-major")
+    assert order.visit_groups([1, 3, 0, 3, 2], 1)[:, 0].tolist() == [1, 1, 1, 3, 3, 3, 4, 4, 0]
+    assert order.visit_groups([1, 1], 1, sizes=[5, 9])[:, 0].tolist() == [1, 0]
+
+
+def test_a_joined_group_of_tiles_reaches_across_groups():
+    """Three groups of one row of tiles are one grid of three rows, of which two are visited together."""
+    visited = orders.parse("joined-groups/swizzle-merge:2").visit_groups([1, 1, 1], 2)
+    assert visited[:, [0, 2]].tolist() == [[0, 0], [1, 0], [0, 1], [1, 1], [2, 0], [2, 1]]
+
+
+@triton.jit
+def visit_kernel(
+    visited, table, factors, tiles_m, tiles_n,
+    BLOCK_M: tl.constexpr, ORDER: tl.constexpr, ALONG: tl.constexpr, JOINED: tl.constexpr,
+):  # fmt: skip
+    i = tl.program_id(0)
+    at = visited + 5 * i
+    if BLOCK_M > 0:
+        group, row, end, n = tile_of(i, tiles_n, table, factors, BLOCK_M, ORDER, ALONG, JOINED)
+        tl.store(at, group)
+        tl.store(at + 1, row)
+        tl.store(at + 2, end)
+        tl.store(at + 3, n)
+    else:
+        group, start, end, m, n = part_of(i, tiles_m, tiles_n, table, factors, ORDER, ALONG)
+        tl.store(at, group)
+        tl.store(at + 1, start)
+        tl.store(at + 2, end)
+        tl.store(at + 3, m)
+        tl.store(at + 4, n)
+
+
+def clamped(offs, total):
+    """Where each group starts and ends, as the device is to see it."""
+    ends = np.maximum.accumulate(np.clip(offs, 0, total))
+    return np.concatenate(([0], ends[:-1])), ends
+
+
+OFFSETS = {
+    "even": ([8, 16, 24, 32], 32),
+    "ragged": ([3, 3, 20, 21, 37, 37, 50], 50),
+    "one": ([5], 5),
+    "all empty": ([0, 0, 0], 9),
+    "rows are left": ([4, 9], 30),
+    "one-hot": ([0, 0, 61, 61, 61], 61),
+    "not sorted": ([30, 10, -7, 40, 12], 50),
+    "beyond the end": ([-5, 100, 2**31 - 1, -(2**31)], 33),
+    "many": (list(range(0, 3 * 130, 3)), 3 * 130),
+}
+
+
+def table_of(order, offs, total, block_m, device):
+    """The table on the device, and how many indices the order has."""
+    table = GroupTable(len(offs), total, block_m, order.largest_first)
+    return table.make(torch.tensor(offs, dtype=torch.int32, device=device))
+
+
+@pytest.mark.parametrize("name", OFFSETS)
+@pytest.mark.parametrize("spelling", ["groups/row-major", *ALL[3::5]])
+def test_groups_of_rows_on_the_device_are_those_of_the_host(name, spelling, device):
+    offs, total = OFFSETS[name]
+    order, block_m, tiles_n = orders.parse(spelling), 8, 3
+    starts, ends = clamped(offs, total)
+    rows = -(-(ends - starts) // block_m)
+    expected = order.visit_groups(rows, tiles_n, sizes=ends - starts)
+    table = table_of(order, offs, total, block_m, device)
+    assert table[0].item() * tiles_n == len(expected)
+    visited = torch.full((len(expected), 5), -9, dtype=torch.int32, device=device)
+    if len(expected):
+        visit_kernel[(len(expected),)](
+            visited, table, order.factors, 0, tiles_n, block_m, order.inner.name, order.along, order.joined
+        )
+    group, m, n = expected.T
+    wanted = np.column_stack((group, starts[group] + m * block_m, ends[group], n))
+    np.testing.assert_array_equal(visited.cpu().numpy()[:, :4], wanted)
+
+
+@pytest.mark.parametrize("name", OFFSETS)
+@pytest.mark.parametrize("spelling", ["groups/swizzle-merge:2", "largest-groups/row-major"])
+def test_groups_of_k_on_the_device_are_those_of_the_host(name, spelling, device):
+    offs, total = OFFSETS[name]
+    order, tiles_m, tiles_n = orders.parse(spelling), 2, 3
+    starts, ends = clamped(offs, total)
+    expected = order.visit_groups([tiles_m] * len(offs), tiles_n, sizes=ends - starts)
+    table = table_of(order, offs, total, 0, device)
+    assert table[0].item() == len(offs)
+    visited = torch.full((len(expected), 5), -9, dtype=torch.int32, device=device)
+    visit_kernel[(len(expected),)](
+        visited, table, order.factors, tiles_m, tiles_n, 0, order.inner.name, order.along, order.joined
+    )
+    group, m, n = expected.T
+    np.testing.assert_array_equal(visited.cpu().numpy(), np.column_stack((group, starts[group], ends[group], m, n)))

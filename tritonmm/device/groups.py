@@ -1,0 +1,153 @@
+"""Where the groups of a grouped GEMM are: a table that one launch makes of their offsets, and the next ones read.
+
+Only the device knows the sizes of groups. offs[g] is where group g ends: it begins where the one before it ended. The
+offsets may be anything: they are clamped to the total, and none counts for less than one before it. So groups never
+overlap, and none reaches beyond the operands.
+
+The table has an entry for each row of tiles of all groups, or for each group where K is divided among them, in the
+sequence in which an order of `orders.Grouped` visits groups:
+
+    table[0]              the number of entries
+    table[4 + 4e ...]     of entry e: its group; the group's first entry; where the group starts, and where it ends
+
+`group_table_kernel` makes it. `tile_of` is the device side of `orders.Grouped` for groups of rows, and `part_of` for
+groups of K. Both are scalars and loads, so that Gluon can compile them too.
+"""
+
+import triton
+import triton.language as tl
+
+from tritonmm.device.order import tile_at
+from tritonmm.device.pdl import follow_previous_grid
+
+HEADER = tl.constexpr(4)
+"""Integers before the first entry, and of an entry."""
+
+COMPARED = tl.constexpr(32)
+"""Sizes that each group compares its own with at a time."""
+
+FIELDS = tl.constexpr(5)
+"""Integers that a program writes down of each group, behind the table."""
+
+
+@triton.jit
+def larger(a, b):
+    return tl.maximum(a, b)
+
+
+@triton.jit
+def bounds_of(offs, groups, total, SLOTS: tl.constexpr):
+    """Where each group starts and ends. Slots from `groups` on are empty groups."""
+    g = tl.arange(0, SLOTS)
+    ends = tl.load(offs + g, mask=g < groups, other=0)
+    ends = tl.associative_scan(tl.minimum(tl.maximum(ends, 0), total), 0, larger)
+    starts = tl.load(offs + g - 1, mask=(g > 0) & (g <= groups), other=0)
+    starts = tl.associative_scan(tl.minimum(tl.maximum(starts, 0), total), 0, larger)
+    return starts, ends
+
+
+@triton.jit(do_not_specialize=["groups", "total", "entries"])
+def group_table_kernel(
+    offs, table, groups, total, entries,
+    BLOCK_M: tl.constexpr, LARGEST_FIRST: tl.constexpr, SLOTS: tl.constexpr, ENTRIES: tl.constexpr,
+):  # fmt: skip
+    """Writes the table.
+
+    offs: int32 [groups]. table: int32; room for `entries` entries, then for what each program writes down, FIELDS *
+    SLOTS. total: what the last offset should be.
+    BLOCK_M: rows of a tile; 0: there is one entry for each group. SLOTS: a power of two, at least `groups`. ENTRIES:
+    those that a program writes.
+    Grid: enough programs for all entries. Each looks at all groups.
+    """
+    follow_previous_grid()
+    g = tl.arange(0, SLOTS)
+    notes = table + HEADER + HEADER * entries + tl.program_id(0) * (FIELDS * SLOTS)
+    starts, ends = bounds_of(offs, groups, total, SLOTS)
+    group = g
+    if LARGEST_FIRST:
+        sizes = ends - starts
+        tl.store(notes + g, sizes)
+        tl.debug_barrier()
+        rank = tl.zeros([SLOTS], tl.int32)
+        for first in range(0, groups, COMPARED):
+            other = first + tl.arange(0, COMPARED)
+            size = tl.load(notes + other, mask=other < SLOTS, other=0)
+            before = (size[None, :] > sizes[:, None]) | (
+                (size[None, :] == sizes[:, None]) & (other[None, :] < g[:, None])
+            )
+            rank += tl.sum((before & (other < groups)[None, :]).to(tl.int32), 1)
+        rank = tl.where(g < groups, rank, g)
+        tl.debug_barrier()
+        tl.store(notes + rank, g)
+        tl.store(notes + SLOTS + rank, starts)
+        tl.store(notes + 2 * SLOTS + rank, ends)
+        tl.debug_barrier()
+        group, starts, ends = tl.load(notes + g), tl.load(notes + SLOTS + g), tl.load(notes + 2 * SLOTS + g)
+        tl.debug_barrier()
+    rows = (ends - starts + BLOCK_M - 1) // BLOCK_M if BLOCK_M > 0 else (g < groups).to(tl.int32)
+    after = tl.cumsum(rows, 0)
+    tl.store(notes + g, group)
+    tl.store(notes + SLOTS + g, starts)
+    tl.store(notes + 2 * SLOTS + g, ends)
+    tl.store(notes + 3 * SLOTS + g, after - rows)
+    tl.store(notes + 4 * SLOTS + g, after)
+    tl.debug_barrier()
+    count = tl.sum(rows)
+    if tl.program_id(0) == 0:
+        tl.store(table, count)
+    entry = tl.program_id(0) * ENTRIES + tl.arange(0, ENTRIES)
+    # The first place whose `after` is beyond the entry, by bisection.
+    place = tl.zeros([ENTRIES], tl.int32)
+    width = SLOTS
+    while width > 1:
+        width = width // 2
+        passed = tl.load(notes + 4 * SLOTS + place + width - 1) <= entry
+        place = tl.where(passed, place + width, place)
+    inside = entry < tl.minimum(count, entries)
+    at = table + HEADER + HEADER * entry
+    tl.store(at, tl.load(notes + place), mask=inside)
+    tl.store(at + 1, tl.load(notes + 3 * SLOTS + place), mask=inside)
+    tl.store(at + 2, tl.load(notes + SLOTS + place), mask=inside)
+    tl.store(at + 3, tl.load(notes + 2 * SLOTS + place), mask=inside)
+
+
+@triton.jit
+def rows_of_tiles(table):
+    """Of all groups together."""
+    return tl.load(table)
+
+
+@triton.jit
+def entry_at(table, entry):
+    """Group, its first entry, its start and its end."""
+    at = table + HEADER + HEADER * entry
+    return tl.load(at), tl.load(at + 1), tl.load(at + 2), tl.load(at + 3)
+
+
+@triton.jit
+def tile_of(
+    i, tiles_n, table, factors,
+    BLOCK_M: tl.constexpr, ORDER: tl.constexpr, ALONG: tl.constexpr, JOINED: tl.constexpr,
+):  # fmt: skip
+    """The tile of index i where rows are divided among groups: its group, its first row, the end of the group's rows,
+    and its column of tiles."""
+    if JOINED:
+        m, n = tile_at(i, rows_of_tiles(table), tiles_n, None, factors, ORDER, ALONG)
+        group, first, start, end = entry_at(table, m)
+    else:
+        # A group has tiles_n indices for each of its entries.
+        group, first, start, end = entry_at(table, i // tiles_n)
+        rows = (end - start + BLOCK_M - 1) // BLOCK_M
+        m, n = tile_at(i - first * tiles_n, rows, tiles_n, None, factors, ORDER, ALONG)
+        m += first
+    return group, start + (m - first) * BLOCK_M, end, n
+
+
+@triton.jit
+def part_of(i, tiles_m, tiles_n, table, factors, ORDER: tl.constexpr, ALONG: tl.constexpr):
+    """The tile of index i where K is divided among groups: its group, where the group's K starts and ends, and its row
+    and column of tiles."""
+    tiles = tiles_m * tiles_n
+    group, _, start, end = entry_at(table, i // tiles)
+    m, n = tile_at(i % tiles, tiles_m, tiles_n, None, factors, ORDER, ALONG)
+    return group, start, end, m, n

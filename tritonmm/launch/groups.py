@@ -1,0 +1,124 @@
+"""Launches a grouped GEMM: first its table of groups, which `device/groups.py` describes, then the product.
+
+The table is a torch tensor, allocated on the current stream at each call, and during capture in the graph's own pool.
+So launches on different streams never share one. Nothing comes to the host.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+
+from tritonmm.config import Config
+from tritonmm.device.groups import group_table_kernel
+from tritonmm.launch import Plan, interpreter, launch_options
+from tritonmm.orders import Grouped
+from tritonmm.problem import Problem
+
+ENTRIES = 128
+"""Entries that a program writes."""
+
+MOST_GROUPS = 16_384
+"""Groups that a program of 8 warps holds in registers: 64 of each thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTable:
+    """What the table of one plan depends on.
+
+    groups: how many. total: rows or elements of K that are divided among them. block_m: rows of a tile, or 0 where K is
+    divided. largest_first: as in `orders.Grouped`.
+    """
+
+    groups: int
+    total: int
+    block_m: int
+    largest_first: bool
+
+    @classmethod
+    def of(cls, problem: Problem, config: Config) -> Self:
+        """The table of a legal config."""
+        if not isinstance(config.order, Grouped):
+            raise TypeError(f"order is {config.order}, which visits no groups")
+        total, block_m = (problem.m, config.block_m) if problem.ragged == "m" else (problem.k, 0)
+        return cls(problem.groups, total, block_m, config.order.largest_first)
+
+    @property
+    def entries(self) -> int:
+        """Entries at most: the last row of tiles of each group may have one row."""
+        if not self.block_m:
+            return self.groups
+        return self.total // self.block_m + min(self.groups, self.total)
+
+    @property
+    def slots(self) -> int:
+        """Groups that a program looks at, a power of two."""
+        return max(32, 1 << (self.groups - 1).bit_length())
+
+    @property
+    def programs(self) -> int:
+        return max(1, -(-self.entries // ENTRIES))
+
+    def empty(self, device: torch.device) -> torch.Tensor:
+        """Memory of the table and of what programs write down beside it."""
+        count = 4 + 4 * self.entries + self.programs * 5 * self.slots
+        return torch.empty(count, dtype=torch.int32, device=device)
+
+    def launch(self, offs: torch.Tensor, table: torch.Tensor) -> tuple[tuple, dict]:
+        """Arguments and options of the launch."""
+        arguments = offs, table, self.groups, self.total, self.entries
+        own = {"BLOCK_M": self.block_m, "LARGEST_FIRST": self.largest_first, "SLOTS": self.slots, "ENTRIES": ENTRIES}
+        return arguments, launch_options(table.device, **own, num_warps=4 if self.slots <= 2048 else 8)
+
+    def make(self, offs: torch.Tensor) -> torch.Tensor:
+        """The table for these offsets, on the current stream. offs: int32 [groups], contiguous."""
+        table = self.empty(offs.device)
+        arguments, options = self.launch(offs, table)
+        with interpreter.exclusive():
+            group_table_kernel[(self.programs,)](*arguments, **options)
+        return table
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedPlan:
+    """A plan that makes the table of groups, then calls `inner`, the plan of the product. It is called as `Plan` is.
+
+    `kernel` and `arguments` describe the kernel that makes the table.
+    """
+
+    kernel: ClassVar[Any] = group_table_kernel
+
+    problem: Problem
+    config: Config
+    device: torch.device
+    table: GroupTable
+    inner: Plan
+
+    def __call__(
+        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, *, offs: torch.Tensor, **epilogue
+    ) -> torch.Tensor:
+        """As `Plan.__call__`. offs: where each group ends, int32 [groups], contiguous."""
+        if offs.shape != (self.table.groups,) or offs.dtype != torch.int32 or not offs.is_contiguous():
+            found = f"{offs.dtype} {list(offs.shape)} with strides {offs.stride()}"
+            raise ValueError(f"offs is {found}; a plan of {self.problem} takes int32 [{self.table.groups}], contiguous")
+        if not self.inner.grid:
+            return out
+        with torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext():
+            table = self.table.make(offs)
+        return self.inner(a, b, out, groups=table, **epilogue)
+
+    def repeated(self, *tensors) -> None:
+        """None: each call has to make a new table. See `Plan.repeated`."""
+        return None
+
+    def arguments(self, a, b, out, *, offs, **epilogue) -> tuple[tuple, dict]:
+        """Arguments of the kernel that makes the table, and its constants and options by name."""
+        return self.table.launch(offs, self.table.empty(offs.device))
+
+    def kernels(self, a, b, out, *, offs, **epilogue) -> Iterator[tuple[Any, tuple, dict]]:
+        """The kernels that a call launches: each with its arguments, and its constants and options by name."""
+        arguments, options = self.arguments(a, b, out, offs=offs)
+        yield self.kernel, arguments, options
+        yield self.inner.kernel, *self.inner.arguments(a, b, out, groups=arguments[1], **epilogue)
