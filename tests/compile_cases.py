@@ -17,6 +17,7 @@ from tritonmm.dtypes import DTYPES
 from tritonmm.families.exact.rules import HAS_FP64
 from tritonmm.families.hopper.rules import HAS_CLUSTERS
 from tritonmm.families.mixed_input import model as streams
+from tritonmm.launch.groups import GroupTable
 from tritonmm.problem import KINDS, Epilogue, Problem
 from tritonmm.selection import choose, timed
 
@@ -434,11 +435,30 @@ def symmetric_cases():
         yield case("exact", (64, 32, 16, 4, 4), n=1001, kind="fp64", layout="tn", epilogue=everything)
 
 
+def grouped_cases():
+    """What `select` chooses for groups of rows and of K, and the table of groups."""
+    epilogues = Epilogue(), Epilogue(bias=True)
+    for gpu in map(gpus.spec, ("a100", "h200", "b200", "mi300x")):
+        for kind in ("bf16", "fp32", "tf32", "fp64"):
+            for i, (ragged, layout) in enumerate((("m", "nt"), ("k", "tn"), ("m", "tt"), ("k", "nt"))):
+                m, n, k = (1000, 768, 520) if i < 2 else (999, 767, 521)
+                fields = {"layout": layout, "epilogue": epilogues[i % 2], "ragged": ragged, "groups": 16}
+                problem = Problem.dense(m, n, k, **KINDS[kind], **fields)
+                yield gpu, problem, choose(problem, gpu, "tile")
+        for table in (
+            GroupTable(8, 4096, 128, False),
+            GroupTable(300, 4096, 64, True),
+            GroupTable(4096, 99, 0, True),
+        ):
+            yield gpu, table
+
+
 FAMILIES = {
     # What takes longest is first, so that no core waits for another at the end.
     "mixed-input": weights_cases, "hopper": hopper_cases, "kinds": kind_cases, "clusters": cluster_cases,
-    "symmetric": symmetric_cases, "chunks": chunk_cases, "skinny": skinny_cases, "persistent": persistent_cases,
-    "exact": exact_cases, "chosen": cases, "transpose": transpose_cases, "repack": repack_cases,
+    "grouped": grouped_cases, "symmetric": symmetric_cases, "chunks": chunk_cases, "skinny": skinny_cases,
+    "persistent": persistent_cases, "exact": exact_cases, "chosen": cases, "transpose": transpose_cases,
+    "repack": repack_cases,
 }  # fmt: skip
 if not HAS_CLUSTERS:
     del FAMILIES["clusters"]

@@ -28,12 +28,14 @@ from tritonmm import gpu as gpus
 from tritonmm.autotune.measuring.precompile import Elsewhere
 from tritonmm.autotune.studies.bank_conflicts import launch as transposes
 from tritonmm.config import Config
+from tritonmm.device.groups import group_table_kernel
 from tritonmm.dtypes import DTYPES
 from tritonmm.families.exact import rules as sliced
 from tritonmm.families.hopper import ordered_mma
 from tritonmm.families.hopper.rules import consumer_grid
 from tritonmm.families.hopper.sm_affinity import affinity
 from tritonmm.families.mixed_input.rules import fixup, programs
+from tritonmm.launch.groups import GroupTable
 from tritonmm.launch.repack import RESIDENT
 from tritonmm.plan import bind
 from tritonmm.problem import Problem
@@ -60,13 +62,16 @@ def compile_for(gpu: gpus.Gpu, problem: Problem, config: Config, c_dtype: str = 
     """What the plan of (problem, config) launches, compiled for `gpu`. c_dtype: of C, by default the output's."""
     driver.set_active(Elsewhere(gpu))
     a, b, out = operands(problem)
-    plan = bind(problem, config, gpu, torch.device("meta"))
+    plan, given = bind(problem, config, gpu, torch.device("meta")), {}
+    if problem.ragged:  # a kernel of its own makes the table of groups
+        plan, given = plan.inner, {"groups": torch.empty(1024, dtype=torch.int32, device="meta")}
     c = out.to(DTYPES[c_dtype or problem.out_dtype]) if problem.epilogue.c else None
-    bias = out[0, 0] if problem.epilogue.bias else None
+    bias_shape = (problem.groups, problem.n) if problem.ragged else (problem.n,)
+    bias = out.new_empty(bias_shape) if problem.epilogue.bias else None
     scales = None
     if problem.scales:
         scales = tuple(shape and torch.empty(shape, device="meta") for shape in problem.scale_shapes)
-    return compile_kernel(gpu, plan.kernel, *plan.arguments(a, b, out, c=c, bias=bias, scales=scales))
+    return compile_kernel(gpu, plan.kernel, *plan.arguments(a, b, out, c=c, bias=bias, scales=scales, **given))
 
 
 def compile_kernel(gpu: gpus.Gpu, jitted, arguments: tuple, options: dict) -> Compiled:
@@ -83,14 +88,15 @@ def compile_kernel(gpu: gpus.Gpu, jitted, arguments: tuple, options: dict) -> Co
 def operands(problem: Problem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Tensors of the problem's shapes, dtypes and layout without memory."""
 
-    def empty(rows, cols, letter, dtype):
-        shape = (problem.batch, cols, rows) if letter == "t" else (problem.batch, rows, cols)
+    def empty(rows, cols, letter, dtype, ragged=""):
+        batch = problem.groups if ragged and problem.ragged == ragged else problem.batch
+        shape = (batch, cols, rows) if letter == "t" else (batch, rows, cols)
         x = torch.empty(shape, dtype=DTYPES[dtype], device="meta")
         return x.mT if letter == "t" else x
 
     a = empty(problem.m, problem.k, problem.layout[0], problem.dtype)
-    b = empty(problem.k, problem.n, problem.layout[1], problem.b_dtype)
-    return a, b, empty(problem.m, problem.n, "n", problem.out_dtype)
+    b = empty(problem.k, problem.n, problem.layout[1], problem.b_dtype, "m")
+    return a, b, empty(problem.m, problem.n, "n", problem.out_dtype, "k")
 
 
 def read_nvidia(kernel, log: str) -> Compiled:
@@ -274,6 +280,10 @@ def compiled(gpu: gpus.Gpu, *what) -> tuple[Compiled, str]:
         problem, config = what
         found = compile_for(gpu, problem, config)
         return found, fault(found, config, problem, gpu)
+    if isinstance(what[0], GroupTable):
+        offs = torch.empty(what[0].groups, dtype=torch.int32, device="meta")
+        found = compile_kernel(gpu, group_table_kernel, *what[0].launch(offs, what[0].empty(offs.device)))
+        return found, f"spills {found.spilled_bytes} bytes" if found.spilled_bytes else ""
     (tile,) = what
     x = torch.empty(4096, 4096, dtype=transposes.INTEGERS[tile.elem_bytes], device="meta")
     found = compile_kernel(gpu, transposes.transpose_kernel, *transposes.arguments_of(x, x, tile))

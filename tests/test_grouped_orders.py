@@ -5,6 +5,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from grouped_cases import OFFSETS, bounds_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,25 +88,6 @@ def visit_kernel(
         tl.store(at + 4, n)
 
 
-def clamped(offs, total):
-    """Where each group starts and ends, as the device is to see it."""
-    ends = np.maximum.accumulate(np.clip(offs, 0, total))
-    return np.concatenate(([0], ends[:-1])), ends
-
-
-OFFSETS = {
-    "even": ([8, 16, 24, 32], 32),
-    "ragged": ([3, 3, 20, 21, 37, 37, 50], 50),
-    "one": ([5], 5),
-    "all empty": ([0, 0, 0], 9),
-    "rows are left": ([4, 9], 30),
-    "one-hot": ([0, 0, 61, 61, 61], 61),
-    "not sorted": ([30, 10, -7, 40, 12], 50),
-    "beyond the end": ([-5, 100, 2**31 - 1, -(2**31)], 33),
-    "many": (list(range(0, 3 * 130, 3)), 3 * 130),
-}
-
-
 def table_of(order, offs, total, block_m, device):
     """The table on the device, and how many indices the order has."""
     table = GroupTable(len(offs), total, block_m, order.largest_first)
@@ -117,7 +99,7 @@ def table_of(order, offs, total, block_m, device):
 def test_groups_of_rows_on_the_device_are_those_of_the_host(name, spelling, device):
     offs, total = OFFSETS[name]
     order, block_m, tiles_n = orders.parse(spelling), 8, 3
-    starts, ends = clamped(offs, total)
+    starts, ends = np.array(bounds_of(offs, total)).T
     rows = -(-(ends - starts) // block_m)
     expected = order.visit_groups(rows, tiles_n, sizes=ends - starts)
     table = table_of(order, offs, total, block_m, device)
@@ -137,7 +119,7 @@ def test_groups_of_rows_on_the_device_are_those_of_the_host(name, spelling, devi
 def test_groups_of_k_on_the_device_are_those_of_the_host(name, spelling, device):
     offs, total = OFFSETS[name]
     order, tiles_m, tiles_n = orders.parse(spelling), 2, 3
-    starts, ends = clamped(offs, total)
+    starts, ends = np.array(bounds_of(offs, total)).T
     expected = order.visit_groups([tiles_m] * len(offs), tiles_n, sizes=ends - starts)
     table = table_of(order, offs, total, 0, device)
     assert table[0].item() == len(offs)

@@ -65,6 +65,9 @@ SYMMETRIES = ("gram", "known", "output")
 RAGGED = ("m", "k")
 """What groups may divide, see `Problem`."""
 
+MOST_GROUPS = 4096
+"""Groups whose bounds the threads of one program hold in registers, 16 each."""
+
 
 def kind_name(dtype: str | torch.dtype) -> str:
     """The name in `KINDS` of a kind or of a dtype in any of torch's spellings. torch.float8_e4m3fn stands for "fp8".
@@ -201,8 +204,8 @@ class Problem:
         """Why such a product has no groups, or ""."""
         if self.ragged not in RAGGED:
             return f"ragged is {self.ragged!r}; of {self.groups} groups it must be {' or '.join(RAGGED)}"
-        if not self.groups:
-            return f"groups is 0; they divide {self.ragged}, so there must be one at least"
+        if not 0 < self.groups <= MOST_GROUPS:
+            return f"groups is {self.groups}; they divide {self.ragged}, so there must be 1 to {MOST_GROUPS}"
         if self.batch != 1 or self.symmetric:
             return f"batch is {self.batch} and symmetric {self.symmetric!r}; with groups they must be 1 and ''"
         if self.epilogue.scaled or self.epilogue.c:

@@ -7,6 +7,7 @@ from tritonmm.model import l2
 from tritonmm.problem import Problem
 from tritonmm.selection import select
 from tritonmm.torch_ops.dense import addbmm, addmm, baddbmm, bmm, dot, linear, matmul, mm, mv
+from tritonmm.torch_ops.grouped import grouped_mm
 from tritonmm.torch_ops.newton_schulz import newton_schulz
 from tritonmm.torch_ops.override import disable, enable, use
 from tritonmm.torch_ops.quantized import int_mm, scaled_mm, weight_only_linear
@@ -29,6 +30,7 @@ __all__ = [
     "explain",
     "gpu",
     "gram",
+    "grouped_mm",
     "int_mm",
     "l2",
     "layouts",

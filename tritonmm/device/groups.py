@@ -23,9 +23,6 @@ from tritonmm.device.pdl import follow_previous_grid
 HEADER = tl.constexpr(4)
 """Integers before the first entry, and of an entry."""
 
-COMPARED = tl.constexpr(32)
-"""Sizes that each group compares its own with at a time."""
-
 FIELDS = tl.constexpr(5)
 """Integers that a program writes down of each group, behind the table."""
 
@@ -49,14 +46,15 @@ def bounds_of(offs, groups, total, SLOTS: tl.constexpr):
 @triton.jit(do_not_specialize=["groups", "total", "entries"])
 def group_table_kernel(
     offs, table, groups, total, entries,
-    BLOCK_M: tl.constexpr, LARGEST_FIRST: tl.constexpr, SLOTS: tl.constexpr, ENTRIES: tl.constexpr,
+    BLOCK_M: tl.constexpr, LARGEST_FIRST: tl.constexpr, SLOTS: tl.constexpr, COMPARED: tl.constexpr,
+    ENTRIES: tl.constexpr,
 ):  # fmt: skip
     """Writes the table.
 
     offs: int32 [groups]. table: int32; room for `entries` entries, then for what each program writes down, FIELDS *
     SLOTS. total: what the last offset should be.
-    BLOCK_M: rows of a tile; 0: there is one entry for each group. SLOTS: a power of two, at least `groups`. ENTRIES:
-    those that a program writes.
+    BLOCK_M: rows of a tile; 0: there is one entry for each group. SLOTS: a power of two, at least `groups`. COMPARED:
+    sizes that each group compares its own with at a time. ENTRIES: those that a program writes.
     Grid: enough programs for all entries. Each looks at all groups.
     """
     follow_previous_grid()

@@ -20,8 +20,8 @@ from tritonmm.problem import Problem
 ENTRIES = 128
 """Entries that a program writes."""
 
-MOST_GROUPS = 16_384
-"""Groups that a program of 8 warps holds in registers: 64 of each thread."""
+COMPARISONS = 4096
+"""Comparisons of sizes at a time, 16 of each thread of a program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,8 @@ class GroupTable:
         """Arguments and options of the launch."""
         arguments = offs, table, self.groups, self.total, self.entries
         own = {"BLOCK_M": self.block_m, "LARGEST_FIRST": self.largest_first, "SLOTS": self.slots, "ENTRIES": ENTRIES}
-        return arguments, launch_options(table.device, **own, num_warps=4 if self.slots <= 2048 else 8)
+        own["COMPARED"] = max(1, COMPARISONS // self.slots)
+        return arguments, launch_options(table.device, **own, num_warps=8)
 
     def make(self, offs: torch.Tensor) -> torch.Tensor:
         """The table for these offsets, on the current stream. offs: int32 [groups], contiguous."""

@@ -59,16 +59,17 @@ def compute(
 ) -> torch.Tensor:
     """`product.product` of tensors of any kind, differentiable: launched directly if that is right, or dispatched."""
     given = [x for x in (a, b, c, bias, *((how.scale_a, how.scale_b) if how else ())) if x is not None]
-    if _is_launched(given):
+    if is_launched(given):
         if torch.is_grad_enabled() and any(x.requires_grad for x in given):
             return _Product.apply(a, b, c, bias, alpha, beta, config, how, True)
         return product(a, b, c=c, bias=bias, alpha=alpha, beta=beta, config=config, how=how)
     if not is_compiling():
         _introduce()
-    return operator(a, b, c, bias, alpha, beta, _spelled(config), *(how or ()))
+    return operator(a, b, c, bias, alpha, beta, spelled(config), *(how or ()))
 
 
-def _is_launched(tensors: list[torch.Tensor]) -> bool:
+def is_launched(tensors: list[torch.Tensor]) -> bool:
+    """Whether a kernel may be launched on them directly, or autograd's function for it called."""
     return tensors[0].device.type in ("cuda", "cpu") and all(is_plain(x, x) for x in tensors)
 
 
@@ -85,7 +86,7 @@ operator = torch.ops.tritonmm.product.default
 def _kernel(a, b, c=None, bias=None, alpha=1.0, beta=1.0, config="", *how):
     _out_shape(a, b, c, bias)
     options = {"how": How(*how)} if how else {}
-    return product(a, b, c=c, bias=bias, alpha=alpha, beta=beta, config=_config(config), **options)
+    return product(a, b, c=c, bias=bias, alpha=alpha, beta=beta, config=config_of(config), **options)
 
 
 def _fake(a, b, c=None, bias=None, alpha=1.0, beta=1.0, config="", *how):
@@ -110,12 +111,12 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(a, b, c, bias, alpha, beta, config, how, grads):
-        if _is_launched([x for x in (a, b, c, bias) if x is not None]):
+        if is_launched([x for x in (a, b, c, bias) if x is not None]):
             return product(a, b, c=c, bias=bias, alpha=alpha, beta=beta, config=config, how=how)
         # Under torch.func this is one level of several, and those below it keep their own derivatives.
         below = torch._C._AutoDispatchBelowAutograd()
         with below, torch.set_grad_enabled(grads), forward_ad._set_fwd_grad_enabled(True):
-            return operator(a, b, c, bias, alpha, beta, _spelled(config), *(how or ()))
+            return operator(a, b, c, bias, alpha, beta, spelled(config), *(how or ()))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -170,15 +171,19 @@ def _autograd(a, b, c=None, bias=None, alpha=1.0, beta=1.0, config="", *how):
     if found and found.scales:  # not differentiable: `quantized` has raised if that was needed
         with torch._C._AutoDispatchBelowAutograd():
             return operator(a, b, c, bias, alpha, beta, config, *how)
-    arguments = a, b, c, bias, alpha, beta, _config(config), found, torch.is_grad_enabled()
+    return applied(_Product, a, b, c, bias, alpha, beta, config_of(config), found, torch.is_grad_enabled())
+
+
+def applied(function: type[torch.autograd.Function], *arguments):
+    """function.apply(*arguments) in an operator's autograd kernel."""
     if not _are_functorch_transforms_active():
-        return _Product.apply(*arguments)
+        return function.apply(*arguments)
     # torch.func has taken the levels apart before it calls this kernel: what is left is one level's autograd,
     # without the Function's own understanding of levels.
     from torch._functorch.utils import enable_single_level_autograd_function
 
     with enable_single_level_autograd_function():
-        return super(torch.autograd.Function, _Product).apply(*arguments)
+        return super(torch.autograd.Function, function).apply(*arguments)
 
 
 def _vmap(info, in_dims, a, b, c=None, bias=None, alpha=1.0, beta=1.0, config="", *how):
@@ -222,16 +227,20 @@ torch.library.register_vmap("tritonmm::product", _vmap, lib=_library)
 
 def _introduce() -> None:
     """Registers the operator with the parts of torch that are imported already; importing them here would be slow."""
+    register_flops(torch.ops.tritonmm.product, _flops)
+    if "torch.distributed.tensor" in sys.modules:
+        _register_sharding()
+
+
+def register_flops(operators, formula) -> None:
+    """Registers a formula of all overloads with torch's FLOP counter, if that is imported already."""
     if counting := sys.modules.get("torch.utils.flop_counter"):
-        if torch.ops.tritonmm.product not in counting.flop_registry:
-            counting.register_flop_formula(torch.ops.tritonmm.product)(_flops)
+        if operators not in counting.flop_registry:
+            counting.register_flop_formula(operators)(formula)
         for mode in torch.utils._python_dispatch._get_current_dispatch_mode_stack():
             counter = getattr(mode, "counter", None)  # a counter copies the registry when it is made
             if isinstance(counter, counting.FlopCounterMode):
-                known = counting.flop_registry[torch.ops.tritonmm.product]
-                counter.flop_registry.setdefault(torch.ops.tritonmm.product, known)
-    if "torch.distributed.tensor" in sys.modules:
-        _register_sharding()
+                counter.flop_registry.setdefault(operators, counting.flop_registry[operators])
 
 
 def _flops(a_shape, b_shape, *_, out_shape=None, **__) -> int:
@@ -270,9 +279,11 @@ def _register_sharding() -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def _config(text: str) -> Config | None:
+def config_of(text: str) -> Config | None:
+    """The config that `spelled` wrote."""
     return Config.from_json(text) if text else None
 
 
-def _spelled(config: Config | None) -> str:
+def spelled(config: Config | None) -> str:
+    """A config as an operator takes it."""
     return config.to_json() if config else ""

@@ -129,13 +129,14 @@ def find(
     asked = about(a, b, out, epilogue, how)
     call = _CALLS.get(asked)
     if call is None:
-        call = _bind(a, b, epilogue, out, None, _settled(how or How(), asked))
+        call = _bind(a, b, epilogue, out, None, settled(how or How(), asked))
         remember(_CALLS, asked, call)
     return call
 
 
-def _settled(how: How, asked: tuple) -> How:
-    """`how` with the precision and accumulation of the key `asked`: another thread may have changed them since."""
+def settled(how: How, asked: tuple) -> How:
+    """`how` with the precision and accumulation of a key that begins with `key`: another thread may have changed them
+    since."""
     *_, precision, accumulation = asked[0]
     return how._replace(precision=how.precision or precision, accumulation=how.accumulation or accumulation)
 
@@ -223,7 +224,7 @@ def _bind(a, b, epilogue, out, config, how=None) -> Call:
     from tritonmm.plan import INTERPRETED, plan_for
     from tritonmm.selection import choose
 
-    _check_device(a.device, INTERPRETED)
+    check_device(a.device, INTERPRETED)
     if out is None:
         out = new_output(a, b, None)
     if config is not None:
@@ -239,7 +240,8 @@ def _bind(a, b, epilogue, out, config, how=None) -> Call:
     return Call(plan_for(problem, config, a.device), tuple(out.shape), out.stride())
 
 
-def _check_device(device: torch.device, interpreted: bool) -> None:
+def check_device(device: torch.device, interpreted: bool) -> None:
+    """Raises RuntimeError unless kernels run on tensors of that device."""
     if device.type == "cuda" and interpreted:
         raise RuntimeError("TRITON_INTERPRET is set, so kernels run on CPU tensors only; unset it to use the GPU")
     if device.type != "cuda" and not (interpreted and device.type == "cpu"):

@@ -27,12 +27,26 @@ def by_element(problem: Problem) -> bool:
 def spills(config: Config, problem: Problem) -> bool:
     """Whether a thread has too few registers for what it loads."""
     p = problem
+    if p.ragged:
+        return _spills_with_groups(config, p)
     return (
         by_element(p)
         and p.element_bytes == p.b_element_bytes < 4
         and not p.block_scaled
         and element_loads.spills(config, p.layout)
     )
+
+
+def _spills_with_groups(config: Config, problem: Problem) -> bool:
+    """`spills` beside the bounds of a group; limits found by compiling. Where few tiles are listed, all are tried."""
+    p, threads = problem, config.num_warps * 32
+    sums, loaded = config.block_m * config.block_n // threads, config.step_bytes(p) // threads
+    begins_anywhere = p.ragged == "k" and p.layout != "tn"  # in lines along K
+    by_element = begins_anywhere or min(p.alignment, p.out_alignment) < 16
+    on_cuda_cores = p.dtype == "fp32" and p.precision == "ieee"
+    most = (16, 48) if by_element else (16 if on_cuda_cores else 64, 1024)
+    few = p.fixes_sums or p.precision.endswith("x3") or p.dtype == "fp64" or p.element_bytes == 1
+    return (sums > most[0] or loaded > most[1]) and not few
 
 
 def terms(config: Config, problem: Problem, gpu: Gpu) -> Terms:

@@ -1,0 +1,128 @@
+"""From tensors to the launches of a grouped GEMM: its plan is kept by the operands it was made for.
+
+Nothing here reads the offsets on the host, so nothing waits for the device.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from tritonmm import families
+from tritonmm.config import Config
+from tritonmm.gpu import Gpu
+from tritonmm.problem import Epilogue, Problem
+from tritonmm.torch_ops.mode import required
+from tritonmm.torch_ops.product import check_device, fp32_precision, gpu_of, key, remember, settled
+
+Tensor = torch.Tensor
+
+
+class GroupedHow(NamedTuple):
+    """What is asked of a grouped GEMM, besides its operands and bias.
+
+    precision, accumulation: as `Problem` has them; "" is what torch is set to, and what `enable` requires.
+    out_dtype: of the output; None is the operands'.
+    zeros: rows or columns of the output that belong to no group are 0. Else they are uninitialised memory.
+    """
+
+    precision: str = ""
+    out_dtype: torch.dtype | None = None
+    accumulation: str = ""
+    zeros: bool = False
+
+
+DEFAULT = GroupedHow()
+
+
+def grouped_product(
+    a: Tensor,
+    b: Tensor,
+    offs: Tensor,
+    *,
+    bias: Tensor | None = None,
+    config: Config | None = None,
+    how: GroupedHow = DEFAULT,
+) -> Tensor:
+    """The grouped product of plain tensors, a new contiguous one. The caller has checked shapes and dtypes.
+
+    a: (total, k), b: (groups, k, n): out (total, n); bias: (groups, n).
+    a: (groups, m, k), b: (k, total): out (m, total); no bias.
+    a: (m, total), b: (total, n): out (groups, m, n); bias: (groups, n).
+    offs: int32 [groups], where each group ends on the device.
+    """
+    is_padded = a.dim() != b.dim()
+    new = a.new_zeros if how.zeros and is_padded else a.new_empty
+    out = new(result_shape(a, b, offs), dtype=how.out_dtype or a.dtype)
+    if not offs.shape[0]:
+        return out
+    left, right, target = (b.mT, a.mT, out.mT) if a.dim() == 3 else (a, b, out)
+    if bias is not None:
+        bias = bias.contiguous()
+    if config is None:
+        plan = _find(left, right, target, offs, bias, how)
+    else:
+        plan = _bind(left, right, target, bias, config, how)
+    plan(left, right, target, offs=offs.contiguous(), bias=bias)
+    return out
+
+
+def result_shape(a: Tensor, b: Tensor, offs: Tensor) -> tuple[int, ...]:
+    """The shape of the grouped product of operands that are not both 3-D."""
+    batch = offs.shape if a.dim() == b.dim() else ()
+    return *batch, a.shape[-2], b.shape[-1]
+
+
+def size_class(total: int) -> int:
+    """`total` rounded up to an eighth of its octave, exact up to 16: sizes of a class are computed with one config."""
+    step = 1 << max(0, total.bit_length() - 4)
+    return total if total <= 16 else -(-total // step) * step
+
+
+def _find(a: Tensor, b: Tensor, out: Tensor, offs: Tensor, bias: Tensor | None, how: GroupedHow):
+    """The plan of such a call: a kept one, or a new one."""
+    asked = (
+        key(a, b), bias is not None, offs.shape[0], out.stride(), out.dtype, out.data_ptr() & 15,
+        how.precision, how.accumulation,
+    )  # fmt: skip
+    plan = _CALLS.get(asked)
+    if plan is None:
+        plan = _bind(a, b, out, bias, None, settled(how, asked))
+        remember(_CALLS, asked, plan)
+    return plan
+
+
+def _bind(a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None, config: Config | None, how: GroupedHow):
+    """The plan for operands of which a is 2-D."""
+    from tritonmm.plan import INTERPRETED, plan_for
+
+    check_device(a.device, INTERPRETED)
+    problem = Problem.of(
+        a,
+        b,
+        out,
+        how.precision or fp32_precision(),
+        Epilogue(bias=bias is not None),
+        accumulation=how.accumulation or required(),
+        ragged="m" if b.dim() == 3 else "k",
+    )
+    if config is None:
+        if INTERPRETED:  # NumPy adds up, in an order of its own
+            problem = replace(problem, accumulation="any")
+        config = chosen(problem, gpu_of(a.device), families.portable() if INTERPRETED else "")
+    return plan_for(problem, config, a.device)
+
+
+def chosen(problem: Problem, gpu: Gpu, kernel: str = "") -> Config:
+    """The config for a grouped problem: that of the largest of its `size_class`, where it is legal.
+
+    A new number of tokens in every step of a model would otherwise cost a new choice in every step.
+    """
+    from tritonmm.selection import choose
+
+    total = problem.m if problem.ragged == "m" else problem.k
+    config = choose(replace(problem, **{problem.ragged: size_class(total)}), gpu, kernel)
+    return config if config.fits(problem, gpu) else choose(problem, gpu, kernel)
+
+
+_CALLS: dict[tuple, object] = {}
