@@ -1,6 +1,6 @@
 """A table of tuned problems: a JSON file for each GPU, written as a whole, and never trusted when it is read.
 
-    {"schema": 3, "gpu": {"name": "h200", "arch": "sm_90", "sms": 132}, "rows": [
+    {"schema": 4, "gpu": {"name": "h200", "arch": "sm_90", "sms": 132}, "rows": [
     {"problem": {"m": 4096, ...}, "config": {"kernel": "hopper", ...}, "us": 193.1,
      "tritonmm": "0.1.0", "triton": "3.6", "date": "2026-11-21", "torch_us": 196.4},
     ...]}
@@ -25,9 +25,9 @@ from tritonmm.orders import Order
 from tritonmm.problem import Epilogue, Problem
 from tritonmm.tuned import files
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of the file format. A new field in `Problem` or `Config` needs a new version; older files are still read:
-those of version 1 have no accumulation, and those of 1 and 2 no symmetric products."""
+those of version 1 have no accumulation, those of 1 and 2 no symmetric products, and those of 1 to 3 no groups."""
 
 MAX_BYTES = 4 * 2**20
 MAX_ROWS = 4096
@@ -160,7 +160,7 @@ def _typed(name: str, found: object, of: type, most: int) -> dict:
     for field in fields(of):
         if field.name in found:
             if field.type is int:
-                _integer(field.name, found[field.name], most)
+                _integer(field.name, found[field.name], int(field.default != 0), most)
             elif field.type in (str, Order):
                 _text(field.name, found[field.name])
     return found
@@ -188,9 +188,9 @@ def _object(name: str, found: object, cls: type) -> dict[str, Any]:
     return found
 
 
-def _integer(name: str, value: object, most: int) -> None:
-    if type(value) is not int or not 0 < value <= most:
-        raise ValueError(f"{name} must be an integer from 1 to {most}")
+def _integer(name: str, value: object, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{name} must be an integer from {least} to {most}")
 
 
 def _text(name: str, value: object) -> None:
