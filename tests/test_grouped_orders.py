@@ -129,3 +129,11 @@ def test_groups_of_k_on_the_device_are_those_of_the_host(name, spelling, device)
     )
     group, m, n = expected.T
     np.testing.assert_array_equal(visited.cpu().numpy(), np.column_stack((group, starts[group], ends[group], m, n)))
+
+
+def test_groups_of_nearly_all_integers_have_their_tiles(device):
+    """A size just below 2**31, to which a tile cannot be added in 32 bits."""
+    block_m, total = 1 << 20, 2**31 - 1
+    table = GroupTable(3, total, block_m, False).make(torch.tensor([0, total, -1], dtype=torch.int32, device=device))
+    assert table[0].item() == 2048
+    assert table[4 + 4 * 2047 : 8 + 4 * 2047].tolist() == [1, 0, 0, total]

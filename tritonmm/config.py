@@ -118,7 +118,7 @@ class Config:
         return self.changed(order=order)
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
-        """Rows and columns of the grid of output tiles; where groups divide the rows, at most so many rows of tiles."""
+        """Rows and columns of the grid of output tiles. Where groups divide the rows, the most rows there can be."""
         if problem.ragged == "m":  # the last tile of each group may have one row
             return problem.m // self.block_m + min(problem.groups, problem.m), -(-problem.n // self.block_n)
         return -(-problem.m // self.block_m), -(-problem.n // self.block_n)
@@ -129,8 +129,8 @@ class Config:
         return (block_m * problem.element_bytes + block_n * problem.b_element_bytes) * self.block_k
 
     def programs(self, problem: Problem) -> int:
-        """Launch indices of the order for the whole batch, those without a tile included; at most so many where groups
-        divide the rows."""
+        """Launch indices of the order for the whole batch, those without a tile included. Where groups divide the rows,
+        the most there can be."""
         outputs = problem.groups if problem.ragged == "k" else problem.batch
         return self.order.launched(*self.tiles(problem)) * outputs
 

@@ -20,16 +20,22 @@ import triton.language as tl
 from tritonmm.device.order import tile_at
 from tritonmm.device.pdl import follow_previous_grid
 
-HEADER = tl.constexpr(4)
-"""Integers before the first entry, and of an entry."""
+ENTRY = tl.constexpr(4)
+"""Integers of an entry, and before the first one."""
 
 FIELDS = tl.constexpr(5)
-"""Integers that a program writes down of each group, behind the table."""
+"""Integers of each group in the scratch memory of a program, which follows the table."""
 
 
 @triton.jit
 def larger(a, b):
     return tl.maximum(a, b)
+
+
+@triton.jit
+def blocks_of(size, BLOCK: tl.constexpr):
+    """How many blocks hold `size` elements, also just below 2**31."""
+    return size // BLOCK + (size % BLOCK > 0).to(tl.int32)
 
 
 @triton.jit
@@ -51,44 +57,44 @@ def group_table_kernel(
 ):  # fmt: skip
     """Writes the table.
 
-    offs: int32 [groups]. table: int32; room for `entries` entries, then for what each program writes down, FIELDS *
-    SLOTS. total: what the last offset should be.
+    offs: int32 [groups]. table: int32, with room for `entries` entries and the scratch memory of each program, FIELDS *
+    SLOTS. total: rows or elements of K that are divided.
     BLOCK_M: rows of a tile; 0: there is one entry for each group. SLOTS: a power of two, at least `groups`. COMPARED:
     sizes that each group compares its own with at a time. ENTRIES: those that a program writes.
     Grid: enough programs for all entries. Each looks at all groups.
     """
     follow_previous_grid()
     g = tl.arange(0, SLOTS)
-    notes = table + HEADER + HEADER * entries + tl.program_id(0) * (FIELDS * SLOTS)
+    scratch = table + ENTRY + ENTRY * entries + tl.program_id(0) * (FIELDS * SLOTS)
     starts, ends = bounds_of(offs, groups, total, SLOTS)
     group = g
     if LARGEST_FIRST:
         sizes = ends - starts
-        tl.store(notes + g, sizes)
+        tl.store(scratch + g, sizes)
         tl.debug_barrier()
         rank = tl.zeros([SLOTS], tl.int32)
         for first in range(0, groups, COMPARED):
             other = first + tl.arange(0, COMPARED)
-            size = tl.load(notes + other, mask=other < SLOTS, other=0)
+            size = tl.load(scratch + other, mask=other < SLOTS, other=0)
             before = (size[None, :] > sizes[:, None]) | (
                 (size[None, :] == sizes[:, None]) & (other[None, :] < g[:, None])
             )
             rank += tl.sum((before & (other < groups)[None, :]).to(tl.int32), 1)
         rank = tl.where(g < groups, rank, g)
         tl.debug_barrier()
-        tl.store(notes + rank, g)
-        tl.store(notes + SLOTS + rank, starts)
-        tl.store(notes + 2 * SLOTS + rank, ends)
+        tl.store(scratch + rank, g)
+        tl.store(scratch + SLOTS + rank, starts)
+        tl.store(scratch + 2 * SLOTS + rank, ends)
         tl.debug_barrier()
-        group, starts, ends = tl.load(notes + g), tl.load(notes + SLOTS + g), tl.load(notes + 2 * SLOTS + g)
+        group, starts, ends = tl.load(scratch + g), tl.load(scratch + SLOTS + g), tl.load(scratch + 2 * SLOTS + g)
         tl.debug_barrier()
-    rows = (ends - starts + BLOCK_M - 1) // BLOCK_M if BLOCK_M > 0 else (g < groups).to(tl.int32)
+    rows = blocks_of(ends - starts, BLOCK_M) if BLOCK_M > 0 else (g < groups).to(tl.int32)
     after = tl.cumsum(rows, 0)
-    tl.store(notes + g, group)
-    tl.store(notes + SLOTS + g, starts)
-    tl.store(notes + 2 * SLOTS + g, ends)
-    tl.store(notes + 3 * SLOTS + g, after - rows)
-    tl.store(notes + 4 * SLOTS + g, after)
+    tl.store(scratch + g, group)
+    tl.store(scratch + SLOTS + g, starts)
+    tl.store(scratch + 2 * SLOTS + g, ends)
+    tl.store(scratch + 3 * SLOTS + g, after - rows)
+    tl.store(scratch + 4 * SLOTS + g, after)
     tl.debug_barrier()
     count = tl.sum(rows)
     if tl.program_id(0) == 0:
@@ -99,26 +105,26 @@ def group_table_kernel(
     width = SLOTS
     while width > 1:
         width = width // 2
-        passed = tl.load(notes + 4 * SLOTS + place + width - 1) <= entry
+        passed = tl.load(scratch + 4 * SLOTS + place + width - 1) <= entry
         place = tl.where(passed, place + width, place)
     inside = entry < tl.minimum(count, entries)
-    at = table + HEADER + HEADER * entry
-    tl.store(at, tl.load(notes + place), mask=inside)
-    tl.store(at + 1, tl.load(notes + 3 * SLOTS + place), mask=inside)
-    tl.store(at + 2, tl.load(notes + SLOTS + place), mask=inside)
-    tl.store(at + 3, tl.load(notes + 2 * SLOTS + place), mask=inside)
+    at = table + ENTRY + ENTRY * entry
+    tl.store(at, tl.load(scratch + place), mask=inside)
+    tl.store(at + 1, tl.load(scratch + 3 * SLOTS + place), mask=inside)
+    tl.store(at + 2, tl.load(scratch + SLOTS + place), mask=inside)
+    tl.store(at + 3, tl.load(scratch + 2 * SLOTS + place), mask=inside)
 
 
 @triton.jit
 def rows_of_tiles(table):
-    """Of all groups together."""
+    """The number of rows of tiles of all groups together."""
     return tl.load(table)
 
 
 @triton.jit
 def entry_at(table, entry):
-    """Group, its first entry, its start and its end."""
-    at = table + HEADER + HEADER * entry
+    """An entry: its group, the group's first entry, and where the group starts and ends."""
+    at = table + ENTRY + ENTRY * entry
     return tl.load(at), tl.load(at + 1), tl.load(at + 2), tl.load(at + 3)
 
 
@@ -135,7 +141,7 @@ def tile_of(
     else:
         # A group has tiles_n indices for each of its entries.
         group, first, start, end = entry_at(table, i // tiles_n)
-        rows = (end - start + BLOCK_M - 1) // BLOCK_M
+        rows = blocks_of(end - start, BLOCK_M)
         m, n = tile_at(i - first * tiles_n, rows, tiles_n, None, factors, ORDER, ALONG)
         m += first
     return group, start + (m - first) * BLOCK_M, end, n

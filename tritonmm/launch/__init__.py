@@ -85,8 +85,8 @@ class Plan:
         bias: (n,), contiguous; (groups, n) for a grouped product.
         scales: fp32 scales of a and b, with the shapes of `Problem.scale_shapes`; None for a 2-byte a. The hopper
             kernel takes b's scales contiguous along the columns if each scale group has its own.
-        groups: the table of the groups of a grouped product, see `launch.groups`, whose a, b or out has a dimension
-            less: b is (groups, k, n) where they divide m, and out (groups, m, n) where they divide k.
+        groups: the table of groups of a grouped product, see `launch.groups`. Where groups divide m, b alone is 3-D,
+            (groups, k, n); where they divide k, out alone is, (groups, m, n).
 
         Shapes, dtypes, layouts, alignments and the epilogue's operands must be the problem's, and all memory must be on
         the plan's device. That is checked, with ValueError, only in the first call with tensors of these strides and

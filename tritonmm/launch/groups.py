@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import torch
 
 from tritonmm.config import Config
-from tritonmm.device.groups import group_table_kernel
+from tritonmm.device.groups import ENTRY, FIELDS, group_table_kernel
 from tritonmm.launch import Plan, interpreter, launch_options
 from tritonmm.orders import Grouped
 from tritonmm.problem import Problem
@@ -40,8 +40,7 @@ class GroupTable:
     @classmethod
     def of(cls, problem: Problem, config: Config) -> Self:
         """The table of a legal config."""
-        if not isinstance(config.order, Grouped):
-            raise TypeError(f"order is {config.order}, which visits no groups")
+        assert isinstance(config.order, Grouped)  # else it is not legal
         total, block_m = (problem.m, config.block_m) if problem.ragged == "m" else (problem.k, 0)
         return cls(problem.groups, total, block_m, config.order.largest_first)
 
@@ -62,8 +61,8 @@ class GroupTable:
         return max(1, -(-self.entries // ENTRIES))
 
     def empty(self, device: torch.device) -> torch.Tensor:
-        """Memory of the table and of what programs write down beside it."""
-        count = 4 + 4 * self.entries + self.programs * 5 * self.slots
+        """Memory of the table and of its programs' scratch memory."""
+        count = ENTRY.value * (1 + self.entries) + FIELDS.value * self.slots * self.programs
         return torch.empty(count, dtype=torch.int32, device=device)
 
     def launch(self, offs: torch.Tensor, table: torch.Tensor) -> tuple[tuple, dict]:

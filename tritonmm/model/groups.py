@@ -56,7 +56,7 @@ def as_equal(problem: Problem, config: Config) -> Equal:
         batch = replace(average(p), batch=p.groups)
         return Equal(batch, one, p.groups * math.prod(one.tiles(batch)), p.operand_bytes("ab"), p.output_bytes)
     sizes = [size for size in expected_sizes(p.m, p.groups) if size]
-    batch = replace(p, ragged="", groups=0, batch=max(1, len(sizes)), m=-(-p.m // max(1, len(sizes))), scales="")
+    batch = replace(average(p), batch=max(1, len(sizes)), m=-(-p.m // max(1, len(sizes))))
     rows_of_tiles = sum(-(-size // config.block_m) for size in sizes)
     read = p.operand_bytes("a") + p.operand_bytes("b") // p.groups * len(sizes)
     return Equal(batch, one, rows_of_tiles * one.tiles(batch)[1], read, p.output_bytes)

@@ -20,8 +20,8 @@ class Grouped(Order):
     A group is a product with its own number of rows of tiles; all have the same number of columns of tiles.
 
     inner: the order of the tiles of a group: row-major, column-major, swizzle-merge or serpentine.
-    largest_first: the group with the most rows of tiles comes first, and of equal ones the first in memory. Else groups
-        come as they lie in memory.
+    largest_first: the group with the most rows, or elements of K, comes first, and of equal ones the first in memory.
+        Else groups come as they lie in memory.
     joined: the rows of tiles of all groups are one grid, in the sequence of the groups, which `inner` visits as a
         whole. So its groups of tiles may reach across several small groups. Else each group is visited by itself.
 
