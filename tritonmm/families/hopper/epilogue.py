@@ -49,10 +49,10 @@ def finish(x, added, batch, row, col, output, addends, TILING: gl.constexpr):
 
 
 @gluon.jit
-def store_masked(x, batch, row, col, output, SIDE: gl.constexpr = ""):
+def store_masked(x, batch, row, col, output, SIDE: gl.constexpr):
     """Stores x to the block of the output that starts at (row, col), as far as it is inside.
 
-    SIDE: "lower" stores only what is on or below the diagonal of the output, "upper" what is above.
+    SIDE: "lower" stores only what is on or below the diagonal of the output, "upper" what is above, "" both.
     """
     LAYOUT: gl.constexpr = x.type.layout
     rows = row + gl.arange(0, x.shape[0], gl.SliceLayout(1, LAYOUT))

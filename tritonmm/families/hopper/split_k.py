@@ -50,4 +50,4 @@ def reduce_scatter(
             store_both(total, batch, row + first, col, output, addends, TILING)
         else:
             x = finish(total, None, batch, row + first, col, output, addends, TILING).to(OUT_DTYPE)
-            store_masked(x, batch, row + first, col, output)
+            store_masked(x, batch, row + first, col, output, "")

@@ -56,7 +56,7 @@ def write_subtile(x, first, batch, row, col, output, addends, WHO: gl.constexpr,
         piece = finish(pieces[i], added, batch, row, at, output, addends, TILING).to(OUT_DTYPE)
         added = after
         if TILING.store == "direct":
-            store_masked(piece, batch, row, at, output)
+            store_masked(piece, batch, row, at, output, "")
         else:
             buf = output.buffers.index(WHO * BUFFERS + i % BUFFERS)
             flat = buf.reshape(SHAPE)
@@ -67,4 +67,4 @@ def write_subtile(x, first, batch, row, col, output, addends, WHO: gl.constexpr,
                 tma_store(output.desc, [batch, row, at], buf)
             else:
                 flat.store(piece)
-                store_masked(flat.load(ROW_LAYOUT), batch, row, at, output)
+                store_masked(flat.load(ROW_LAYOUT), batch, row, at, output, "")
