@@ -435,6 +435,13 @@ def symmetric_cases():
         yield case("exact", (64, 32, 16, 4, 4), n=1001, kind="fp64", layout="tn", epilogue=everything)
 
 
+SCALED_GROUPS = (
+    ("fp8-row", "m", "nt"), ("fp8-row-ieee", "m", "nt"), ("fp8-row", "k", "tn"), ("fp8-row-ieee", "k", "nt"),
+    ("fp8-block", "m", "nt"),
+)  # fmt: skip
+"""Kind, what groups divide, and layout of grouped products with scales."""
+
+
 def grouped_cases():
     """What `select` chooses for groups of rows and of K, and the table of groups."""
     epilogues = Epilogue(), Epilogue(bias=True)
@@ -445,6 +452,10 @@ def grouped_cases():
                 fields = {"layout": layout, "epilogue": epilogues[i % 2], "ragged": ragged, "groups": 16}
                 problem = Problem.dense(m, n, k, **KINDS[kind], **fields)
                 yield gpu, problem, choose(problem, gpu, "tile")
+        for kind, ragged, layout in SCALED_GROUPS if gpu.name in ("h200", "b200") else ():
+            fields = {"layout": layout, "epilogue": epilogues[ragged == "k"], "ragged": ragged, "groups": 16}
+            problem = Problem.dense(1000, 768, 528, **KINDS[kind], **fields)
+            yield gpu, problem, choose(problem, gpu, "tile")
         for table in (
             GroupTable(8, 4096, 128, False),
             GroupTable(300, 4096, 64, True),

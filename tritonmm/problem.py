@@ -65,6 +65,9 @@ SYMMETRIES = ("gram", "known", "output")
 RAGGED = ("m", "k")
 """What groups may divide, see `Problem`."""
 
+GROUPED_SCALES = {"m": ("", "row", "1x128*1x128", "1x128*128x128"), "k": ("", "row")}
+"""Scales that grouped products have, by what the groups divide. Blocks of 128 rows of A would cross groups."""
+
 MOST_GROUPS = 4096
 """Groups whose bounds the threads of one program hold in registers, 16 each."""
 
@@ -210,8 +213,8 @@ class Problem:
             return f"batch is {self.batch} and symmetric {self.symmetric!r}; with groups they must be 1 and ''"
         if self.epilogue.scaled or self.epilogue.c:
             return f"epilogue is {self.epilogue}; a grouped product has no alpha and no C"
-        if self.scales and (self.scales != "row" or self.ragged == "k"):
-            return f"scales is {self.scales!r}; a grouped product has those of rows, where groups divide m, or none"
+        if self.scales not in (known := GROUPED_SCALES[self.ragged]):
+            return f"scales is {self.scales!r}; where groups divide {self.ragged} it can be {', '.join(known)}"
         return ""
 
     def _symmetry_reason(self) -> str:
@@ -338,11 +341,16 @@ class Problem:
     @property
     def scale_shapes(self) -> tuple[tuple[int, int] | None, tuple[int, int]]:
         """Shapes of the scales: A's as (rows, scale groups), None for a 2-byte A; B's as (scale groups, columns).
-        Of a grouped product each group has scales of its own B."""
+
+        Where groups divide m, each has scale groups of its own B, one after the other. Where they divide k, each is a
+        scale group.
+        """
+        if self.ragged == "k":
+            return (self.m, self.groups), (self.groups, self.n)
         groups = -(-self.k // self.group) if self.block_scaled else 1
         rows = 1 if self.scales == "tensor" else -(-self.m // self.rows_per_scale)
         cols = 1 if self.scales == "tensor" else -(-self.n // self.cols_per_scale)
-        return None if self.dtype in HALF else (rows, groups), (self.groups or groups, cols)
+        return None if self.dtype in HALF else (rows, groups), (max(1, self.groups) * groups, cols)
 
     @property
     def may_be_symmetric(self) -> bool:

@@ -11,6 +11,7 @@ from tritonmm.torch_ops.grouped import grouped_mm
 from tritonmm.torch_ops.newton_schulz import newton_schulz
 from tritonmm.torch_ops.override import disable, enable, use
 from tritonmm.torch_ops.quantized import int_mm, scaled_mm, weight_only_linear
+from tritonmm.torch_ops.scaled_grouped import scaled_grouped_mm
 from tritonmm.torch_ops.symmetric import gram, symmetric_mm
 from tritonmm.version import __version__
 
@@ -40,6 +41,7 @@ __all__ = [
     "mv",
     "newton_schulz",
     "orders",
+    "scaled_grouped_mm",
     "scaled_mm",
     "select",
     "symmetric_mm",

@@ -4,8 +4,9 @@ import torch
 
 from tritonmm.config import Config
 from tritonmm.torch_ops import grouped_operator, operator
-from tritonmm.torch_ops.checks import check_inner, check_operands, shape_of
+from tritonmm.torch_ops.checks import check_operands
 from tritonmm.torch_ops.dense import how_of
+from tritonmm.torch_ops.grouped_checks import check_bias, check_groups
 from tritonmm.torch_ops.grouped_product import DEFAULT, GroupedHow
 from tritonmm.torch_ops.operands import batched
 
@@ -62,54 +63,12 @@ def grouped_mm(
     check_operands("grouped_mm", mat_a, mat_b, *(() if bias is None else (bias,)))
     if config is not None and not isinstance(config, Config):
         raise TypeError(f"grouped_mm: config is {config!r}; it must be a tritonmm.Config, or None to have one chosen")
-    _check_groups(mat_a, mat_b, offs)
+    check_groups("grouped_mm", mat_a, mat_b, offs)
     if bias is not None:
-        _check_bias(mat_a, mat_b, offs, bias)
+        check_bias("grouped_mm", mat_a, mat_b, offs, bias)
     if offs is None:
         shape = batched("grouped_mm", mat_a, mat_b)
         c = None if bias is None else bias.unsqueeze(1).expand(shape)
         return operator.compute(mat_a, mat_b, c=c, config=config, how=how)
-    asked = DEFAULT if how is None else GroupedHow(how.precision, how.out_dtype, how.accumulation)
+    asked = DEFAULT if how is None else GroupedHow(how.precision, how.out_dtype, accumulation=how.accumulation)
     return grouped_operator.compute(mat_a, mat_b, offs, bias=bias, config=config, how=asked)
-
-
-def _check_groups(a: Tensor, b: Tensor, offs: Tensor | None) -> None:
-    """Raises unless the operands can be multiplied in groups that end at `offs`."""
-    for name, x in (("mat_a", a), ("mat_b", b)):
-        if x.dim() not in (2, 3):
-            raise RuntimeError(f"grouped_mm: {name} must be 2-D or 3-D, but it is {x.dim()}-D, {shape_of(x)}")
-    check_inner("grouped_mm", a, b, a, b)
-    if a.dim() == b.dim() == 3:
-        if offs is not None:
-            raise RuntimeError(
-                f"grouped_mm: offs is given for {shape_of(a)} by {shape_of(b)}; two 3-D operands are a batch, so leave"
-                " it out"
-            )
-        return
-    if offs is None:
-        raise RuntimeError(
-            f"grouped_mm: offs is missing for {shape_of(a)} by {shape_of(b)}; give int32 [groups], where each"
-            " group ends"
-        )
-    if not isinstance(offs, Tensor):
-        raise TypeError(f"grouped_mm: offs must be a Tensor, not {type(offs).__name__}")
-    if offs.dim() != 1 or offs.dtype != torch.int32:
-        raise RuntimeError(f"grouped_mm: offs is {offs.dtype} {list(offs.shape)}; it must be torch.int32 [groups]")
-    if offs.device != a.device:
-        raise RuntimeError(f"grouped_mm: offs is on {offs.device}, the operands on {a.device}; it must be there too")
-    for name, x in (("mat_a", a), ("mat_b", b)):
-        if x.dim() == 3 and x.shape[0] != offs.shape[0]:
-            raise RuntimeError(
-                f"grouped_mm: offs has {offs.shape[0]} elements, {name} is {shape_of(x)}; there must be one for each of"
-                f" its {x.shape[0]} groups"
-            )
-
-
-def _check_bias(a: Tensor, b: Tensor, offs: Tensor | None, bias: Tensor) -> None:
-    if a.dim() == 3 and b.dim() == 2:
-        raise NotImplementedError(
-            f"grouped_mm: bias is given for {shape_of(a)} by {shape_of(b)}; groups of columns have none, add it after"
-        )
-    shape = (a if offs is None else offs).shape[0], b.shape[-1]
-    if bias.shape != shape:
-        raise RuntimeError(f"grouped_mm: bias is {list(bias.shape)}; for these operands it must be {list(shape)}")

@@ -38,7 +38,7 @@ def compute(
     how: GroupedHow = DEFAULT,
 ) -> Tensor:
     """`grouped_product` of tensors of any kind, differentiable: launched directly if that is right, or dispatched."""
-    given = [x for x in (a, b, offs, bias) if x is not None]
+    given = [x for x in (a, b, offs, bias, how.scale_a, how.scale_b) if x is not None]
     if is_launched(given):
         if torch.is_grad_enabled() and any(x.requires_grad for x in given):
             return _Grouped.apply(a, b, offs, bias, config, how, True)
@@ -51,7 +51,8 @@ def compute(
 _library = torch.library.Library("tritonmm", "FRAGMENT")
 _library.define(
     "grouped_product(Tensor a, Tensor b, Tensor offs, Tensor? bias=None, str config='', str precision='',"
-    " ScalarType? out_dtype=None, str accumulation='', bool zeros=False) -> Tensor",
+    " ScalarType? out_dtype=None, Tensor? scale_a=None, Tensor? scale_b=None, str scales='', str accumulation='',"
+    " bool zeros=False) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 operator = torch.ops.tritonmm.grouped_product.default
@@ -103,7 +104,7 @@ class _Grouped(torch.autograd.Function):
     def setup_context(ctx, inputs, output):
         a, b, offs, _, _, how, _ = inputs
         # Derivatives have the accumulation of this moment.
-        ctx.how = how._replace(accumulation=how.accumulation or required(), zeros=True)
+        ctx.how = GroupedHow(how.precision, how.out_dtype, accumulation=how.accumulation or required(), zeros=True)
         ctx.save_for_backward(a, b, offs)
         ctx.save_for_forward(a, b, offs)
 

@@ -24,10 +24,17 @@ class GroupedHow(NamedTuple):
     precision, accumulation: as `Problem` has them; "" is what torch is set to, and what `enable` requires.
     out_dtype: of the output; None is the operands'.
     zeros: rows or columns of the output that belong to no group are 0. Else they are uninitialised memory.
+    scale_a, scale_b: fp32 scales, with the dimensions of the operands: of a one for each row and scale group of K, of b
+        one for each scale group and column, or block of columns. Where groups divide K, (groups, m, 1) and
+        (groups, 1, n).
+    scales: what they apply to, as in `Problem`, in which operands and output of groups of columns are transposed.
     """
 
     precision: str = ""
     out_dtype: torch.dtype | None = None
+    scale_a: Tensor | None = None
+    scale_b: Tensor | None = None
+    scales: str = ""
     accumulation: str = ""
     zeros: bool = False
 
@@ -63,8 +70,18 @@ def grouped_product(
         plan = _find(left, right, target, offs, bias, how)
     else:
         plan = _bind(left, right, target, bias, config, how)
-    plan(left, right, target, offs=offs.contiguous(), bias=bias)
+    scales = _scales(how.scale_a, how.scale_b, is_transposed=a.dim() == 3) if how.scales else None
+    plan(left, right, target, offs=offs.contiguous(), bias=bias, scales=scales)
     return out
+
+
+def _scales(scale_a: Tensor, scale_b: Tensor, is_transposed: bool) -> tuple[Tensor, Tensor]:
+    """The scales as a plan takes them, with the shapes of `Problem.scale_shapes`."""
+    if is_transposed:
+        scale_a, scale_b = scale_b.mT, scale_a.mT
+    if scale_a.dim() == 3:  # groups divide K
+        scale_a = scale_a[..., 0].t()
+    return scale_a, scale_b.flatten(0, 1)
 
 
 def result_shape(a: Tensor, b: Tensor, offs: Tensor) -> tuple[int, ...]:
@@ -83,7 +100,7 @@ def _find(a: Tensor, b: Tensor, out: Tensor, offs: Tensor, bias: Tensor | None, 
     """The plan of such a call: a kept one, or a new one."""
     asked = (
         key(a, b), bias is not None, offs.shape[0], out.stride(), out.dtype, out.data_ptr() & 15,
-        how.precision, how.accumulation,
+        how.precision, how.scales, how.accumulation,
     )  # fmt: skip
     plan = _CALLS.get(asked)
     if plan is None:
@@ -103,6 +120,7 @@ def _bind(a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None, config: Config
         out,
         how.precision or fp32_precision(),
         Epilogue(bias=bias is not None),
+        how.scales,
         accumulation=how.accumulation or required(),
         ragged="m" if b.dim() == 3 else "k",
     )

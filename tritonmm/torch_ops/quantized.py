@@ -105,7 +105,7 @@ def scaled_mm(
         raise RuntimeError(f"scaled_mm: operands must be fp8, or both int8, but they are {a.dtype} and {b.dtype}")
     if scale_result is not None:
         raise NotImplementedError("scaled_mm: scale_result is given; it would scale fp8 results, and there are none")
-    out_dtype = _out_dtype("scaled_mm", out_dtype or torch.bfloat16)
+    out_dtype = check_out_dtype("scaled_mm", out_dtype or torch.bfloat16)
     scale_a, scale_b, scales = matched_scales(a, b, scale_a, scale_b)
     _check_bias("scaled_mm", bias, b.shape[1])
     shape = a.shape[0], b.shape[1]
@@ -160,7 +160,7 @@ def weight_only_linear(
     64.0
     """
     check_accumulation(accumulation)
-    _check_operands("weight_only_linear", input, weight, scale, bias)
+    check_without_grad("weight_only_linear", input, weight, scale, bias)
     check_dims("weight_only_linear", weight=(weight, 2))
     if not input.dim():
         raise RuntimeError("weight_only_linear: input needs at least one dimension, but it has none")
@@ -208,12 +208,12 @@ def _empty_sum(
 
 def _check(name: str, a: Tensor, b: Tensor, *others: Tensor | None) -> None:
     """Raises unless all are dense tensors of one device, none needs a derivative, and a @ b is one of matrices."""
-    _check_operands(name, a, b, *others)
+    check_without_grad(name, a, b, *others)
     check_dims(name, a=(a, 2), b=(b, 2))
     check_inner(name, a, b, a, b)
 
 
-def _check_operands(name: str, first: Tensor, *others: Tensor | None) -> None:
+def check_without_grad(name: str, first: Tensor, *others: Tensor | None) -> None:
     """Raises unless all are dense tensors of one device, and none needs a derivative."""
     for x in (first, *(x for x in others if x is not None)):
         if not isinstance(x, Tensor):
@@ -231,7 +231,8 @@ def _check_bias(name: str, bias: Tensor | None, n: int) -> None:
         raise RuntimeError(f"{name}: bias is {bias.dtype} {list(bias.shape)}; it must be of floats, [{n}]")
 
 
-def _out_dtype(name: str, dtype: torch.dtype) -> torch.dtype:
+def check_out_dtype(name: str, dtype: torch.dtype) -> torch.dtype:
+    """`dtype`. Raises NotImplementedError unless it is one of `OUTPUTS`."""
     if dtype not in OUTPUTS:
         raise NotImplementedError(f"{name}: out_dtype is {dtype}; it can be {', '.join(map(str, OUTPUTS))}")
     return dtype

@@ -198,10 +198,12 @@ def multiply_group(i, a, b, output, bias, scales, groups, factors, m, n, k, stri
     of_out = tl.cast(0, tl.int64) if S.ragged == "m" else group
     a_tile = Operand(a.at + row * a.stride_line + first_k * a.stride_k, a.stride_line, a.stride_k)
     b_tile = Operand(b.at + of_b + col * b.stride_line, b.stride_line, b.stride_k)
-    scale_b = scales.b
+    scale_a, scale_b = scales.a, scales.b
     if scale_b is not None:
-        scale_b += group * scales.stride_bk
-    own = Scales(scales.a, scales.stride_am, scales.stride_ak, scale_b, scales.stride_bn, scales.stride_bk)
+        scale_b += group * (tl.cdiv(k, S.group) if S.group > 0 else 1) * scales.stride_bk
+    if scale_a is not None and S.ragged == "k":
+        scale_a += group * scales.stride_ak
+    own = Scales(scale_a, scales.stride_am, scales.stride_ak, scale_b, scales.stride_bn, scales.stride_bk)
     if bias is not None:
         bias += group * n
     acc = accumulate(a_tile, b_tile, m_left, n_left, (k_end - first_k).to(tl.int32), own, row, col, S)
@@ -220,7 +222,7 @@ def tile_kernel(
     they are given. The epilogue computes in fp32, or in fp64 if the sums are fp64.
     scale_a, scale_b: fp32 scales, as `Problem.scales` says; their strides are along rows or columns, then groups of K.
     launched: indices of the order for one GEMM of the batch; programs: for all of them.
-    groups: the table of `device/groups.py` for a grouped product, where bias and scales have a row for each group.
+    groups: the table of `device/groups.py` for a grouped product, where bias has a row for each group.
     Grid: (programs,), or fewer if S.persistent.
     """
     stride_ab, stride_am, stride_ak = a_strides

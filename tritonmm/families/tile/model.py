@@ -44,8 +44,11 @@ def _spills_with_groups(config: Config, problem: Problem) -> bool:
     begins_anywhere = p.ragged == "k" and p.layout != "tn"  # in lines along K
     by_element = begins_anywhere or min(p.alignment, p.out_alignment) < 16
     on_cuda_cores = p.dtype == "fp32" and p.precision == "ieee"
-    most = (16, 48) if by_element else (16 if on_cuda_cores else 64, 1024)
-    few = p.fixes_sums or p.precision.endswith("x3") or p.dtype == "fp64" or p.element_bytes == 1
+    if p.element_bytes == 1:  # the rules say what can be loaded where operands are not aligned
+        most = (32, 32) if begins_anywhere else (64, 1024)
+    else:
+        most = (16, 48) if by_element else (16 if on_cuda_cores else 64, 1024)
+    few = p.fixes_sums or p.precision.endswith("x3") or p.dtype == "fp64"
     return (sums > most[0] or loaded > most[1]) and not few
 
 
