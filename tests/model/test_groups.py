@@ -7,6 +7,7 @@ import pytest
 from tritonmm import families, orders
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
+from tritonmm.model import l2
 from tritonmm.model.groups import as_equal, average, expected_sizes
 from tritonmm.problem import Epilogue, Problem
 from tritonmm.selection import best, choose, timed
@@ -71,6 +72,17 @@ def test_other_kernels_multiply_no_groups():
     for family in families.each():
         fits = Config(family.name, order=orders.parse("groups/row-major")).fits(ROWS, H200)
         assert family.grouped or fits.reason == f"the {family.name} kernel multiplies no groups"
+
+
+@pytest.mark.parametrize("problem", [ROWS, PARTS, Problem.dense(5, 2816, 2048, ragged="m", groups=64)], ids=str)
+@pytest.mark.parametrize("spelling", ["groups/swizzle-merge:8", "largest-groups/row-major"])
+def test_traffic_of_groups_is_of_what_they_read(problem, spelling):
+    """Each operand once at least, but not the matrices of groups that are expected to be empty."""
+    config = Config("tile", 64, 64, 32, 3, 4, persistent=True, order=orders.parse(spelling))
+    moved, equal = l2.of(problem, config, H200), as_equal(problem, config)
+    assert moved.dram_write_bytes == problem.output_bytes
+    assert 0.99 * equal.operand_bytes <= moved.dram_read_bytes <= moved.l2_read_bytes
+    assert moved.dram_read_bytes <= 2 * problem.operand_bytes("ab")
 
 
 @pytest.mark.parametrize(("total", "groups"), [(0, 3), (1, 1), (5, 9), (16384, 64), (777, 100), (10**6, 4096)])

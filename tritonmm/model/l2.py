@@ -29,6 +29,7 @@ from tritonmm.config import Config
 from tritonmm.gpu import Gpu, spec
 from tritonmm.model import constants as fitted
 from tritonmm.model import l2_groups, l2_waves
+from tritonmm.model.groups import as_equal
 from tritonmm.model.l2_laws import (
     PARTIAL_BYTES,
     STEP,
@@ -107,8 +108,12 @@ def of(problem: Problem, config: Config, gpu: Gpu) -> Traffic:
     """The traffic of `problem` done as `config` says on `gpu`.
 
     With split_k every part of K is a pass over all tiles, and the partial sums are written and read
-    once more: through L2 alone where all of them fit its capacity.
+    once more: through L2 alone where all of them fit its capacity. Of groups it is the traffic of equal ones, as many
+    as are expected to have any rows.
     """
+    if problem.ragged:
+        equal = as_equal(problem, config)
+        return replace(of(equal.problem, equal.config, gpu), dram_write_bytes=equal.output_bytes)
     return estimate(problem, config, gpu, fitted.of(gpu).l2)
 
 
