@@ -44,7 +44,8 @@ def with_predictions(rows: pd.DataFrame, about: dict[str, str]) -> pd.DataFrame:
 
 def problem_of(row) -> Problem:
     """The problem of a row."""
-    return space.problem(row.m, row.n, row.k, batch=row.batch, dtype=row.dtype, layout=row.layout)
+    groups = {"ragged": row.ragged, "groups": int(row.groups)}
+    return space.problem(row.m, row.n, row.k, batch=row.batch, dtype=row.dtype, layout=row.layout, **groups)
 
 
 def config_of(row) -> Config:

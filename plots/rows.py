@@ -8,17 +8,18 @@ from pathlib import Path
 import pandas as pd
 
 from tritonmm.autotune.measuring import results_file
-from tritonmm.orders import RowMajor, SwizzleMerge, parse
+from tritonmm.orders import Grouped, RowMajor, SwizzleMerge, parse
 from tritonmm.plots.model import unverified
 
 PROBLEM = ["m", "n", "k", "batch", "layout", "dtype"]
+GROUPS = ["ragged", "groups"]
 CONFIG = ["kernel", "block_m", "block_n", "block_k", "num_stages", "num_warps", "split_k", "persistent"]
 NUMBERS = {
     *("m", "n", "k", "batch", "block_m", "block_n", "block_k", "num_stages", "num_warps", "split_k", "split_tail"),
     *("time_us", "torch_us", "tflops", "dram_read_bytes", "dram_write_bytes", "l2_read_bytes", "hit_rate"),
     *("error_ratio", "counted_us", "counted_kernels", "counted_dram_read_bytes", "counted_dram_write_bytes"),
     *("counted_l2_read_bytes", "counted_fabric_bytes", "counted_lookups", "counted_hits", "counted_misses"),
-    "counted_hit_rate",
+    *("counted_hit_rate", "groups"),
 }
 """Columns that have numbers or empty cells."""
 
@@ -28,14 +29,17 @@ SIZES = {*PROBLEM[:4], *CONFIG[1:-1], "split_tail"}
 TIMES = {"time_us", "torch_us", "tflops"}
 """Columns with numbers > 0 in rows of status ok."""
 
-TEXTS = {"layout", "dtype", "kernel", "order", "source", "status", "message", "cluster", "repack", "traffic_source"}
+TEXTS = {
+    *("layout", "dtype", "kernel", "order", "source", "status", "message", "cluster", "repack", "traffic_source"),
+    "ragged",
+}
 """Columns that are read as text, even if they look like numbers."""
 
 MOST = 2**31 - 1
 """The largest size."""
 
-LATER = {"split_tail": 1, "cluster": "", "repack": ""}
-"""Columns of a config that older results files lack, and their values there."""
+LATER = {"split_tail": 1, "cluster": "", "repack": "", "ragged": "", "groups": 0}
+"""Columns of a config or a problem that older results files lack, and their values there."""
 
 
 def read_csv(path: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
@@ -103,7 +107,7 @@ def ok(frame: pd.DataFrame, *measured: str) -> pd.DataFrame:
         wrong = [value for value in rows[name].dropna() if not _is_possible(name, value)]
         if wrong:
             raise ValueError(f"a row of status ok has {str(wrong[0])[:40]} for {name}, which cannot be")
-    rows = rows.astype(dict.fromkeys(SIZES, "int64"))
+    rows = rows.astype(dict.fromkeys([*SIZES, "groups"], "int64"))
     if rows.source.nunique() > 1:
         raise ValueError(f"the results mix the sources {', '.join(sorted(set(rows.source)))}; draw them one by one")
     return rows
@@ -135,10 +139,10 @@ def by_factor(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame, str]]:
 
 def problems(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """The rows of each problem by ascending m, with a label of what differs between problems."""
-    differs = [name for name in PROBLEM if rows[name].nunique() > 1]
+    differs = [name for name in (*PROBLEM, *GROUPS) if rows[name].nunique() > 1]
     sizes = "{m} x {n} x {k}" if {"n", "k"} & set(differs) else "M = {m}"
     label = ", ".join([sizes, *(f"{name} {{{name}}}" for name in differs if name not in "mnk")])
-    return [(label.format(**group.iloc[0]), group) for _, group in rows.groupby(PROBLEM, sort=True)]
+    return [(label.format(**group.iloc[0]), group) for _, group in rows.groupby([*PROBLEM, *GROUPS], sort=True)]
 
 
 def config_text(row) -> str:
@@ -159,9 +163,10 @@ def caption(rows: pd.DataFrame, about: dict[str, str]) -> tuple[str, str]:
     """
     if not about.get("gpu"):
         raise ValueError("the results do not say on which GPU they were measured: the line `# gpu: ...` is missing")
-    same = {name: rows[name].iloc[0] for name in PROBLEM if rows[name].nunique() == 1}
+    same = {name: rows[name].iloc[0] for name in (*PROBLEM, *GROUPS) if rows[name].nunique() == 1}
     sizes = [f"{name.upper()} = {same[name]}" for name in "nk" if name in same]
     batch = [f"batch {same['batch']}"] if same.get("batch", 1) != 1 else []
+    batch += [f"{same['groups']} groups of {same['ragged']}"] if same.get("ragged") and "groups" in same else []
     kinds = [str(same[name]) for name in ("layout", "dtype") if name in same]
     rest = ", ".join([*sizes, *batch, " ".join(kinds)]), provenance(about)
     source = "measured" if set(rows.source) == {"gpu"} else f"predicted by the model{unverified(about)}"
@@ -190,6 +195,8 @@ def _is_possible(name: str, value: float) -> bool:
 
 def _factor(text: str) -> float:
     order = parse(text)
+    if isinstance(order, Grouped):
+        order = order.inner
     if order == RowMajor():
         return 1
     single = isinstance(order, SwizzleMerge) and order.along == "m" and len(order.factors) == 1

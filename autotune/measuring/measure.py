@@ -176,12 +176,17 @@ def _nothing() -> None:
     pass
 
 
-def set_count(problem: Problem, gpu: Gpu) -> int:
+def set_count(problem: Problem, gpu: Gpu, sizes: Sequence[int] = ()) -> int:
     """Number of operand sets to rotate through, so that a launch finds none of its data in L2.
+
+    sizes: of the problem's groups. The matrices of empty groups are not read.
 
     Together they are twice as large as the L2, but there are at most MOST_SETS, too few for GEMMs of a few KB.
     """
-    return min(max(1, math.ceil(2 * gpu.l2_bytes / max(1, problem.compulsory_bytes))), MOST_SETS)
+    moved = problem.compulsory_bytes
+    if problem.ragged == "m":
+        moved -= problem.operand_bytes("b") // problem.groups * list(sizes).count(0)
+    return min(max(1, math.ceil(2 * gpu.l2_bytes / max(1, moved))), MOST_SETS)
 
 
 def launch_count(seconds: float, sets: int) -> int:

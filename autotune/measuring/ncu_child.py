@@ -48,14 +48,15 @@ def main(asked: Path, log: Path, device: torch.device) -> None:
                     for x in operands[problem][:2]:
                         x.normal_()
                 plan = plan_for(problem, config, device)
-                plan(*operands[problem])  # compiles the kernels and allocates workspaces
+                keywords = space.keywords(problem, device)
+                plan(*operands[problem], **keywords)  # compiles the kernels and allocates workspaces
                 torch.cuda.synchronize()
             except Exception as error:
                 torch.cuda.synchronize()  # raises and ends the process if the context is lost
                 events.write(f"failed {index} {' '.join(f'{type(error).__name__}: {error}'.split())[:300]}\n")
                 continue
             torch.cuda.profiler.start()
-            plan(*operands[problem])
+            plan(*operands[problem], **keywords)
             trial_marker[(index + 1,)](num_warps=1, **FUSION)
             torch.cuda.synchronize()
             torch.cuda.profiler.stop()

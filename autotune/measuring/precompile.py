@@ -52,8 +52,8 @@ def precompile(problem: Problem, config: Config, gpu: Gpu) -> None:
     """
     driver.set_active(Elsewhere(gpu))
     meta = torch.device("meta")
-    plan, scales = bind(problem, config, gpu, meta), space.scales(problem, meta)
-    for kernel, arguments, options in plan.kernels(*space.operands(problem, meta), scales=scales):
+    plan = bind(problem, config, gpu, meta)
+    for kernel, arguments, options in plan.kernels(*space.operands(problem, meta), **space.keywords(problem, meta)):
         kernel.warmup(*arguments, grid=(1,), **options)
 
 
@@ -66,7 +66,8 @@ def precompile_all(pairs: Iterable[tuple[Problem, Config]], gpu: Gpu) -> None:
     alike: dict[tuple, list[tuple[Problem, Config]]] = {}
     for problem, config in pairs:
         whole = tuple(size % 16 == 0 for size in (problem.m, problem.n, problem.k))
-        key = problem.layout, problem.kind, whole, replace(config, order=RowMajor(), split_k=1, split_tail=1)
+        groups = problem.ragged, problem.groups
+        key = problem.layout, problem.kind, groups, whole, replace(config, order=RowMajor(), split_k=1, split_tail=1)
         alike.setdefault(key, []).append((problem, config))
     try:
         with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool:

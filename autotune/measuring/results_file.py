@@ -137,4 +137,5 @@ def product(row: Row) -> tuple[Problem, Config]:
                 given[field.name] = text
             else:  # numbers and booleans, spelled as in JSON
                 given[field.name] = json.loads(text.lower())
-    return space.problem(m, n, k, batch=batch, dtype=row["dtype"], layout=row["layout"]), Config(**given)
+    groups = {"ragged": row.get("ragged") or "", "groups": int(row.get("groups") or 0)}  # older files have neither
+    return space.problem(m, n, k, batch=batch, dtype=row["dtype"], layout=row["layout"], **groups), Config(**given)

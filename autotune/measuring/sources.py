@@ -6,13 +6,15 @@ Both have the same interface, so that a sweep need not know which it has:
     error_ratio(problem, config)        the check; at most 1 passes
     times(problem, config)              the time, and torch's if it is known
     alive()                             whether this process can run another trial
+
+Groups have the sizes of `group_sizes.TYPICAL` where none are named.
 """
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -20,6 +22,7 @@ from tritonmm import families
 from tritonmm import gpu as gpus
 from tritonmm.autotune.measuring import measure, space, verify
 from tritonmm.autotune.measuring.environment import Environment
+from tritonmm.autotune.measuring.group_sizes import TYPICAL, sizes_of
 from tritonmm.autotune.measuring.measure import REGIMES, GraphReplay, Paired, Regime, Times
 from tritonmm.autotune.measuring.nvml import Nvml
 from tritonmm.config import Config
@@ -81,8 +84,8 @@ class GpuSource:
 
     regime: the regime of `times`, a name in `measure.REGIMES`; `paired` measures in any regime.
 
-    Graphs, operands and the check are kept as long as the problem stays the same. Raises RuntimeError if kernels would
-    run in Triton's interpreter.
+    Graphs, operands and the check are kept as long as the problem and the sizes of its groups stay the same. Raises
+    RuntimeError if kernels would run in Triton's interpreter.
     """
 
     source = "gpu"
@@ -95,26 +98,29 @@ class GpuSource:
         self.gpu = gpus.of_device(self.device.index)
         self.nvml = Nvml.of_device(self.device)
         self.environment = Environment.here(torch.cuda.get_device_name(self.device))
-        self._problem: Problem | None = None
+        self._asked: tuple[Problem, str] | None = None
         self._check: verify.Check | None = None
         self._sets: list[tuple[torch.Tensor, ...]] = []
         self._torch: GraphReplay | None = None
         self._refusal = ""
         self._ours: tuple[Config, GraphReplay] | None = None
 
-    def error_ratio(self, problem: Problem, config: Config) -> float:
-        self._switch_to(problem)
+    def error_ratio(self, problem: Problem, config: Config, sizes: str = TYPICAL) -> float:
+        self._switch_to(problem, sizes)
         return self._check.error_ratio(plan_for(problem, config, self.device))
 
     def times(self, problem: Problem, config: Config) -> Times:
         return self.paired(problem, config, REGIMES[self.regime]).times
 
-    def paired(self, problem: Problem, config: Config, regime: Regime) -> Paired:
-        """Times of `config` and of torch, round by round; of `config` alone if torch refuses the GEMM."""
-        self._switch_to(problem)
+    def paired(self, problem: Problem, config: Config, regime: Regime, sizes: str = TYPICAL) -> Paired:
+        """Times of `config` and of torch, round by round; of `config` alone if torch refuses the GEMM.
+
+        sizes: of the problem's groups, as `group_sizes` spells a distribution.
+        """
+        self._switch_to(problem, sizes)
         if self._torch is None and not self._refusal:
-            self._torch, self._refusal = torch_replay(problem, self._sets, self._check.scales)
-        found = measure.paired(self._graph_of(config), self._torch, regime, clock=self.nvml.mhz)
+            self._torch, self._refusal = torch_replay(problem, self._sets, self._check.keywords)
+        found = measure.paired(self._graph_of(problem, config), self._torch, regime, clock=self.nvml.mhz)
         return replace(found, refusal=self._refusal)
 
     def alive(self) -> bool:
@@ -125,10 +131,10 @@ class GpuSource:
             return False
         return True
 
-    def _graph_of(self, config: Config) -> GraphReplay:
+    def _graph_of(self, problem: Problem, config: Config) -> GraphReplay:
         if self._ours is None or self._ours[0] != config:
             self._free_ours()
-            launch = scaled_launch(self._problem, config, self.device, self._check.scales)
+            launch = bound_launch(problem, config, self.device, self._check.keywords)
             self._ours = config, GraphReplay(launch, self._sets)
         return self._ours[1]
 
@@ -137,23 +143,26 @@ class GpuSource:
             self._ours[1].free()
         self._ours = None
 
-    def _switch_to(self, problem: Problem) -> None:
-        if problem == self._problem:
+    def _switch_to(self, problem: Problem, sizes: str) -> None:
+        if (problem, sizes) == self._asked:
             return
         self._free_ours()
         if self._torch is not None:
             self._torch.free()
-        self._problem = self._check = self._torch = None
+        self._asked = self._check = self._torch = None
         self._refusal = ""
         self._sets = []
-        self._check = verify.Check(problem, self.device)
-        self._sets = operand_sets(problem, self.device, self.gpu)
-        self._problem = problem
+        found = sizes_of(problem, sizes)
+        self._check = verify.Check(problem, self.device, sizes=found)
+        self._sets = operand_sets(problem, self.device, self.gpu, found)
+        self._asked = problem, sizes
 
 
-def operand_sets(problem: Problem, device: torch.device, gpu: Gpu) -> list[tuple[torch.Tensor, ...]]:
-    """Random operands and outputs to rotate through; together they exceed the L2."""
-    sets = [space.operands(problem, device) for _ in range(measure.set_count(problem, gpu))]
+def operand_sets(
+    problem: Problem, device: torch.device, gpu: Gpu, sizes: Sequence[int] = ()
+) -> list[tuple[torch.Tensor, ...]]:
+    """Random operands and outputs to rotate through; together they exceed the L2. sizes: of the problem's groups."""
+    sets = [space.operands(problem, device) for _ in range(measure.set_count(problem, gpu, sizes))]
     for a, b, _ in sets:
         # Normal numbers, because the power draw of a GEMM, and so its time, depends on the bits.
         space.fill(a)
@@ -161,33 +170,58 @@ def operand_sets(problem: Problem, device: torch.device, gpu: Gpu) -> list[tuple
     return sets
 
 
-def scaled_launch(problem: Problem, config: Config, device: torch.device, scales) -> Callable:
-    """The plan, to be called as launch(a, b, out), with the problem's scales if it has any."""
-    plan = plan_for(problem, config, device)
-    return functools.partial(plan, scales=scales) if scales else plan
+def bound_launch(problem: Problem, config: Config, device: torch.device, keywords: Mapping[str, Any]) -> Callable:
+    """The plan, to be called as launch(a, b, out). keywords: of `space.keywords`."""
+    return functools.partial(plan_for(problem, config, device), **keywords)
 
 
-def torch_replay(problem: Problem, sets: list[tuple[torch.Tensor, ...]], scales) -> tuple[GraphReplay | None, str]:
+def torch_replay(
+    problem: Problem, sets: list[tuple[torch.Tensor, ...]], keywords: Mapping[str, Any]
+) -> tuple[GraphReplay | None, str]:
     """torch's GEMMs of the sets, captured, and ""; or None and the reason if torch refuses the GEMM.
 
-    cuBLAS refuses some sizes with block scales, for example. Raises torch.OutOfMemoryError.
+    cuBLAS refuses some sizes with block scales, for example, and torch operands of groups that are not aligned to 16
+    bytes. Groups of other dtypes than bf16 it multiplies in a loop that waits for the offsets. No graph can have that,
+    so it counts as refused. Raises torch.OutOfMemoryError.
     """
     try:
         with torch_precision(problem):
             operands = [(a, _weights(b, a.dtype), out) for a, b, out in sets]
-            return GraphReplay(torch_product(problem, scales), operands), ""
+            launch = torch_product(problem, **keywords)
+            if problem.ragged:
+                _check_that_it_never_waits(launch, *operands[0])
+            return GraphReplay(launch, operands), ""
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
         return None, f"torch refused: {error}"
 
 
-def torch_product(problem: Problem, scales: tuple[torch.Tensor | None, torch.Tensor] | None) -> Callable:
+def _check_that_it_never_waits(launch: Callable, *operands: torch.Tensor) -> None:
+    """Launches once. Raises RuntimeError if that waits for the device, before a capture is broken by it."""
+    launch(*operands)  # the first launch may wait for its kernel to be loaded
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        launch(*operands)
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def torch_product(
+    problem: Problem,
+    scales: tuple[torch.Tensor | None, torch.Tensor] | None = None,
+    offs: torch.Tensor | None = None,
+) -> Callable:
     """torch's fastest way to compute the problem from a, b and out. For int8 and fp8 it is a private function.
 
-    8-bit weights are converted to A's dtype before, so torch's time does not include their dequantization.
+    8-bit weights are converted to A's dtype before, so torch's time does not include their dequantization. torch makes
+    a new output of groups, which end at `offs`, instead of `out`.
     """
     p = problem
+    if p.ragged:
+        out_dtype = DTYPES[p.out_dtype] if p.out_dtype != p.dtype else None
+        return lambda a, b, out: torch.nn.functional.grouped_mm(a, b, offs=offs, out_dtype=out_dtype)
     if p.dtype == "int8":
         return lambda a, b, out: torch._int_mm(a, b, out=out)
     if p.dtype in FP8:

@@ -2,15 +2,18 @@
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from tritonmm import families, orders
+from tritonmm.autotune.measuring.group_sizes import sizes_of
 from tritonmm.config import Config
 from tritonmm.dtypes import DTYPES
 from tritonmm.gpu import Gpu
+from tritonmm.model.groups import average
 from tritonmm.problem import KINDS, Problem, kind_name
 from tritonmm.selection import timed
 
@@ -70,13 +73,22 @@ def tile_orders(text: str) -> tuple[orders.Order, ...]:
 
 
 def problem(
-    m: int, n: int, k: int, *, batch: int = 1, dtype: str | torch.dtype = "bf16", layout: str = "nt"
+    m: int,
+    n: int,
+    k: int,
+    *,
+    batch: int = 1,
+    dtype: str | torch.dtype = "bf16",
+    layout: str = "nt",
+    ragged: str = "",
+    groups: int = 0,
 ) -> Problem:
     """The problem of densely stored operands, as `operands` makes them.
 
     m, n, k, batch: below 2^31.
     dtype: a name in `KINDS`, or a dtype of torch in any spelling.
     layout: one of `LAYOUTS`.
+    ragged, groups: as in `Problem`. The dtype of a grouped GEMM must be one without scales.
 
     Raises ValueError for anything else, and for a matrix of 2^63 bytes or more.
     """
@@ -86,17 +98,20 @@ def problem(
     for name, size in (("m", m), ("n", n), ("k", k), ("batch", batch)):
         if size >= 2**31:
             raise ValueError(f"{name} is {size}; it must be below 2**31")
-    asked = Problem(m=m, n=n, k=k, batch=batch, layout=layout, **kind)
+    if ragged and "scales" in kind:
+        raise ValueError(f"dtype is {kind_name(dtype)!r}, which has scales; operands of groups are made without")
+    asked = Problem(m=m, n=n, k=k, batch=batch, layout=layout, ragged=ragged, groups=groups, **kind)
     try:
         a, b, out = operands(asked, torch.device("meta"))
     except RuntimeError:  # torch counts bytes in 63 bits
         raise ValueError(f"{asked} has a matrix of 2**63 bytes or more, which no GPU holds") from None
     # `Problem.of` finds the alignment. For a dimension of 1 it may also find another layout.
-    return Problem.of(a, b, out, asked.precision, scales=asked.scales)
+    return Problem.of(a, b, out, asked.precision, scales=asked.scales, ragged=asked.ragged)
 
 
 def operands(asked: Problem, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Uninitialised a, b and out of the problem, stored densely: 2-D, or 3-D for a batch.
+    """Uninitialised a, b and out of the problem, stored densely: 2-D, or 3-D for a batch. Of groups b is 3-D where they
+    divide m, and out where they divide k.
 
     b is a transposed, in the same memory, where the problem says so.
 
@@ -106,19 +121,32 @@ def operands(asked: Problem, device: torch.device) -> tuple[torch.Tensor, torch.
     if asked.layout not in LAYOUTS:
         raise ValueError(f"layout is {asked.layout!r}; operands are made for {', '.join(LAYOUTS)}")
 
-    def stored(letter: str, rows: int, cols: int, dtype: str) -> torch.Tensor:
-        batch = (asked.batch,) if asked.batch != 1 else ()
+    batch = (asked.batch,) if asked.batch != 1 else ()
+
+    def stored(letter: str, rows: int, cols: int, dtype: str, matrices: tuple[int, ...] = batch) -> torch.Tensor:
         dims = (rows, cols) if letter == "n" else (cols, rows)
-        x = torch.empty(*batch, *dims, dtype=DTYPES[dtype], device=device)
+        x = torch.empty(*matrices, *dims, dtype=DTYPES[dtype], device=device)
         return x if letter == "n" else x.mT
 
+    of_groups = {asked.ragged: (asked.groups,)}
     a = stored(asked.layout[0], asked.m, asked.k, asked.dtype)
     is_gram = asked.symmetric == "gram"
     if is_gram and asked.layout not in ("nt", "tn"):
         raise ValueError(f"layout is {asked.layout!r}; a transposed is its own other operand in nt and tn")
-    b = a.mT if is_gram else stored(asked.layout[1], asked.k, asked.n, asked.b_dtype)
-    out = torch.empty(*a.shape[:-1], asked.n, dtype=DTYPES[asked.out_dtype], device=device)
+    b = a.mT if is_gram else stored(asked.layout[1], asked.k, asked.n, asked.b_dtype, of_groups.get("m", batch))
+    out = stored("n", asked.m, asked.n, asked.out_dtype, of_groups.get("k", batch))
     return a, b, out
+
+
+def keywords(asked: Problem, device: torch.device, sizes: Sequence[int] | None = None) -> dict[str, Any]:
+    """What a plan of the problem takes besides a, b and out: its scales, or where its groups end.
+
+    sizes: of the groups, by default typical ones.
+    """
+    if asked.ragged:
+        ends = itertools.accumulate(sizes_of(asked) if sizes is None else sizes)
+        return {"offs": torch.tensor(list(ends), dtype=torch.int32, device=device)}
+    return {"scales": scales(asked, device)} if asked.scales else {}
 
 
 def fill(x: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
@@ -155,6 +183,9 @@ ORDERS = ((1.0, "", 1.0), (0.5, "", 1.02), (2.0, "", 1.02), (1.0, "serpentine", 
 """Orders that are tried around the estimated best one: a factor on its group size, another kind of order ("" for the
 same), and the factor on the estimated time."""
 
+OTHER_SEQUENCE = 1.02
+"""The factor on the estimated time of groups visited in another sequence: largest first or not, and joined."""
+
 
 def candidates(asked: Problem, gpu: Gpu) -> list[Config]:
     """The legal configs that a search may try for the problem, the shortest estimate first. Deterministic.
@@ -173,7 +204,7 @@ def candidates(asked: Problem, gpu: Gpu) -> list[Config]:
 
 def _around(config: Config, asked: Problem) -> Iterator[tuple[Config, float]]:
     (factor,), along = config.order.factors, config.order.along
-    tiles = max(1, config.tiles(asked)[along == "n"])
+    tiles = max(1, config.tiles(average(asked) if asked.ragged else asked)[along == "n"])
     for (more, slower), (times, name, off) in itertools.product(STAGES, ORDERS):
         scaled = min(tiles, max(1, round(factor * times)))
         # A serpentine order of one group is the same as swizzle-merge.
@@ -183,4 +214,10 @@ def _around(config: Config, asked: Problem) -> Iterator[tuple[Config, float]]:
                 order = orders.Triangular(scaled, aspect=(config.block_m, config.block_n))
             else:
                 order = orders.Serpentine(scaled, along=along) if name else orders.SwizzleMerge(scaled, along=along)
+            if isinstance(config.order, orders.Grouped):
+                order = replace(config.order, inner=order)
             yield replace(config, num_stages=config.num_stages + more, order=order), slower * off
+    if isinstance(config.order, orders.Grouped):
+        wider = orders.SwizzleMerge(max(2, factor), along=along)  # joined rows one by one are not another sequence
+        yield replace(config, order=replace(config.order, largest_first=not config.order.largest_first)), OTHER_SEQUENCE
+        yield replace(config, order=replace(config.order, inner=wider, joined=True)), OTHER_SEQUENCE

@@ -48,6 +48,7 @@ COLUMNS = (
     *("dram_read_bytes", "dram_write_bytes", "l2_read_bytes", "hit_rate", "traffic_source"),
     *("error_ratio", "message", "split_tail", "cluster", "repack"),
     *(*COUNTED, "counted_hit_rate"),
+    *("ragged", "groups"),
 )
 """The columns of a results file. Unknown values are empty cells."""
 
@@ -94,6 +95,7 @@ class Trial:
         problem, config = self.problem, self.config
         known = {name: getattr(config, name, None) for name in COLUMNS}
         known |= {name: getattr(problem, name) for name in ("m", "n", "k", "batch", "layout")}
+        known |= {"ragged": problem.ragged or None, "groups": problem.groups or None}
         known |= {name: getattr(self, name) for name in COLUMNS if hasattr(self, name)}
         if self.counted is not None:
             known |= dict(zip(COUNTED, astuple(self.counted), strict=True), counted_hit_rate=self.counted.hit_rate)

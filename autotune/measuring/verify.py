@@ -1,20 +1,22 @@
 """Checks whether a config computes the right result: against float64, with guarded memory, and exactly on integers."""
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
 
 from tritonmm import gpu as gpus
 from tritonmm.autotune.measuring import space
+from tritonmm.autotune.measuring.group_sizes import sizes_of
 from tritonmm.config import Config
 from tritonmm.dtypes import DTYPES, FP8
 from tritonmm.plan import bind
 from tritonmm.problem import Problem
 
 Launch = Callable[..., object]
-"""out = a @ b, called as launch(a, b, out), with scales=(of a, of b) if the problem has any."""
+"""out = a @ b, called as launch(a, b, out), with scales=(of a, of b) if the problem has any, and offs= of groups."""
 
 Scales = tuple[torch.Tensor | None, torch.Tensor]
 
@@ -55,15 +57,27 @@ class Check:
 
     This bound does not detect a few lost terms in a long sum. So a second launch with integers must be exact in the
     whole output, see `Integers`.
+
+    sizes: of the problem's groups, by default typical ones. Their sum may be less than the total. Output rows of no
+        group may have any value. The first and the last row of each group are always compared.
     """
 
-    def __init__(self, problem: Problem, device: torch.device, budget: int = BUDGET, seed: int = 0):
+    def __init__(
+        self,
+        problem: Problem,
+        device: torch.device,
+        budget: int = BUDGET,
+        seed: int = 0,
+        sizes: Sequence[int] | None = None,
+    ):
         generator = torch.Generator(device).manual_seed(seed)
         self.problem = problem
+        self.sizes = sizes_of(problem) if sizes is None else sizes
         self.a, self.b, out = space.operands(problem, device)
         space.fill(self.a, generator)
         space.fill(self.b, generator)
-        self.scales = space.scales(problem, device)
+        self.keywords = space.keywords(problem, device, self.sizes)
+        self.scales = self.keywords.get("scales")
         self.poison = math.nan if out.is_floating_point() else -(2**31)
         self.buffer = torch.empty(GUARD + out.numel() + GUARD, dtype=out.dtype, device=device)
         self.out = self.buffer[GUARD : GUARD + out.numel()].view(out.shape)
@@ -71,12 +85,12 @@ class Check:
         # Each part: dimension, compared rows or columns of C, their reference, their bound.
         rows = rows.to(device)
         a, b = scaled(problem, self.a, self.b, self.scales)
-        self.parts = [(-2, rows, *self._reference(a.index_select(-2, rows), b))]
+        self.parts = [(-2, rows, *self._reference(a.index_select(-2, rows), b, rows))]
         if cols is not None:
             cols = cols.to(device)
             self.parts.append((-1, cols, *self._reference(a, b.index_select(-1, cols))))
         del a, b  # float64, and large
-        self.integers = Integers(problem, device, generator)
+        self.integers = Integers(problem, device, generator, self.sizes)
 
     def error_ratio(self, launch: Launch) -> float:
         """The largest error of `launch` relative to its bound; at most 1 passes. Infinite for NaN or a wrong
@@ -88,20 +102,25 @@ class Check:
             return worst
         integers = self.integers
         filled = self._fills(launch, integers.a, integers.b, integers.scales)
-        return worst if filled and integers.are_exact(self.out) else math.inf
+        return worst if filled and integers.are_exact(self._grouped_rows(self.out)) else math.inf
 
     def _fills(self, launch: Launch, a: torch.Tensor, b: torch.Tensor, scales: Scales | None) -> bool:
         """Launches into the poisoned output. True if all of the output and nothing around it was written."""
         self.buffer.fill_(self.poison)
-        launch(a, b, self.out, **({"scales": scales} if scales else {}))
+        launch(a, b, self.out, **self.keywords | ({"scales": scales} if scales else {}))
         guards = self._poisoned(self.buffer[:GUARD]).all() & self._poisoned(self.buffer[-GUARD:]).all()
-        return bool(guards) and not self._poisoned(self.out).any()
+        return bool(guards) and not self._poisoned(self._grouped_rows(self.out)).any()
+
+    def _grouped_rows(self, x: torch.Tensor) -> torch.Tensor:
+        """The rows of the output, or of what is compared with it, that belong to a group."""
+        return x[: sum(self.sizes)] if self.problem.ragged == "m" else x
 
     def _worst(self) -> float:
         worst = 0.0
         for dim, index, reference, bound in self.parts:
             if reference.numel():
-                error = self.out.index_select(dim, index).double().sub_(reference).abs_()
+                found = self._grouped_rows(self.out).index_select(dim, index)
+                error = found.double().sub_(reference).abs_()
                 ratio = torch.where(error == 0, 0.0, error / bound).max()
                 worst = max(worst, float(ratio.nan_to_num(nan=math.inf)))
         return worst
@@ -109,10 +128,14 @@ class Check:
     def _poisoned(self, x: torch.Tensor) -> torch.Tensor:
         return x.isnan() if x.is_floating_point() else x == self.poison
 
-    def _reference(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _reference(
+        self, a: torch.Tensor, b: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The product and the bounds of its errors. rows: those of a, if it has not all of them."""
         p = self.problem
-        reference = a @ b
-        magnitude = a.abs() @ b.abs()
+        pairs = list(of_groups(p, self.sizes, a, b, rows))
+        reference = joined(p, (x.double() @ y.double() for x, y in pairs))
+        magnitude = joined(p, (x.double().abs() @ y.double().abs() for x, y in pairs))
         if p.out_dtype == "int32":
             return reference, magnitude.zero_()
         out = torch.finfo(DTYPES[p.out_dtype])
@@ -125,31 +148,33 @@ class Check:
     def _sample(self, budget: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The rows of C to compare, and the columns if these rows are not all of C."""
         p = self.problem
+        m = sum(self.sizes) if p.ragged == "m" else p.m
         # |A| |B| costs as much as the reference. For a short K, comparing C dominates: hence the minimum of 256.
-        cost = 2 * p.batch * max(p.k, 256)
-        if cost * p.m * p.n <= budget:
-            return torch.arange(p.m), None
-        rows = budget // (2 * cost * p.n)
-        cols = budget // (2 * cost * p.m)
-        return _ends_and_others(p.m, rows, generator), _ends_and_others(p.n, cols, generator)
+        cost = 2 * max(p.batch * p.k, (p.groups if p.ragged == "k" else p.batch) * 256)
+        if cost * m * p.n <= budget:
+            return torch.arange(m), None
+        rows = _ends_and_others(m, budget // (2 * cost * p.n), generator)
+        if p.ragged == "m":
+            rows = torch.cat((rows, *(torch.tensor((s, e - 1)) for s, e in bounds(self.sizes) if s < e))).unique()
+        return rows, _ends_and_others(p.n, budget // (2 * cost * max(1, m)), generator)
 
 
 class Integers:
     """Operands with an exact result in every precision, whatever the order of the sums.
 
     Each element times its scale is 1 or -1: scales are 1 or 1/4, and stored elements are their inverses. The elements
-        of K are paired at random, except for at most `UNPAIRED`, and the two terms of a pair cancel. So no element of C
-        exceeds `UNPAIRED`. Partial sums grow like sqrt(K). For K up to a million they stay below 2^13, up to which fp8
-        sums on tensor cores are exact. Every term matters to every element of C: without one term it is off by 1,
-        without 128 terms by 11 in the root mean square. Where B is A transposed nothing can be paired: elements of K
-        are 0 except for `UNPAIRED`.
+        of K, or those of each group of K, are paired at random, except for at most `UNPAIRED`, and the two terms of a
+        pair cancel. So no element of C exceeds `UNPAIRED`. Partial sums grow like sqrt(K). For K up to a million they
+        stay below 2^13, up to which fp8 sums on tensor cores are exact. Every term matters to every element of C:
+        without one term it is off by 1, without 128 terms by 11 in the root mean square. Where B is A transposed
+        nothing can be paired: elements of K are 0 except for `UNPAIRED`.
 
     All of C is compared by three float64 products with a vector: C @ probe must equal A @ (B @ probe). All numbers are
         integers below 2^53, and the probe holds random odd numbers up to 2^13. One wrong element in a row is always
         found; several wrong elements cancel in about one row of some thousand.
     """
 
-    def __init__(self, problem: Problem, device: torch.device, generator: torch.Generator):
+    def __init__(self, problem: Problem, device: torch.device, generator: torch.Generator, sizes: Sequence[int] = ()):
         self.a, self.b, _ = space.operands(problem, device)
         scales = space.scales(problem, device)
         self.scales: Scales | None = scales and (_powers(scales[0]), _powers(scales[1]))
@@ -160,17 +185,19 @@ class Integers:
             return found.mul_(2).add_(1)
 
         a, b = (odd(1, x.shape, torch.int8) for x in (self.a, self.b))
-        paired = max(0, problem.k - UNPAIRED + 1) // 2
-        shuffled = torch.randperm(problem.k, generator=generator, device=device)
-        if problem.symmetric == "gram":
-            a[..., shuffled[UNPAIRED:]] = 0
-            b = a.mT
-        else:
-            one, other = shuffled[: 2 * paired].view(2, paired)
-            a[..., other] = a[..., one]
-            b[..., other, :] = -b[..., one, :]
+        for start, end in bounds(sizes) if problem.ragged == "k" else [(0, problem.k)]:
+            paired = max(0, end - start - UNPAIRED + 1) // 2
+            shuffled = start + torch.randperm(end - start, generator=generator, device=device)
+            if problem.symmetric == "gram":
+                a[..., shuffled[UNPAIRED:]] = 0
+                b = a.mT
+            else:
+                one, other = shuffled[: 2 * paired].view(2, paired)
+                a[..., other] = a[..., one]
+                b[..., other, :] = -b[..., one, :]
         self.probe = odd(2**12, (problem.n, 1), torch.int16).double()
-        self.expected = a.double() @ (b.double() @ self.probe)
+        pairs = of_groups(problem, sizes, a, b)
+        self.expected = joined(problem, (x.double() @ (y.double() @ self.probe) for x, y in pairs))
         if self.scales:
             of_a, of_b = self.scales
             a, b = scaled(problem, a, b, (None if of_a is None else 1 / of_a, 1 / of_b))
@@ -191,7 +218,10 @@ def _powers(scales):
 def scaled(
     problem: Problem, a: torch.Tensor, b: torch.Tensor, scales: Scales | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The operands times their scales, in float64, which is exact."""
+    """The operands times their scales, in float64, which is exact. Those of groups as they are: they have no scales,
+    and `of_groups` takes a few at a time."""
+    if problem.ragged:
+        return a, b
     a, b = a.double(), b.double()
     if scales:
         scale_a, scale_b = scales
@@ -202,6 +232,38 @@ def scaled(
             a.mul_(_spread(scale_a, a.shape, rows, group))
         b.mul_(_spread(scale_b, b.shape, group, cols))
     return a, b
+
+
+def bounds(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Where each group begins and ends."""
+    return list(itertools.pairwise((0, *itertools.accumulate(sizes))))
+
+
+def of_groups(
+    problem: Problem, sizes: Sequence[int], a: torch.Tensor, b: torch.Tensor, rows: torch.Tensor | None = None
+) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
+    """The operands of each group's product, or those of the whole product.
+
+    rows: the rows of a, ascending, if it has not all of them.
+    """
+    if problem.ragged == "m":
+        ends = list(itertools.accumulate(sizes))
+        if rows is not None:
+            ends = torch.searchsorted(rows, torch.tensor(ends, device=rows.device)).tolist()
+        for matrix, (start, end) in zip(b, itertools.pairwise((0, *ends)), strict=True):
+            yield a[start:end], matrix
+    elif problem.ragged == "k":
+        yield from ((a[:, start:end], b[start:end]) for start, end in bounds(sizes))
+    else:
+        yield a, b
+
+
+def joined(problem: Problem, products: Iterable[torch.Tensor]) -> torch.Tensor:
+    """The output of the groups' products."""
+    if not problem.ragged:
+        (whole,) = products
+        return whole
+    return torch.stack(list(products)) if problem.ragged == "k" else torch.cat(list(products))
 
 
 def _cut(problem: Problem) -> float:
@@ -239,7 +301,8 @@ def reduced(problem: Problem, config: Config) -> Problem:
     """A small problem for the interpreter that exercises `config` as `problem` does.
 
     It has at most 3 x 2 tiles and 2 steps of K in each part of a split. The last tile and step are as ragged as the
-    original's, and as many parts have one step more. The batch is at most 2.
+    original's, and as many parts have one step more. The batch is at most 2. At most 4 groups share 3 rows of tiles, or
+    3 steps of K.
     """
 
     def shrunk(size: int, block: int, most: int) -> int:
@@ -251,14 +314,24 @@ def reduced(problem: Problem, config: Config) -> Problem:
     return space.problem(
         shrunk(problem.m, config.block_m, 3),
         shrunk(problem.n, config.block_n, 2),
-        shrunk(problem.k, config.block_k, 2 * parts + more),
+        shrunk(problem.k, config.block_k, 3 if problem.ragged == "k" else 2 * parts + more),
         batch=min(problem.batch, 2),
         dtype=problem.kind,
         layout=problem.layout,
+        ragged=problem.ragged,
+        groups=min(problem.groups, 4),
     )
 
 
 def interpreted(problem: Problem, config: Config) -> float:
     """The error ratio of `config` on the CPU, in Triton's interpreter. `problem` should be a `reduced` one."""
-    check = Check(problem, torch.device("cpu"))
+    check = Check(problem, torch.device("cpu"), sizes=_uneven(problem))
     return check.error_ratio(bind(problem, config, TWO_SMS, check.a.device))
+
+
+def _uneven(problem: Problem) -> list[int]:
+    """Sizes of groups with what kernels may get wrong: an empty group, one of 1, a long one, and a rest of no group."""
+    total = {"": 0, "m": problem.m, "k": problem.k}[problem.ragged]
+    third = total // 3
+    ends = [third, third, min(third + 1, total), max(third + 1, total - 1)]
+    return [end - start for start, end in itertools.pairwise((0, *ends[4 - problem.groups :]))] if total else []

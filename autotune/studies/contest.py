@@ -22,9 +22,10 @@ import torch
 from tritonmm import gpu as gpus
 from tritonmm.autotune.measuring import results_file, space, verify
 from tritonmm.autotune.measuring.environment import Environment
+from tritonmm.autotune.measuring.group_sizes import sizes_of
 from tritonmm.autotune.measuring.measure import GraphReplay, Replay
 from tritonmm.autotune.measuring.precompile import precompile_all
-from tritonmm.autotune.measuring.sources import operand_sets, scaled_launch, torch_replay
+from tritonmm.autotune.measuring.sources import bound_launch, operand_sets, torch_replay
 from tritonmm.autotune.measuring.trial import Trial
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
@@ -68,10 +69,10 @@ def of_problem(
     Raises RuntimeError if a config cannot be launched.
     """
     device = torch.device("cuda", torch.cuda.current_device())
-    sets, scales = operand_sets(problem, device, gpu), space.scales(problem, device)
-    torchs, _ = torch_replay(problem, sets, scales)
+    sets, keywords = operand_sets(problem, device, gpu, sizes_of(problem)), space.keywords(problem, device)
+    torchs, _ = torch_replay(problem, sets, keywords)
     arms = {None: torchs} if torchs else {}
-    arms |= {config: GraphReplay(scaled_launch(problem, config, device, scales), sets) for config in configs}
+    arms |= {config: GraphReplay(bound_launch(problem, config, device, keywords), sets) for config in configs}
     try:
         return contest(arms, rounds, seconds=0.001, idle=idle)
     finally:

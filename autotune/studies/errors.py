@@ -23,7 +23,7 @@ import torch
 from tritonmm import families
 from tritonmm.autotune.measuring import space, verify
 from tritonmm.autotune.measuring.environment import Environment
-from tritonmm.autotune.measuring.sources import scaled_launch, torch_precision, torch_product
+from tritonmm.autotune.measuring.sources import bound_launch, torch_precision, torch_product
 from tritonmm.autotune.studies.csv_rows import Output, write_csv
 from tritonmm.dtypes import HALF
 from tritonmm.plan import INTERPRETED
@@ -77,16 +77,16 @@ def measure(kind: str, problem: Problem, named: str, device: torch.device) -> Ro
         space.fill(x, generator)
         if named == "positive":
             x.copy_(x.double().abs_().clamp_(max=127))  # int8 has no 128
-    scales = space.scales(problem, device)
-    exact_a, exact_b = verify.scaled(problem, a, b, scales)
+    keywords = space.keywords(problem, device)
+    exact_a, exact_b = verify.scaled(problem, a, b, keywords.get("scales"))
     poison = math.nan if out.is_floating_point() else -(2**31)
     config = choose(problem, gpu_of(device), families.portable() if INTERPRETED else "")
-    scaled_launch(problem, config, device, scales)(a, b, out.fill_(poison))
+    bound_launch(problem, config, device, keywords)(a, b, out.fill_(poison))
     row = Row(kind, problem.out_dtype, named, *errors(out, exact_a, exact_b), config=str(config))
     weights = exact_b.to(a.dtype) if b.itemsize < a.itemsize else b
     try:
         with torch_precision(problem):
-            torch_product(problem, scales)(a, weights, out.fill_(poison))
+            torch_product(problem, **keywords)(a, weights, out.fill_(poison))
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split()).partition(". ")[0]
         return replace(row, message=f"torch refused: {reason[:200]}")

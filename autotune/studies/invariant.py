@@ -26,7 +26,7 @@ from tritonmm.autotune.measuring import space
 from tritonmm.autotune.measuring.environment import Environment
 from tritonmm.autotune.measuring.measure import GraphReplay
 from tritonmm.autotune.measuring.precompile import precompile_all
-from tritonmm.autotune.measuring.sources import operand_sets, scaled_launch, torch_product, torch_replay
+from tritonmm.autotune.measuring.sources import bound_launch, operand_sets, torch_product, torch_replay
 from tritonmm.autotune.studies.contest import contest
 from tritonmm.autotune.studies.csv_rows import Output, write_csv
 from tritonmm.config import Config
@@ -96,11 +96,11 @@ def cost(entry: suite.Entry, gpu: Gpu, rounds: int) -> Cost:
     """Times one GEMM of a suite each way. Two ways that launch the same config are timed once."""
     problem = entry.problem()
     device = torch.device("cuda", torch.cuda.current_device())
-    sets, scales = operand_sets(problem, device, gpu), space.scales(problem, device)
+    sets, keywords = operand_sets(problem, device, gpu), space.keywords(problem, device)
     asked = ways(problem, gpu)
-    torchs, _ = torch_replay(problem, sets, scales)
+    torchs, _ = torch_replay(problem, sets, keywords)
     arms = {
-        (chunk_k(of), config): GraphReplay(scaled_launch(of, config, device, scales), sets)
+        (chunk_k(of), config): GraphReplay(bound_launch(of, config, device, keywords), sets)
         for of, config in dict.fromkeys(asked.values())
     }
     try:
@@ -128,7 +128,7 @@ def bits(n: int, k: int, dtype: str, gpu: Gpu) -> Bits:
         for way, (of, config) in ways(problem, gpu).items():
             plan_for(of, config, device)(a[:rows], b, out[:rows])
             found[way].add(out[0].cpu().view(torch.uint8).numpy().tobytes())
-        torch_product(problem, None)(a[:rows], b, out[:rows])
+        torch_product(problem)(a[:rows], b, out[:rows])
         found["torch"].add(out[0].cpu().view(torch.uint8).numpy().tobytes())
     return Bits(n, k, dtype, **{way: len(results) for way, results in found.items()})
 

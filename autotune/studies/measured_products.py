@@ -80,6 +80,7 @@ def _of_file(path: Path, gpu: Gpu) -> Iterator[Measured]:
     of_product: dict[tuple[str, ...], list[results_file.Row]] = {}
     for row in rows:
         timed = row.get("status", "ok") == "ok" and row["torch_us"] and row.get("regime", "") in REGIMES
+        timed = timed and not row.get("ragged")  # of grouped GEMMs `torch_time` knows nothing
         if timed and row["dtype"] not in WITHOUT_OPERATOR:
             sizes = (row.get(name) or "1" for name in ("m", "n", "k", "batch"))
             of_product.setdefault((*sizes, row["dtype"], row["layout"]), []).append(row)

@@ -9,7 +9,7 @@ from tritonmm.autotune.measuring.trial import Trial
 from tritonmm.autotune.tuner.store import Store
 from tritonmm.config import Config
 from tritonmm.model import l2
-from tritonmm.orders import RowMajor, SwizzleMerge
+from tritonmm.orders import Grouped, Order, RowMajor, SwizzleMerge
 from tritonmm.problem import Problem
 
 
@@ -86,9 +86,11 @@ def best_of(trials: Iterable[Trial]) -> dict[Problem, Trial]:
 def with_factor_one(trial: Trial, trials: Iterable[Trial]) -> Trial | None:
     """The timed trial that differs from `trial` only in its order, which is row-major; None if there is none.
 
-    SwizzleMerge(1) is the same map as RowMajor and counts too.
+    SwizzleMerge(1) is the same map as RowMajor and counts too. Of groups it is the order of each group's tiles.
     """
-    row_major = (RowMajor(), SwizzleMerge(1))
+    row_major: list[Order] = [RowMajor(), SwizzleMerge(1)]
+    if isinstance(trial.config.order, Grouped):
+        row_major = [replace(trial.config.order, inner=order) for order in row_major]
     wanted = [replace(trial.config, order=order) for order in row_major]
     found = (t for t in trials if t.problem == trial.problem and t.config in wanted and t.time_us is not None)
     return next(found, None)

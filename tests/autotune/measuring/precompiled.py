@@ -22,6 +22,7 @@ from tritonmm.config import Config
 from tritonmm.launch import early_start, workspace
 
 H200 = gpus.spec("h200")
+GROUPS = orders.parse("groups/swizzle-merge:2")
 CASES = [
     (space.problem(4096, 4096, 4096), Config("tile", 64, 64, 32, 3, 4)),
     (space.problem(1, 4095, 1000), Config("tile", 16, 64, 32, 3, 4)),
@@ -34,6 +35,14 @@ CASES = [
     (space.problem(512, 512, 512, dtype="fp8-block"), Config("hopper", 128, 128, 128, 6, 8, persistent=True)),
     (space.problem(512, 512, 512, dtype="fp8"), Config("tile", 64, 64, 64, 4, 4)),
     (space.problem(1, 4096, 4096, dtype="bf16-int8"), Config("skinny", 1, 4, 1024, 4, 2, order=orders.RowMajor())),
+    (
+        space.problem(1000, 512, 256, ragged="m", groups=5),
+        Config("tile", 64, 64, 32, 3, 4, persistent=True, order=GROUPS),
+    ),
+    (
+        space.problem(512, 256, 999, ragged="k", groups=40),
+        Config("tile", 64, 64, 32, 3, 4, persistent=True, order=GROUPS),
+    ),
     (space.problem(16, 4096, 4096, dtype="bf16-fp8"), Config("mixed_input", 16, 128, 128, 4, 8, persistent=True)),
 ]
 
@@ -47,13 +56,13 @@ def here(problem, config) -> None:
     workspace.flags = lambda count, device: torch.zeros(count, dtype=torch.int32)
     plan = plans.bind(problem, config, H200, cuda)
     cpu = torch.device("cpu")
-    for kernel, arguments, options in plan.kernels(*space.operands(problem, cpu), scales=space.scales(problem, cpu)):
+    for kernel, arguments, options in plan.kernels(*space.operands(problem, cpu), **space.keywords(problem, cpu)):
         kernel.warmup(*arguments, grid=(1,), **options)
 
 
 def launch(problem, config) -> None:
     device = torch.device("cuda", 0)
-    plans.plan_for(problem, config, device)(*space.operands(problem, device), scales=space.scales(problem, device))
+    plans.plan_for(problem, config, device)(*space.operands(problem, device), **space.keywords(problem, device))
     torch.cuda.synchronize()
 
 

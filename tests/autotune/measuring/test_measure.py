@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tritonmm import gpu
 from tritonmm.autotune.measuring import measure, space
+from tritonmm.autotune.measuring.group_sizes import sizes_of
 from tritonmm.autotune.measuring.measure import GRAPH_SECONDS, REGIMES, Paired, standard_error
 
 BURST, SUSTAINED = REGIMES["burst"], REGIMES["sustained"]
@@ -170,6 +171,17 @@ def test_operands_of_a_replay_exceed_the_l2(sizes):
     sets = measure.set_count(problem, h200)
     assert sets * problem.compulsory_bytes > h200.l2_bytes
     assert (sets - 1) * problem.compulsory_bytes < 2 * h200.l2_bytes
+
+
+@pytest.mark.parametrize(("distribution", "read"), [("even", 128), ("one-hot", 1), ("empties", 64)])
+def test_matrices_of_empty_groups_do_not_exceed_the_l2(distribution, read):
+    """They are not read, so they leave what is read in L2."""
+    h200 = gpu.spec("h200")
+    problem = space.problem(512, 1536, 2048, ragged="m", groups=128)
+    moved = 2 * (512 * (1536 + 2048) + read * 1536 * 2048)
+    sets = measure.set_count(problem, h200, sizes_of(problem, distribution))
+    assert sets * moved > h200.l2_bytes
+    assert (sets - 1) * moved < 2 * h200.l2_bytes
 
 
 def test_tiny_problems_take_a_bounded_number_of_sets():

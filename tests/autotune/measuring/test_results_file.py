@@ -1,10 +1,15 @@
 """Results files as text and gzipped: what is written is read again, and what is damaged is said."""
 
 import gzip
+from pathlib import Path
 
 import pytest
+from trials import HERE, trial
 
-from tritonmm.autotune.measuring import results_file
+from tritonmm import orders
+from tritonmm.autotune.measuring import results_file, space
+from tritonmm.autotune.tuner.store import write_csv
+from tritonmm.config import Config
 
 ABOUT = {"gpu": "NVIDIA H200", "times": "burst: 13 rounds"}
 ROWS = [{"m": "1", "message": 'a "b", c'}, {"m": "2", "message": ""}]
@@ -49,3 +54,27 @@ def test_what_grows_beyond_the_limit_is_read_no_further(tmp_path, monkeypatch):
     path.write_bytes(gzip.compress(b"m\n" * 2**16))
     with pytest.raises(ValueError, match="has more than 65536 bytes"):
         results_file.parts(path)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        space.problem(300, 64, 96, dtype="fp16"),
+        space.problem(300, 64, 96, ragged="m", groups=5),
+        space.problem(64, 96, 300, layout="tn", dtype="tf32", ragged="k", groups=4096),
+    ],
+    ids=str,
+)
+def test_a_trials_row_names_its_problem(problem, tmp_path):
+    config = Config("tile", 64, 64, 32, persistent=True, order=orders.parse("largest-groups/swizzle-merge:3@n"))
+    path = tmp_path / "r.csv"
+    write_csv(path, [trial(problem=problem, config=config)], HERE)
+    _, _, (row,) = results_file.read(path)
+    assert results_file.product(row) == (problem, config)
+
+
+def test_rows_from_before_there_were_groups_are_read():
+    path = Path(results_file.__file__).parents[1] / "results" / "h200-l2.csv"
+    _, columns, rows = results_file.read(path)
+    assert not {"ragged", "groups"} & set(columns)
+    assert not results_file.product(rows[0])[0].ragged

@@ -92,3 +92,21 @@ def test_a_size_of_2_31_is_refused(name):
     sizes = {"m": 1, "n": 1, "k": 1, "batch": 1}
     with pytest.raises(ValueError, match=rf"{name} is {2**31}; it must be below 2\*\*31"):
         space.problem(**sizes | {name: 2**31})
+
+
+@pytest.mark.parametrize("layout", space.LAYOUTS)
+@pytest.mark.parametrize("ragged", ["m", "k"])
+@pytest.mark.parametrize("sizes", [(64, 32, 128), (65, 33, 7)], ids=lambda s: "x".join(map(str, s)))
+def test_operands_of_groups_are_stored_as_the_problem_says(sizes, ragged, layout):
+    asked = space.problem(*sizes, layout=layout, ragged=ragged, groups=3)
+    a, b, out = space.operands(asked, torch.device("cpu"))
+    assert (asked.m, asked.n, asked.k, asked.groups, asked.layout) == (*sizes, 3, layout)
+    assert (b.dim(), out.dim()) == ((3, 2) if ragged == "m" else (2, 3))
+    assert Problem.of(a, b, out, ragged=ragged) == asked
+    ends = space.keywords(asked, a.device)["offs"].tolist()
+    assert (len(ends), ends[-1]) == (3, asked.m if ragged == "m" else asked.k)
+
+
+def test_groups_have_no_scales():
+    with pytest.raises(ValueError, match="'fp8', which has scales"):
+        space.problem(64, 64, 64, dtype="fp8", ragged="m", groups=2)

@@ -70,13 +70,34 @@ def refuse(error):
     return capture
 
 
+@pytest.mark.parametrize("waits", [False, True], ids=["never waits", "waits"])
+def test_a_loop_of_torchs_over_the_groups_is_a_refusal_before_anything_is_captured(waits, monkeypatch):
+    """A capture that waits for the device is broken, and so is what follows in its process."""
+    modes, captured = ["default"], []
+
+    def grouped_mm(a, b, offs, out_dtype):
+        if waits and modes[-1] == "error":
+            raise RuntimeError("called a synchronizing CUDA operation")
+
+    monkeypatch.setattr(torch.nn.functional, "grouped_mm", grouped_mm)
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    monkeypatch.setattr(sources, "GraphReplay", lambda launch, sets: captured.append(launch))
+    problem = space.problem(64, 32, 32, dtype="fp16", ragged="m", groups=2)
+    sets = [space.operands(problem, torch.device("cpu"))]
+    said = sources.torch_replay(problem, sets, space.keywords(problem, torch.device("cpu")))[1]
+    assert said == ("torch refused: called a synchronizing CUDA operation" if waits else "")
+    assert len(captured) == (0 if waits else 1)
+    assert modes == ["default", "error", "default"]
+
+
 def test_torchs_refusal_is_told_but_no_lack_of_memory(monkeypatch):
     problem = space.problem(2049, 64, 128)
     monkeypatch.setattr(sources, "GraphReplay", refuse(RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")))
-    assert sources.torch_replay(problem, [], None) == (None, "torch refused: CUBLAS_STATUS_NOT_SUPPORTED")
+    assert sources.torch_replay(problem, [], {}) == (None, "torch refused: CUBLAS_STATUS_NOT_SUPPORTED")
     monkeypatch.setattr(sources, "GraphReplay", refuse(torch.OutOfMemoryError("full")))
     with pytest.raises(torch.OutOfMemoryError, match="full"):
-        sources.torch_replay(problem, [], None)
+        sources.torch_replay(problem, [], {})
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="without a GPU")

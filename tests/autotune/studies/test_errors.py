@@ -99,7 +99,7 @@ def test_the_command_prints_a_table_and_writes_the_file(tmp_path):
 
 def test_an_output_that_is_not_written_shows(monkeypatch):
     (_, problem), *_ = errors.products(["fp32"], 16, 16, 32)
-    monkeypatch.setattr(errors, "scaled_launch", lambda *_: lambda a, b, out: None)
+    monkeypatch.setattr(errors, "bound_launch", lambda *_: lambda a, b, out: None)
     monkeypatch.setattr(errors, "choose", lambda *_: None)
     row = errors.measure("fp32", problem, "normal", CPU)
     assert math.isnan(row.largest)

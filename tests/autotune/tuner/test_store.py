@@ -24,7 +24,7 @@ HEADER = (
     "status,time_us,torch_us,tflops,dram_read_bytes,dram_write_bytes,l2_read_bytes,hit_rate,traffic_source,"
     "error_ratio,message,split_tail,cluster,repack,"
     "counted_us,counted_kernels,counted_dram_read_bytes,counted_dram_write_bytes,counted_l2_read_bytes,"
-    "counted_fabric_bytes,counted_lookups,counted_hits,counted_misses,counted_hit_rate"
+    "counted_fabric_bytes,counted_lookups,counted_hits,counted_misses,counted_hit_rate,ragged,groups"
 )
 COUNTED = Counted(
     us=51.25, kernels=2, dram_read_bytes=2**40, dram_write_bytes=7, l2_read_bytes=2**41, fabric_bytes=2**39,
@@ -195,6 +195,8 @@ def test_two_processes_may_migrate_a_file_at_once(tmp_path, monkeypatch):
 def test_a_problem_comes_back_from_its_spelling():
     asked = dataclasses.replace(space.problem(7, 8, 9, layout="tn", batch=2), epilogue=Epilogue(bias=True))
     assert problem_of(problem_json(asked)) == asked
+    grouped = space.problem(7, 8, 9, ragged="k", groups=3)
+    assert problem_of(problem_json(grouped)) == grouped
 
 
 def test_two_processes_may_share_a_file(tmp_path):

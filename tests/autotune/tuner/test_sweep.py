@@ -116,6 +116,32 @@ def test_an_abandoned_sweep_keeps_what_it_yielded(store):
     assert len(store) == 2
 
 
+@interpreted
+@pytest.mark.parametrize(
+    "problem",
+    [space.problem(500, 96, 64, ragged="m", groups=7), space.problem(96, 64, 500, layout="tn", ragged="k", groups=7)],
+    ids=str,
+)
+def test_groups_are_checked_and_modelled_without_a_gpu(problem, store):
+    spellings = ("groups/row-major", "largest-groups/swizzle-merge:2", "swizzle-merge:2")
+    wanted = [Config("tile", 32, 32, 32, 2, 4, persistent=True, order=orders.parse(each)) for each in spellings]
+    trials = [trial for trial, _ in swept(ModelSource(H200), store, [problem], wanted)]
+    assert [trial.status for trial in trials] == ["ok", "ok", "illegal"], trials
+    for one in trials[:2]:
+        assert one.time_us > 0
+        assert one.dram_write_bytes == problem.output_bytes
+        assert store.find(problem, one.config, ModelSource(H200).environment, "model", "none") == one
+
+
+def test_row_major_order_of_groups_is_that_of_each_group():
+    problem, config = space.problem(500, 96, 64, ragged="m", groups=7), replace(CONFIGS[0], persistent=True)
+    found = [
+        replace(run(problem, config, Scripted()), config=replace(config, order=orders.parse(each)), time_us=1.0)
+        for each in ("groups/swizzle-merge:1", "largest-groups/row-major", "largest-groups/swizzle-merge:4")
+    ]
+    assert with_factor_one(found[2], found) == found[1]
+
+
 def test_illegal_is_a_row_with_the_reason_and_nothing_runs():
     source = Scripted()
     config = Config(block_m=48)
