@@ -21,6 +21,7 @@ CLOCKS_DIFFER = 0.02
 COLUMNS = (
     *("family", "m", "n", "k", "batch", "layout", "dtype", "regime", "torch_us", "ours_us", "ratio", "config"),
     *("status", "error_ratio", "rounds", "ratio_error", "torch_mhz", "ours_mhz", "celsius", "watts", "message"),
+    *("ragged", "groups", "sizes"),
 )
 """Columns of a results file. Unknown values are empty cells."""
 
@@ -32,9 +33,9 @@ class PairedSource(Protocol):
     nvml: Nvml
     environment: Environment
 
-    def error_ratio(self, problem: Problem, config: Config) -> float: ...
+    def error_ratio(self, problem: Problem, config: Config, sizes: str) -> float: ...
 
-    def paired(self, problem: Problem, config: Config, regime: Regime) -> Paired: ...
+    def paired(self, problem: Problem, config: Config, regime: Regime, sizes: str) -> Paired: ...
 
     def alive(self) -> bool: ...
 
@@ -64,6 +65,7 @@ class Row:
         """The row by the names of `COLUMNS`, in JSON values."""
         known = asdict(self.entry) | {name: getattr(self, name) for name in COLUMNS if hasattr(self, name)}
         known["config"] = self.config.to_json() if self.config else None
+        known["groups"] = self.entry.groups or None
         if self.error_ratio is not None and not math.isfinite(self.error_ratio):
             known["error_ratio"] = None  # infinite for a NaN in the output or a store outside of it
         if self.paired:
@@ -88,7 +90,7 @@ class Row:
 
     def __str__(self) -> str:
         """One line, with the columns of `HEADER`."""
-        start = f"{self.entry.family:<9} {self.entry.problem()!s:<26} {self.regime:<9}"
+        start = f"{self.entry.family:<9} {self.entry!s:<26} {self.regime:<9}"
         config = str(self.config or "no config")
         if not self.paired:
             return f"{start} {self.status}: {config}: {self.message}"
@@ -137,7 +139,7 @@ def _checked(entry: Entry, source: PairedSource, choose: Callable[[Problem, Gpu]
         fit = row.config.fits(problem, source.gpu)
         if not fit:
             return replace(row, status="illegal", message=fit.reason)
-        row = replace(row, error_ratio=float(source.error_ratio(problem, row.config)))
+        row = replace(row, error_ratio=float(source.error_ratio(problem, row.config, entry.sizes)))
     except Exception as error:
         return replace(row, status="failed", message=_one_line(error))
     if not row.error_ratio <= 1:
@@ -147,7 +149,7 @@ def _checked(entry: Entry, source: PairedSource, choose: Callable[[Problem, Gpu]
 
 def _timed(row: Row, source: PairedSource) -> Row:
     try:
-        paired = source.paired(row.entry.problem(), row.config, REGIMES[row.regime])
+        paired = source.paired(row.entry.problem(), row.config, REGIMES[row.regime], row.entry.sizes)
         nvml = source.nvml
         message = _shortened(paired.refusal) or _clock_warning(paired)
         return replace(row, paired=paired, celsius=nvml.celsius(), watts=nvml.watts(), message=message)
@@ -184,7 +186,7 @@ class Mean:
     worst: Row
 
     def __str__(self) -> str:
-        worst = f"worst {self.worst.paired.ratio:.3f} at {self.worst.entry.problem()}"
+        worst = f"worst {self.worst.paired.ratio:.3f} at {self.worst.entry}"
         return f"{self.family:<9} {self.regime:<9} {self.geomean:7.3f}  of {self.count:3}, {worst}"
 
     def cells(self) -> dict[str, object]:

@@ -3,11 +3,11 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 
-from tritonmm.autotune.measuring import space
-from tritonmm.problem import Problem, kind_name
+from tritonmm.autotune.measuring import group_sizes, space
+from tritonmm.problem import MOST_GROUPS, RAGGED, Problem, kind_name
 
 _SHIPPED = Path(__file__).parents[1] / "suites"
 
@@ -26,8 +26,10 @@ class Entry:
     """One GEMM of a suite, with densely stored operands as `space.problem` makes them.
 
     family: a group of similar GEMMs; means are taken over each.
-    m, n, k, batch: from 1 to 2^31 - 1.
+    m, n, k, batch: from 1 to 2^31 - 1. m and k are those of all groups together.
     layout, dtype: as `space.problem` takes them.
+    ragged, groups: of a grouped GEMM, as in `Problem`.
+    sizes: of its groups, a distribution as `group_sizes` spells it, by default `group_sizes.TYPICAL`; else "".
 
     Raises ValueError, naming the field, for other values.
     """
@@ -39,25 +41,40 @@ class Entry:
     batch: int
     layout: str
     dtype: str
+    ragged: str = ""
+    groups: int = 0
+    sizes: str = ""
 
     def __post_init__(self):
         for name in ("family", "layout", "dtype"):
             value = getattr(self, name)
             if not isinstance(value, str) or not re.fullmatch(r"[\w.+-]+", value):
                 raise ValueError(f"{name} is {value!r:.40}; it must be a word of letters, digits and any of . + - _")
-        for name in ("m", "n", "k", "batch"):
+        for name in ("m", "n", "k", "batch", "groups"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_SIZE:
-                raise ValueError(f"{name} is {value!r:.40}; it must be a whole number from 1 to {MAX_SIZE}")
+            least, most = (0, MOST_GROUPS) if name == "groups" else (1, MAX_SIZE)
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+                raise ValueError(f"{name} is {value!r:.40}; it must be a whole number from {least} to {most}")
+        if self.ragged not in ("", *RAGGED):
+            raise ValueError(f"ragged is {self.ragged!r:.40}; it must be {' or '.join(RAGGED)}, or '' without groups")
+        if self.ragged:
+            object.__setattr__(self, "sizes", group_sizes.checked(self.sizes or group_sizes.TYPICAL))
+        elif self.sizes != "":
+            raise ValueError(f"sizes is {self.sizes!r:.40}; without groups it must be ''")
         self.problem()
         object.__setattr__(self, "dtype", kind_name(self.dtype))
 
     def problem(self) -> Problem:
         """The entry as a `Problem`."""
-        return space.problem(self.m, self.n, self.k, batch=self.batch, dtype=self.dtype, layout=self.layout)
+        given = {name: getattr(self, name) for name in ("batch", "dtype", "layout", "ragged", "groups")}
+        return space.problem(self.m, self.n, self.k, **given)
+
+    def __str__(self) -> str:
+        return f"{self.problem()} {self.sizes}".rstrip()
 
 
 _FIELDS = tuple(field.name for field in fields(Entry))
+_REQUIRED = tuple(field.name for field in fields(Entry) if field.default is MISSING)
 
 
 def names() -> tuple[str, ...]:
@@ -68,7 +85,8 @@ def names() -> tuple[str, ...]:
 def load(suite: str | Path) -> tuple[Entry, ...]:
     """The entries of a suite.
 
-    suite: the name of a shipped suite, or a file with a JSON list of objects with the fields of `Entry`.
+    suite: the name of a shipped suite, or a file with a JSON list of objects with the fields of `Entry`. Those that
+        have a default may be left out.
 
     Raises SuiteError for anything else.
 
@@ -104,8 +122,8 @@ def of_families(entries: Sequence[Entry], families: Sequence[str]) -> tuple[Entr
 
 def _entry(given: object, where: str) -> Entry:
     if not isinstance(given, dict):
-        raise SuiteError(f"{where} is {given!r:.40}; it must be an object with {', '.join(_FIELDS)}")
-    for name in _FIELDS:
+        raise SuiteError(f"{where} is {given!r:.40}; it must be an object with {', '.join(_REQUIRED)}")
+    for name in _REQUIRED:
         if name not in given:
             raise SuiteError(f"{where} has no {name}")
     for name in given:

@@ -7,7 +7,7 @@ python -m tritonmm.autotune.studies.random_suite --mixed --count 210 --seed 7 > 
 
 import json
 import random
-from dataclasses import asdict
+from dataclasses import MISSING, fields
 
 import click
 
@@ -104,7 +104,8 @@ def mixed(count: int, seed: int) -> list[Entry]:
 
 def text(found: list[Entry]) -> str:
     """The suite's file, a line for each entry."""
-    return "[" + ",\n".join(json.dumps(asdict(entry)) for entry in found) + "]\n"
+    given = ({f.name: getattr(entry, f.name) for f in fields(entry) if f.default is MISSING} for entry in found)
+    return "[" + ",\n".join(map(json.dumps, given)) + "]\n"
 
 
 @click.command()

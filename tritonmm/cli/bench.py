@@ -5,6 +5,7 @@ import sys
 
 import click
 
+from tritonmm.cli import groups as grouped
 from tritonmm.cli import needs, values
 from tritonmm.cli.values import Parsed
 
@@ -12,6 +13,7 @@ _END = """\b
 Examples:
   tritonmm bench --shape 4096x4096x4096 --dtype fp16
   tritonmm bench --family square,prefill --regime both --csv bench.csv
+  tritonmm bench --shape 4096x1536x2048 --layout nt --groups 128 --sizes zipf
 """
 
 
@@ -32,6 +34,12 @@ Examples:
 )
 @click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16", help="Of --shape.")
 @click.option("--batch", type=Parsed("size", values.size), default="1", help="Of --shape.")
+@grouped.options
+@click.option(
+    "--sizes",
+    type=Parsed("distribution", values.group_sizes),
+    help="Of --groups: even, random, zipf, empties or one-hot, with a seed as in zipf:3.  [default: random]",
+)
 @click.option("--config", type=Parsed("config", values.config), help="Use this config, as JSON, for every GEMM.")
 @click.option(
     "--regime",
@@ -41,7 +49,9 @@ Examples:
 )
 @click.option("--csv", "csv_path", type=Parsed("file", values.output), help="Write the rows as they come.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
-def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path, as_json) -> None:
+def bench(
+    suite, families, shape, layout, dtype, batch, groups, ragged, sizes, config, regime, csv_path, as_json
+) -> None:
     """Compare tritonmm with torch on a suite.
 
     A ratio is torch's time over ours: the median over rounds in one process. Every result is checked before it is
@@ -55,9 +65,11 @@ def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path
         if shape:
             needs.refuse("suite", "families", why="--shape is measured instead of a suite")
             m, n, k = shape
-            entries = (suites.Entry("shape", m, n, k, batch, layout, dtype),)
+            of_groups = grouped.fields(groups, ragged)
+            entries = (suites.Entry("shape", m, n, k, batch, layout, dtype, **of_groups, sizes=sizes or ""),)
         else:
-            needs.refuse("layout", "dtype", "batch", why="it goes with --shape; a suite has it for each entry")
+            of_shape = ("layout", "dtype", "batch", "groups", "ragged", "sizes")
+            needs.refuse(*of_shape, why="it goes with --shape; a suite has it for each entry")
             entries = suites.load(suite)
         if families:
             entries = suites.of_families(entries, families)
@@ -66,9 +78,8 @@ def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path
 
     source = needs.gpu_source()
     from tritonmm.autotune.measuring.precompile import precompile_all
-    from tritonmm.selection import choose
 
-    choosing = (lambda *_: config) if config else choose
+    choosing = (lambda *_: config) if config else _choose
 
     in_use = source.nvml.in_use()
     if in_use:
@@ -104,6 +115,14 @@ def bench(suite, families, shape, layout, dtype, batch, config, regime, csv_path
         for mean in benching.means(rows):
             click.echo(str(mean))
     sys.exit(code or int(any(row.status in ("wrong", "failed") for row in rows)))
+
+
+def _choose(problem, gpu):
+    """The config that tritonmm's functions use."""
+    from tritonmm.selection import choose
+    from tritonmm.torch_ops.grouped_product import chosen
+
+    return (chosen if problem.ragged else choose)(problem, gpu)
 
 
 def _chosen(entries, gpu, choosing) -> list:

@@ -49,6 +49,12 @@ def sizes(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(size(part) for part in text.split(",")))
 
 
+def group_sizes(text: str) -> str:
+    from tritonmm.autotune.measuring import group_sizes
+
+    return group_sizes.checked(text)
+
+
 def minutes(text: str) -> float:
     try:
         found = float(text)

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +18,7 @@ from tritonmm import gpu, orders
 from tritonmm.autotune.bench import compare as benching
 from tritonmm.autotune.bench.compare import COLUMNS, Row, bench, geomean, means
 from tritonmm.autotune.bench.suite import Entry
-from tritonmm.autotune.measuring import precompile, sources
+from tritonmm.autotune.measuring import precompile, results_file, sources
 from tritonmm.autotune.measuring.environment import Environment
 from tritonmm.autotune.measuring.measure import Paired
 from tritonmm.autotune.measuring.results_file import ResultsFile
@@ -33,6 +34,7 @@ ENTRIES = (
 )
 BOTH = ("burst", "sustained")
 CONFIG = Config(block_m=64, block_n=64, num_warps=4)
+RESULTS = Path(benching.__file__).parents[1] / "results"
 
 
 def rounds(ours_us, torch_us, **clocks):
@@ -51,11 +53,11 @@ class Scripted:
         self.asked, self.compiled = [], []
         self.lost = False
 
-    def error_ratio(self, problem, config):
+    def error_ratio(self, problem, config, sizes):
         self.asked.append(("check", problem.m))
         return self.answers[0](problem)
 
-    def paired(self, problem, config, regime):
+    def paired(self, problem, config, regime, sizes):
         self.asked.append((regime.name, problem.m))
         return self.answers[1](problem, regime.name)
 
@@ -223,6 +225,42 @@ def test_the_columns_that_others_read_come_first():
     assert ",".join(COLUMNS).startswith(head + ",")
 
 
+def test_the_columns_of_older_files_come_first_and_in_their_order():
+    """Of files from before there were groups."""
+    _, columns, _ = results_file.read(RESULTS / "h200-bench-triton-3.6.0.csv")
+    assert tuple(columns) == COLUMNS[: len(columns)]
+
+
+GROUPED = (
+    Entry("dw", 96, 64, 300, 1, "tn", "bf16", "k", 5, "empties"),
+    Entry("forward", 300, 64, 96, 1, "nt", "bf16", "m", 5, "zipf:3"),
+    Entry("forward", 300, 64, 96, 1, "nt", "bf16", "m", 5),
+)
+
+
+def test_groups_are_checked_and_timed_in_the_sizes_of_their_entry():
+    asked = []
+
+    class Sized(Scripted):
+        def error_ratio(self, problem, config, sizes):
+            asked.append(("check", sizes))
+            return 0.5
+
+        def paired(self, problem, config, regime, sizes):
+            asked.append((regime.name, sizes))
+            return rounds(10, 15)
+
+    config = Config(block_m=64, block_n=64, num_warps=4, persistent=True, order=orders.parse("groups/row-major"))
+    found = benched(Sized(), GROUPED, ("burst",), lambda *_: config)
+    assert [r.status for r in found] == ["ok"] * 3, found[0].message
+    sizes = ("empties", "zipf:3", "random")
+    assert asked == [(what, each) for each in sizes for what in ("check", "burst")]
+    cells = [tuple(r.cells()[name] for name in ("ragged", "groups", "sizes")) for r in found]
+    assert cells == [("k", 5, "empties"), ("m", 5, "zipf:3"), ("m", 5, "random")]
+    assert "300x64x96 nt bf16 5 groups of m zipf:3" in str(found[1])
+    assert [name for mean in means(found) if (name := mean.family) != "all"] == ["dw", "forward"]
+
+
 def test_a_row_is_in_the_file_before_the_next_is_measured(tmp_path):
     path = tmp_path / "folder" / "r.csv"
     with ResultsFile(path, ["# gpu: H200"], COLUMNS) as results:
@@ -329,6 +367,21 @@ def test_one_shape_and_a_forced_config(measured, monkeypatch):
     assert outcome["environment"]["gpu"] == "H200"
 
 
+def test_groups_are_computed_as_grouped_mm_would(measured, monkeypatch, tmp_path):
+    """With the config of their class of tokens."""
+    rivals, asked = measured(Scripted()), []
+    config = Config(block_m=64, block_n=64, num_warps=4, persistent=True, order=orders.parse("groups/row-major"))
+    monkeypatch.setattr("tritonmm.selection.choose", lambda problem, *_: asked.append(problem) or config)
+    shape = ("--shape", "5001x64x96", "--layout", "nt", "--groups", 8, "--sizes", "zipf:3", "--regime", "burst")
+    result = call(*shape, "--csv", tmp_path / "r.csv")
+    assert result.exit_code == 0, result.output
+    ((problem, compiled),) = rivals.compiled
+    assert (problem.m, problem.ragged, problem.groups, compiled) == (5001, "m", 8, config)
+    assert {each.m for each in asked} == {5120}
+    ((row),) = read(tmp_path / "r.csv")[1]
+    assert (row["ragged"], row["groups"], row["sizes"]) == ("m", "8", "zipf:3")
+
+
 def test_a_wrong_result_exits_with_1(measured, suite):
     measured(Scripted(error_ratio=lambda problem: 3.0 if problem.m == 1 else 0.5))
     result = call("--suite", suite)
@@ -377,12 +430,18 @@ def test_a_card_in_use_is_said(measured, suite, tmp_path):
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["--suite", "nowhere"], "shipped are dtypes, grouped, mixed210, mixed420, public"),
+        (["--suite", "nowhere"], "shipped are dtypes, grouped, grouped-mm, mixed210, mixed420, public"),
         (["--family", "cube"], "'cube' is not in the suite"),
         (["--shape", "64x64"], "as in 4096x4096x4096"),
         (["--shape", "64x0x64"], "'0' is not a whole number above 0"),
         (["--dtype", "fp16"], "--dtype: it goes with --shape"),
         (["--batch", "2"], "--batch: it goes with --shape"),
+        (["--groups", "8"], "--groups: it goes with --shape"),
+        (["--shape", "64x64x64", "--sizes", "even"], "--sizes: it goes with --groups"),
+        (["--shape", "64x64x64", "--ragged", "k"], "--ragged: it goes with --groups"),
+        (["--shape", "64x64x64", "--groups", "8", "--sizes", "odd"], "sizes is 'odd'; it must be one of"),
+        (["--shape", "64x64x64", "--groups", "8", "--batch", "2"], "batch is 2"),
+        (["--shape", "64x64x64", "--groups", "8", "--dtype", "fp8"], "which has scales"),
         (["--config", "{}x"], "Extra data"),
         (["--config", '{"block_m": 0}'], "block_m is 0"),
         (["--regime", "idle"], "idle"),

@@ -3,11 +3,24 @@
 import json
 import os
 import threading
+from dataclasses import asdict
 
 import pytest
 
 from tritonmm.autotune.bench import suite
 from tritonmm.autotune.bench.suite import Entry, SuiteError
+from tritonmm.autotune.measuring.group_sizes import DISTRIBUTIONS, TYPICAL, sizes_of
+
+LAYERS = {
+    "Mixtral 8x7B": (8, 4096, 14336),
+    "Qwen3-30B-A3B": (128, 2048, 768),
+    "Qwen3-235B-A22B": (128, 4096, 1536),
+    "DeepSeek-V3": (256, 7168, 2048),
+    "DeepSeek-V3 on 8 GPUs": (32, 7168, 2048),
+    "gpt-oss-20b": (32, 2880, 2880),
+    "gpt-oss-120b": (128, 2880, 2880),
+}
+"""Experts, hidden size and size of an expert of models whose layers are in the suite of groups."""
 
 GOOD = {"family": "square", "m": 64, "n": 48, "k": 32, "batch": 1, "layout": "nt", "dtype": "bf16"}
 
@@ -48,6 +61,31 @@ def test_weights_of_a_byte_are_measured_in_the_same_shapes():
     assert len(set(map(frozenset, shapes.values()))) == 1
 
 
+def test_the_suite_of_groups_has_every_distribution_and_what_models_compute():
+    entries = suite.load("grouped-mm")
+    assert {entry.sizes for entry in entries} == set(DISTRIBUTIONS)
+    assert {entry.family for entry in entries if entry.ragged == "k"} >= {"dw"}
+    layers = {(entry.groups, entry.n, entry.k) for entry in entries if entry.ragged == "m"}
+    for groups, hidden, ffn in LAYERS.values():
+        assert {(groups, 2 * ffn, hidden), (groups, hidden, ffn), (groups, hidden, 2 * ffn)} <= layers
+    for entry in entries:
+        problem = entry.problem()
+        assert (problem.ragged, problem.groups) == (entry.ragged, entry.groups)
+        assert problem.unaligned == ""
+        assert sum(sizes_of(problem, entry.sizes)) == (entry.m if entry.ragged == "m" else entry.k)
+
+
+def test_a_suite_with_groups_is_read_as_it_was_written(tmp_path):
+    entries = (*suite.load("grouped-mm"), *suite.load("public"))
+    assert suite.load(written(tmp_path, [asdict(entry) for entry in entries])) == entries
+
+
+def test_sizes_that_are_left_out_are_typical(tmp_path):
+    (entry,) = suite.load(written(tmp_path, [GOOD | {"ragged": "m", "groups": 4}]))
+    assert entry.sizes == TYPICAL
+    assert str(entry) == "64x48x32 nt bf16 4 groups of m random"
+
+
 def test_a_file_is_read_in_its_order(tmp_path):
     path = written(tmp_path, [GOOD, GOOD | {"m": 7, "batch": 3, "dtype": "tf32"}])
     assert suite.load(path) == (
@@ -71,6 +109,16 @@ def test_a_file_is_read_in_its_order(tmp_path):
         ({"family": ""}, "family is ''"),
         ({"family": "a,b"}, "family is 'a,b'"),
         ({"color": 1}, "unknown field 'color'"),
+        ({"groups": 4}, "ragged is ''; of 4 groups it must be m or k"),
+        ({"groups": 4097, "ragged": "m"}, "groups is 4097; it must be a whole number from 0 to 4096"),
+        ({"groups": "4", "ragged": "m"}, "groups is '4'"),
+        ({"ragged": "m"}, "groups is 0"),
+        ({"ragged": "n", "groups": 4}, "ragged is 'n'; it must be m or k"),
+        ({"ragged": ["m"], "groups": 4}, "ragged is ['m']"),
+        ({"ragged": "m", "groups": 4, "sizes": "normal"}, "sizes is 'normal'; it must be one of even"),
+        ({"ragged": "m", "groups": 4, "sizes": 3}, "sizes is 3"),
+        ({"sizes": "even"}, "sizes is 'even'; without groups"),
+        ({"ragged": "m", "groups": 4, "batch": 2}, "batch is 2"),
     ],
     ids=lambda x: str(x) if isinstance(x, dict) else "",
 )
