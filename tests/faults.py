@@ -133,12 +133,13 @@ def _go_wrong(config) -> None:
             raise RuntimeError("no such kernel")
 
 
-def config(number: int, stages: int = 2, slow: bool = False):
-    """The config of that number: numbers order them, and their times."""
+def config(number: int, stages: int = 2, slow: bool = False, grouped: bool = False):
+    """The config of that number: numbers order them, and their times. grouped: for a grouped GEMM."""
     from tritonmm.config import Config
-    from tritonmm.orders import SwizzleMerge
+    from tritonmm.orders import Grouped, SwizzleMerge
 
-    return Config("tile", 16, 16, 16, stages, 16 if slow else 4, order=SwizzleMerge(number))
+    order = Grouped(SwizzleMerge(number)) if grouped else SwizzleMerge(number)
+    return Config("tile", 16, 16, 16, stages, 16 if slow else 4, persistent=grouped, order=order)
 
 
 def main() -> None:
@@ -156,7 +157,9 @@ def main() -> None:
         return file.name
 
     count = int(os.environ["FAULTS_CONFIGS"])
-    space.candidates = lambda problem, gpu: [config(number, slow=True) for number in range(count, 0, -1)]
+    space.candidates = lambda problem, gpu: [
+        config(number, slow=True, grouped=bool(problem.ragged)) for number in range(count, 0, -1)
+    ]
     cli.tune._workers = lambda *_: (cluster.local(["0"], 0), Setup("faults:Faulty", ""))
     tuned.publish = publish
     cli.main()

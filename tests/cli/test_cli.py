@@ -105,6 +105,28 @@ def test_sweeping_again_continues(store, monkeypatch):
 
 
 @interpreted
+@pytest.mark.parametrize("ragged", ["m", "k"])
+def test_sweep_predicts_groups_in_orders_over_them(ragged, store):
+    result = call(
+        *SMALL, "--groups", 5, "--ragged", ragged, "--orders", "largest-groups/row-major", "--store", store, "--json"
+    )
+    assert result.exit_code == 0, result.output
+    outcome = json.loads(result.stdout)
+    assert (outcome["trials"], outcome["ok"]) == (6, 6)
+    for best in outcome["best"]:
+        assert f"5 groups of {ragged}" in best["problem"]
+        assert "groups/" in best["config"]
+        assert "persistent" in best["config"]
+
+
+@interpreted
+def test_groups_that_are_asked_for_plain_are_illegal(store):
+    result = call(*SMALL, "--groups", 5, "--plain", "--store", store)
+    assert result.exit_code == 1
+    assert "persistent is False; only the device knows how many tiles groups have" in result.stderr
+
+
+@interpreted
 def test_wrong_trials_exit_with_1(store, monkeypatch):
     monkeypatch.setattr(sources.ModelSource, "error_ratio", lambda self, problem, config: 7.0)
     result = call(*SMALL, "--store", store)
@@ -197,6 +219,10 @@ def test_repeated_configs_are_swept_once(store):
         (["tune", "--budget", "soon"], "'soon' is not a number of minutes above 0"),
         (["order", "hilbert", "--png", "foo.pdf"], "foo.pdf: figures are written as PNG and SVG"),
         (["tune", "--suite", "nowhere"], "no such file"),
+        (["tune", "--m", "8", "--n", "8", "--k", "8", "--ragged", "k"], "--ragged: it goes with --groups"),
+        (["tune", "--groups", "8"], "--groups: it goes with --m"),
+        (["tune", "--m", "8", "--n", "8", "--k", "8", "--groups", "4097"], "there must be 1 to 4096"),
+        pytest.param([*SMALL, "--ragged", "k"], "--ragged: it goes with --groups", marks=interpreted),
         (["tune", *TOO_LARGE, "--dry-run"], "2**63 bytes or more"),
         pytest.param(["sweep", *TOO_LARGE], "2**63 bytes or more", marks=interpreted),
         (["tune", "--scheduler", "10.0.0.1"], "'10.0.0.1' is not the address of a scheduler"),

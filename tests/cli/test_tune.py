@@ -180,6 +180,35 @@ def test_a_dry_run_starts_nothing(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_of_groups_says_the_number_of_tokens_that_is_measured():
+    result = call(
+        "--m", "5001,5100,512", "--n", "1536", "--k", "2048", "--layout", "nt", "--groups", "128", "--dry-run"
+    )
+    assert result.exit_code == 0, result.output
+    first, second, last = result.stdout.splitlines()
+    assert first.startswith("5120x1536x2048 nt bf16 128 groups of m")
+    assert second.startswith("512x1536x2048 nt bf16 128 groups of m")
+    assert "of 2 problems" in last
+
+
+def test_groups_are_tuned_from_their_suite_to_the_table(tmp_path):
+    """Their problems reach the workers and the store as they are."""
+    tuner = Tuner(tmp_path)
+    entries = [
+        {"family": "moe", "m": m, "n": 64, "k": 96, "batch": 1, "layout": "nt", "dtype": "bf16"}
+        | {"ragged": "m", "groups": 3, "sizes": sizes}
+        for m, sizes in ((100, "even"), (101, "zipf"), (100, "one-hot"))
+    ]
+    (tmp_path / "moe.json").write_text(json.dumps(entries))
+    tuner.command = [*tuner.command[:3], "--suite", tmp_path / "moe.json", *tuner.command[-5:]]
+    code, out, err = tuner.finish(tuner.start())
+    assert code == 0, err
+    assert "groups have random sizes" in err
+    (found,) = json.loads(out)["problems"]
+    assert found["problem"] == "104x64x96 nt bf16 3 groups of m"
+    assert json.loads(tuner.table.read_text()) == [[104, 1, 11.0, 25.0]]
+
+
 def test_a_dry_run_counts_what_fits_the_budget():
     def minutes(*budget):
         return json.loads(call("--dry-run", "--json", *budget).stdout)["minutes"]

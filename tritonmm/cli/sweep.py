@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from tritonmm.cli import groups as grouped
 from tritonmm.cli import needs, values
 from tritonmm.cli.values import Parsed
 
@@ -25,6 +26,7 @@ Examples:
 @click.option("--k", type=Parsed("size", values.size), default="4096", help="Columns of A, rows of B.")
 @click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16")
 @click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nn")
+@grouped.options
 @click.option("--kernel", default="", help="Kernel family.  [default: the one that runs on every GPU]")
 @click.option("--blocks", type=Parsed("blocks", values.blocks), help="Tiles, as in 128x256x64,64x128x64.")
 @click.option("--stages", type=Parsed("counts", values.sizes), help="Pipeline stages, as in 3,4.")
@@ -37,8 +39,9 @@ Examples:
 )
 @click.option(
     "--persistent/--plain",
-    default=False,
-    help="Persistent, or one program per tile; a choice of the tile and mixed_input kernels.",
+    default=None,
+    help="Persistent, or one program per tile; a choice of the tile and mixed_input kernels.  [default: plain, and"
+    " persistent with --groups]",
 )
 @click.option(
     "--regime",
@@ -54,8 +57,8 @@ Examples:
 @click.option("--csv", "csv_path", type=Parsed("file", values.output), help="Export this sweep's trials.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
 def sweep(
-    ms, n, k, dtype, layout, kernel, blocks, stages, warps, tile_orders, factors, persistent, regime, counters, gpu,
-    store_path, csv_path, as_json,
+    ms, n, k, dtype, layout, groups, ragged, kernel, blocks, stages, warps, tile_orders, factors, persistent, regime,
+    counters, gpu, store_path, csv_path, as_json,
 ):  # fmt: skip
     """Check and time every config on every problem.
 
@@ -71,15 +74,19 @@ def sweep(
     from tritonmm.autotune.tuner import report
     from tritonmm.autotune.tuner import sweep as sweeping
     from tritonmm.autotune.tuner.store import Store, StoreError, write_csv
-    from tritonmm.orders import SwizzleMerge
+    from tritonmm.orders import Grouped, SwizzleMerge
 
     asked = {"blocks": blocks, "stages": stages, "warps": warps}
-    if tile_orders or factors:
-        asked["tile_orders"] = (tile_orders or ()) + tuple(SwizzleMerge(f) for f in factors or ())
+    of_groups = grouped.fields(groups, ragged)
+    if tile_orders or factors or of_groups:
+        swizzled = [SwizzleMerge(f) for f in factors or ()] if tile_orders or factors else space.Space().tile_orders
+        asked["tile_orders"] = (tile_orders or ()) + tuple(Grouped(x) if of_groups else x for x in swizzled)
     lists = {name: value for name, value in asked.items() if value}
+    if persistent is None:
+        persistent = bool(of_groups)
     try:
         configs = list(dict.fromkeys(space.Space(kernels=(kernel,), persistent=(persistent,), **lists)))
-        problems = [space.problem(m, n, k, dtype=dtype, layout=layout) for m in ms]
+        problems = [space.problem(m, n, k, dtype=dtype, layout=layout, **of_groups) for m in ms]
     except ValueError as error:
         raise click.UsageError(str(error)) from None
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from tritonmm.cli import groups as grouped
 from tritonmm.cli import needs, values
 from tritonmm.cli.values import Parsed
 
@@ -30,6 +31,7 @@ Examples:
 @click.option("--k", type=Parsed("size", values.size), help="Columns of A, rows of B, with --m.")
 @click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16", help="With --m.")
 @click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nn", help="With --m.")
+@grouped.options
 @click.option("--search", type=click.Choice(_SEARCHES), default="halving", help="Which configs are measured.")
 @click.option("--budget", type=Parsed("minutes", values.minutes), help="Minutes; a halving search is reduced to fit.")
 @click.option(
@@ -47,8 +49,8 @@ Examples:
 @click.option("--dry-run", is_flag=True, help="Only say what would be tried.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
 def tune(
-    suite, ms, n, k, dtype, layout, search, budget, gpus, scheduler, store_path, csv_path, parquet_path, dry_run,
-    as_json,
+    suite, ms, n, k, dtype, layout, groups, ragged, search, budget, gpus, scheduler, store_path, csv_path,
+    parquet_path, dry_run, as_json,
 ):  # fmt: skip
     """Find the fastest config of each problem, on all GPUs.
 
@@ -58,13 +60,14 @@ def tune(
     the same command continues after an interruption. See docs/tuning.md. Exits with 1 if no config of a problem is
     right.
     """
-    problems = _problems(suite, ms, n, k, dtype, layout)
+    problems = _problems(suite, ms, n, k, dtype, layout, groups, ragged)
     if parquet_path:
         needs.module("pyarrow", "tritonmm[parquet]", "--parquet")
     if dry_run:
         return _dry_run(problems, search, budget, gpus, as_json)
     for name in ("distributed", "cryptography"):
         needs.module(name, "tritonmm[tune]", "tuning")
+    from tritonmm.autotune.measuring.group_sizes import TYPICAL
     from tritonmm.autotune.measuring.trial import COLUMNS
     from tritonmm.autotune.tuner import report
     from tritonmm.autotune.tuner.engine import Engine, EngineError
@@ -83,6 +86,8 @@ def tune(
             deadline = begun + budget * 60 if budget else float("inf")
             searches = _searches(problems, engine.gpu, search, budget, len(engine.lanes))
             click.echo(f"tuning on {len(engine.lanes)} x {engine.environment.gpu}, into {store_path}", err=True)
+            if any(problem.ragged for problem in problems):
+                click.echo(f"groups have {TYPICAL} sizes", err=True)
             with report.Tuning(sum(sum(each.counts()) for each in searches)) as progress:
                 for trial, new in engine.run(searches, deadline):
                     trials.append(trial)
@@ -113,20 +118,25 @@ def tune(
     sys.exit(int(any(each.over and each.best is None for each in searches)))
 
 
-def _problems(suite, ms, n, k, dtype, layout) -> list:
+def _problems(suite, ms, n, k, dtype, layout, groups, ragged) -> list:
+    """What is tuned, each once: of grouped problems those that `grouped_mm` looks up in the tables."""
     from tritonmm.autotune.bench import suite as suites
     from tritonmm.autotune.measuring import space
+    from tritonmm.torch_ops.grouped_product import of_class
 
     if ms or n or k:
         needs.refuse("suite", why="--m, --n and --k are tuned instead of a suite")
         if not (ms and n and k):
             raise click.UsageError("--m, --n and --k go together")
     else:
-        needs.refuse("dtype", "layout", why="it goes with --m; a suite has it for each entry")
+        needs.refuse("dtype", "layout", "groups", "ragged", why="it goes with --m; a suite has it for each entry")
     try:
         if ms:
-            return [space.problem(m, n, k, dtype=dtype, layout=layout) for m in ms]
-        return list(dict.fromkeys(entry.problem() for entry in suites.load(suite)))
+            given = {"dtype": dtype, "layout": layout} | grouped.fields(groups, ragged)
+            problems = [space.problem(m, n, k, **given) for m in ms]
+        else:
+            problems = [entry.problem() for entry in suites.load(suite)]
+        return list(dict.fromkeys(of_class(each) if each.ragged else each for each in problems))
     except ValueError as error:
         raise click.UsageError(str(error)) from None
 

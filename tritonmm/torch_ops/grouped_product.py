@@ -96,6 +96,18 @@ def size_class(total: int) -> int:
     return total if total <= 16 else -(-total // step) * step
 
 
+def of_class(problem: Problem) -> Problem:
+    """The problem of the largest total of its `size_class`, with operands as aligned as the problem's: what a grouped
+    problem is tuned as, and what tuned tables are asked for.
+
+    >>> from tritonmm.torch_ops.grouped_product import of_class
+    >>> print(of_class(tritonmm.Problem.dense(5001, 1536, 2048, layout="nt", ragged="m", groups=128)))
+    5120x1536x2048 nt bf16 128 groups of m
+    """
+    total = problem.m if problem.ragged == "m" else problem.k
+    return replace(problem, **{problem.ragged: size_class(total)})
+
+
 def _find(a: Tensor, b: Tensor, out: Tensor, offs: Tensor, bias: Tensor | None, how: GroupedHow):
     """The plan of such a call: a kept one, or a new one."""
     asked = (
@@ -138,8 +150,7 @@ def chosen(problem: Problem, gpu: Gpu, kernel: str = "") -> Config:
     """
     from tritonmm.selection import choose
 
-    total = problem.m if problem.ragged == "m" else problem.k
-    config = choose(replace(problem, **{problem.ragged: size_class(total)}), gpu, kernel)
+    config = choose(of_class(problem), gpu, kernel)
     return config if config.fits(problem, gpu) else choose(problem, gpu, kernel)
 
 

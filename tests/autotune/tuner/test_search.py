@@ -40,7 +40,12 @@ def hunted(search, time_us, torch_us=lambda: None):
 GRAMS = [Problem.dense(n, n, k, layout="nt", symmetric="gram") for n, k in ((2048, 2048), (1001, 4096))]
 
 
-@pytest.mark.parametrize("problem", [*(entry.problem() for entry in suite.load("public")[::6]), *GRAMS], ids=str)
+GROUPED = [entry.problem() for entry in suite.load("grouped-mm")[::12]]
+
+
+@pytest.mark.parametrize(
+    "problem", [*(entry.problem() for entry in suite.load("public")[::6]), *GRAMS, *GROUPED], ids=str
+)
 def test_candidates_are_legal_different_and_begin_with_what_select_chooses(problem):
     found = space.candidates(problem, H200)
     assert all(config.fits(problem, H200) for config in found)
@@ -65,6 +70,14 @@ def test_orders_around_that_of_a_tall_product_lie_along_its_shorter_side():
         assert tiles_n == 1 or config.order.factors[0] <= tiles_n
     four = {str(config.order) for config in found if config.tiles(problem)[1] == 4}
     assert four == {"swizzle-merge:4@n", "swizzle-merge:2@n"}
+
+
+@pytest.mark.parametrize("problem", GROUPED, ids=str)
+def test_candidates_for_groups_vary_their_sequence(problem):
+    found = [config.order for config in space.candidates(problem, H200)]
+    assert {order.largest_first for order in found} == {False, True}
+    assert {order.joined for order in found} == ({False, True} if problem.ragged == "m" else {False})
+    assert all(order.inner.factors[0] > 1 for order in found if order.joined), "else it is the same sequence"
 
 
 @pytest.mark.parametrize("name", SEARCHES)
