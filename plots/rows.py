@@ -139,10 +139,16 @@ def by_factor(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame, str]]:
 
 def problems(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """The rows of each problem by ascending m, with a label of what differs between problems."""
-    differs = [name for name in (*PROBLEM, *GROUPS) if rows[name].nunique() > 1]
+    differs = [name for name in PROBLEM if rows[name].nunique() > 1]
     sizes = "{m} x {n} x {k}" if {"n", "k"} & set(differs) else "M = {m}"
     label = ", ".join([sizes, *(f"{name} {{{name}}}" for name in differs if name not in "mnk")])
-    return [(label.format(**group.iloc[0]), group) for _, group in rows.groupby([*PROBLEM, *GROUPS], sort=True)]
+    are_mixed = len(rows[GROUPS].drop_duplicates()) > 1
+    found = []
+    for _, group in rows.groupby([*PROBLEM, *GROUPS], sort=True):
+        row = group.iloc[0]
+        grouped = f", {row.groups} groups of {row.ragged}" if are_mixed and row.ragged else ""
+        found.append((label.format(**row) + grouped, group))
+    return found
 
 
 def config_text(row) -> str:

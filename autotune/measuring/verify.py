@@ -140,7 +140,10 @@ class Check:
             return reference, magnitude.zero_()
         out = torch.finfo(DTYPES[p.out_dtype])
         unit = out.eps / 2
-        growth = 2 * math.sqrt(p.k) * (2**-52 if p.dtype == "fp64" else 2**-24) + _cut(p)
+        root: float | torch.Tensor = math.sqrt(p.k)
+        if p.ragged == "k":  # each output has a sum of its own length
+            root = torch.tensor(self.sizes, dtype=torch.float64, device=a.device).sqrt_().view(-1, 1, 1)
+        growth = 2 * root * (2**-52 if p.dtype == "fp64" else 2**-24) + _cut(p)
         unit_and_scales = unit + (2**-22 if p.scales else 0)
         bound = magnitude.mul_(growth)
         return reference, bound.add_(reference.abs(), alpha=unit_and_scales).add_(out.smallest_normal * unit)

@@ -420,6 +420,21 @@ def test_results_without_the_later_columns_are_those_of_whole_tiles(results):
         assert (label, config, group.order.tolist()) == (same_label, same_config, same.order.tolist())
 
 
+def test_grouped_products_are_problems_of_their_own(results):
+    plain = results[results.order.str.fullmatch(r"swizzle-merge:\d+")]
+    grouped = plain.assign(ragged="m", groups=4.0, order="groups/" + plain.order, persistent=True)
+    drawn = rows.ok(pd.concat([plain, grouped]))
+    found = rows.by_factor(drawn)
+    assert [label for label, *_ in found] == [
+        "M = 1000", "M = 1000, 4 groups of m", "M = 2048", "M = 2048, 4 groups of m",
+    ]  # fmt: skip
+    assert found[0][1].factor.tolist() == found[1][1].factor.tolist()
+    problem = model.problem_of(next(found[1][1].itertuples()))
+    assert (problem.m, problem.ragged, problem.groups) == (1000, "m", 4)
+    assert "4 groups of m" in rows.caption(rows.ok(grouped), ABOUT)[1]
+    assert model.with_predictions(rows.ok(grouped), ABOUT).predicted_us.min() > 0
+
+
 def test_configs_that_differ_in_how_they_split_are_not_one_line(results):
     tail = results[(results.block_m == 128) & (results.order == "swizzle-merge:8")].assign(split_tail=4, time_us=0.1)
     _, group, config = rows.by_factor(rows.ok(pd.concat([results, tail])))[0]
