@@ -32,7 +32,7 @@ def checked(spelled: str) -> str:
     >>> group_sizes.checked("zipf:3")
     'zipf:3'
     """
-    if not isinstance(spelled, str) or not re.fullmatch(rf"({'|'.join(DISTRIBUTIONS)})(:\d{{1,9}})?", spelled):
+    if not isinstance(spelled, str) or not re.fullmatch(rf"({'|'.join(DISTRIBUTIONS)})(:[0-9]{{1,9}})?", spelled):
         known = ", ".join(DISTRIBUTIONS)
         raise ValueError(f"sizes is {spelled!r:.40}; it must be one of {known}, with a seed as in zipf:3 or without")
     return spelled
