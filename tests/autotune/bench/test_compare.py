@@ -26,6 +26,7 @@ from tritonmm.autotune.tuner.sweep import DeviceLostError
 from tritonmm.cli import main
 from tritonmm.config import Config
 from tritonmm.selection import choose
+from tritonmm.torch_ops.grouped_product import chosen
 
 ENTRIES = (
     Entry("square", 256, 256, 256, 1, "nn", "bf16"),
@@ -477,3 +478,23 @@ def test_on_a_gpu_a_product_is_checked_and_timed(dtype):
         assert (r.status, r.error_ratio <= 1) == ("ok", True), r.message
         assert 0 < r.paired.times.time_us < 1e4
         assert 0.01 < r.paired.ratio < 100
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sizes", ["random", "empties", "one-hot"])
+@pytest.mark.parametrize("shape", [(500, 256, 512, 1, "nt", "m"), (256, 512, 500, 1, "tn", "k")], ids=str)
+def test_on_a_gpu_groups_are_checked_and_timed(shape, sizes):
+    *dims, ragged = shape
+    for r in bench([Entry("moe", *dims, "bf16", ragged, 8, sizes)], ("burst",), sources.GpuSource(), chosen):
+        assert (r.status, r.error_ratio <= 1) == ("ok", True), r.message
+        assert 0.01 < r.paired.ratio < 100
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_what_torch_multiplies_in_a_loop_leaves_the_process_whole():
+    entries = [Entry("moe", 500, 256, 512, 1, "nt", dtype, "m", 8, "random") for dtype in ("fp16", "bf16")]
+    loop, fast = bench(entries, ("burst",), sources.GpuSource(), chosen)
+    assert (loop.status, loop.paired.ratio) == ("ok", None)
+    assert loop.message.startswith("torch refused")
+    assert (fast.status, "refused" in fast.message) == ("ok", False)
+    assert fast.paired.ratio > 0
