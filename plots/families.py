@@ -1,6 +1,6 @@
 """Families of orders: orders that differ only in their factors, with their names and colours in figures."""
 
-from tritonmm.orders import RowMajor, SwizzleMerge, parse
+from tritonmm.orders import Dies, RowMajor, SwizzleMerge, parse
 
 COLOURS = {  # Okabe and Ito's palette, and a violet
     "grouped": "#0072b2",
@@ -11,18 +11,22 @@ COLOURS = {  # Okabe and Ito's palette, and a violet
     "morton": "#e69f00",
     "column-major": "#56b4e9",
     "row-major": "#222222",
+    "dies": "#999933",
 }
 """Colours by family, in the order of a legend. `@n` orders have the same colours."""
 
 
 def family(text: str) -> str:
-    """The family of a spelled order. One factor is "grouped", several are "two-level", and factor 1 is "row-major".
+    """The family of a spelled order. One factor is "grouped", several are "two-level", factor 1 is "row-major", and
+    all orders of dies are "dies".
 
     Raises ValueError for text that spells no order.
     """
     order = parse(text)
     if order in (RowMajor(), SwizzleMerge(1)):
         return "row-major"
+    if isinstance(order, Dies):
+        return "dies"
     name = order.name
     if isinstance(order, SwizzleMerge):
         name = "grouped" if len(order.factors) == 1 else "two-level"

@@ -35,6 +35,13 @@ def cases():
     problem = Problem(m=4000, n=4096, k=4096)
     for order in ("row-major", "split-merge:8", "swizzle-merge:16,8@n", "serpentine:8", "hilbert"):
         yield h200, problem, Config(block_n=256, persistent=True, order=orders.parse(order))
+    for name, order in (
+        ("mi300x", "dies:8,64/swizzle-merge:8"),
+        ("mi300x", "dies:8/hilbert"),
+        ("b200", "dies:2/serpentine:8@n"),
+    ):
+        gpu = gpus.spec(name)
+        yield gpu, problem, choose(problem, gpu, "tile").ordered(orders.parse(order))
 
 
 HOPPER = {

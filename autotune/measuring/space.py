@@ -203,7 +203,9 @@ def candidates(asked: Problem, gpu: Gpu) -> list[Config]:
 
 
 def _around(config: Config, asked: Problem) -> Iterator[tuple[Config, float]]:
-    (factor,), along = config.order.factors, config.order.along
+    outer = config.order if isinstance(config.order, orders.Grouped | orders.Dies) else None
+    base = outer.inner if outer else config.order
+    (factor,), along = base.factors, base.along
     tiles = max(1, config.tiles(average(asked) if asked.ragged else asked)[along == "n"])
     for (more, slower), (times, name, off) in itertools.product(STAGES, ORDERS):
         scaled = min(tiles, max(1, round(factor * times)))
@@ -214,8 +216,8 @@ def _around(config: Config, asked: Problem) -> Iterator[tuple[Config, float]]:
                 order = orders.Triangular(scaled, aspect=(config.block_m, config.block_n))
             else:
                 order = orders.Serpentine(scaled, along=along) if name else orders.SwizzleMerge(scaled, along=along)
-            if isinstance(config.order, orders.Grouped):
-                order = replace(config.order, inner=order)
+            if outer:
+                order = replace(outer, inner=order)
             yield replace(config, num_stages=config.num_stages + more, order=order), slower * off
     if isinstance(config.order, orders.Grouped):
         wider = orders.SwizzleMerge(max(2, factor), along=along)  # joined rows one by one are not another sequence

@@ -20,6 +20,11 @@ TRIANGULAR = [
     "triangular:1", "triangular:3", "triangular:4,2", "triangular:2147483647", "triangular:2@2x1", "triangular:3@1x2",
     "triangular:4@3x2", "triangular:2,3@3x4", "triangular:8@8x1",
 ]  # fmt: skip
+DIES = [
+    "dies:8/swizzle-merge:4", "dies:8,5/swizzle-merge:3@n", "dies:3,16/swizzle-merge:4,4", "dies:2/row-major",
+    "dies:1/column-major", "dies:16,1/serpentine:4", "dies:8,2147483647/serpentine:2@n", "dies:8,7/hilbert",
+    "dies:2147483647,2147483647/row-major",
+]  # fmt: skip
 GRIDS = [(1, 1), (1, 9), (9, 1), (8, 8), (7, 5), (5, 12), (13, 11)]
 
 
@@ -51,7 +56,7 @@ def test_every_order_that_has_a_spelling_is_compared():
     assert {type(orders.parse(spelling)) for spelling in (*SPELLED, *TRIANGULAR)} == set(spelling.ORDERS)
 
 
-@pytest.mark.parametrize("spelling", SPELLED)
+@pytest.mark.parametrize("spelling", SPELLED + DIES)
 def test_device_is_host(spelling, device):
     order = orders.parse(spelling)
     for m, n in GRIDS:
@@ -81,6 +86,18 @@ def tiles_on_device(order, indices, tiles_m, tiles_n, device):
         visited, given, len(indices), order.factors, tiles_m, tiles_n, order.name, order.along
     )  # fmt: skip
     return visited.cpu().numpy()
+
+
+@pytest.mark.parametrize("spelling", ["dies:8/swizzle-merge:7", "dies:8,48/swizzle-merge:9@n", "dies:3,999/row-major"])
+def test_device_is_host_on_grids_just_below_int32(spelling, device):
+    order = orders.parse(spelling)
+    for m, n in ((46_340, 46_341), (2**31 - 1, 1), (7, 306_783_378)):
+        launched = order.launched(m, n)
+        assert 2**31 - 50_000 < launched < 2**31
+        draw = np.random.default_rng(0).integers(0, launched, 40)
+        some = np.unique([*range(20), *draw, *range(launched - 20, launched)])
+        expected = np.stack(order._map(some, m, n), axis=1)
+        np.testing.assert_array_equal(tiles_on_device(order, some, m, n, device), expected, err_msg=f"{m} x {n}")
 
 
 def square_grid(order, rows):

@@ -1,11 +1,11 @@
 """The device side of `tritonmm.orders`: launch index -> output tile, inside a kernel.
 
 The arithmetic is that of `orders`, on scalars. ORDER and ALONG are an order's name and axis, or its aspect;
-`factors`, a tuple, are run-time values, so that a sweep over them compiles once. Orders without a
-closed form are read from `table`, one int32 an index, the linear number m * tiles_n + n of the
-tile. Overflow programs get a tile whose m or n is too large for the grid, and never a negative one: an
-entry of a table that is no tile's number is overflow, too. Written without anything but integer
-arithmetic and one load, so that Gluon can compile it too.
+`factors`, a tuple, are run-time values, so that a sweep over them compiles once; those of `orders.Dies` are the dies,
+the chunk and the factors of the inner order. Orders without a closed form are read from `table`, one int32 an index,
+the linear number m * tiles_n + n of the tile. Overflow programs get a tile whose m or n is too large for the grid, and
+never a negative one: an entry of a table that is no tile's number is overflow, too. Written without anything but
+integer arithmetic and one load, so that Gluon can compile it too.
 """
 
 import triton
@@ -108,28 +108,50 @@ def triangular(i, tiles_m, factors, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
     return row.to(tl.int32), col.to(tl.int32)
 
 
+@triton.constexpr_function
+def inner_name(order):
+    """The order that dies divide, from "dies/swizzle-merge"; any other as it is."""
+    return order.removeprefix("dies/")
+
+
+@triton.jit
+def dealt(i, tiles, dies, chunk):
+    """The place in the inner order of launch index i, as in `orders.Dies`. No value is above `tiles`."""
+    pos = i // dies
+    first = pos // chunk * chunk
+    rest = tiles - first * dies
+    share = tl.minimum(rest // dies, chunk)
+    more = tl.where(rest // dies < chunk, rest % dies, 0)
+    die = i - pos * dies
+    return first * dies + die * share + tl.minimum(die, more) + pos - first
+
+
 @triton.jit
 def tile_at(i, tiles_m, tiles_n, table, factors, ORDER: tl.constexpr, ALONG: tl.constexpr):
     """The tile (m, n) of launch index i; outside of the grid where i is overflow."""
+    INNER: tl.constexpr = inner_name(ORDER)
+    if INNER != ORDER:
+        i = dealt(i, tiles_m * tiles_n, factors[0], factors[1])
+        factors = factors[2:]
     rows, cols = tiles_m, tiles_n
     if ALONG == "n":
         rows, cols = tiles_n, tiles_m
-    if ORDER == "row-major":
+    if INNER == "row-major":
         m, n = i // cols, i % cols
-    elif ORDER == "column-major":
+    elif INNER == "column-major":
         m, n = i % rows, i // rows
-    elif ORDER == "split-merge":
+    elif INNER == "split-merge":
         m, n = split_merge(i, rows, cols, factors[0])
-    elif ORDER == "swizzle-merge":
+    elif INNER == "swizzle-merge":
         m, n = swizzle_merge(i, rows, cols, factors)
-    elif ORDER == "serpentine":
+    elif INNER == "serpentine":
         m, n = serpentine(i, rows, cols, factors[0])
-    elif ORDER == "triangular":
+    elif INNER == "triangular":
         HEIGHT: tl.constexpr = sides(ALONG)[0]
         WIDTH: tl.constexpr = sides(ALONG)[1]
         m, n = triangular(i, tiles_m, factors, HEIGHT, WIDTH)
     else:
-        tl.static_assert(ORDER == "table", "unknown order")
+        tl.static_assert(INNER == "table", "unknown order")
         linear = tl.load(table + i)
         m, n = linear // cols, linear % cols
         # Overflow is in a row of the grid, only its columns are not there: loads of A need no case of their own.

@@ -7,6 +7,7 @@ from tritonmm.alignment import power_of_two
 from tritonmm.config import Config
 from tritonmm.gpu import TRITON, Gpu
 from tritonmm.model.chunks import chunks
+from tritonmm.orders import Dies
 from tritonmm.problem import Problem
 
 SM_REGISTERS = 65_536
@@ -18,6 +19,9 @@ THREAD_REGISTERS = 255
 HAS_FP64 = TRITON.startswith(("3.6.", "3.9."))
 """True if the layout of fp64 MMA is known for this Triton: its dot's with 3.6, `gluon_compat.mma_f64`'s with 3.9. Then
 sm_90 has a kernel for fp64 besides the portable one."""
+
+ONE_DIE = "sm_90 has one die"
+"""Why families for sm_90 alone take no order of dies."""
 
 BARRIER_BYTES = 1024
 """Bytes of shared memory that are counted for the mbarriers and the alignment of a CTA's buffers: an upper bound."""
@@ -36,6 +40,13 @@ def single_cta_reason(config: Config) -> str:
     """For families without clusters."""
     if config.cluster:
         return f"cluster is {config.cluster!r}; the {config.kernel} kernel has no clusters"
+    return ""
+
+
+def one_die_reason(config: Config, why: str) -> str:
+    """For families that divide no order among dies. why: the reason for that."""
+    if isinstance(config.order, Dies):
+        return f"order is {config.order}; the {config.kernel} kernel does not divide tiles among dies: {why}"
     return ""
 
 

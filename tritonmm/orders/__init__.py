@@ -6,8 +6,8 @@ decides which rows of A and columns of B are read together, and with that the L2
 
 Every order except `SplitMerge` is a bijection on every grid: ``launched == tiles_m * tiles_n``, and each tile is
 visited exactly once. `Triangular` is one on the tiles that meet the lower triangle, and `Grouped` on the tiles of many
-products. Each map is written once, for Python integers and numpy arrays alike. `tritonmm.device.order` and
-`tritonmm.device.groups` are the same arithmetic on the device.
+products. `Dies` divides another order among the dies of a GPU. Each map is written once, for Python integers and numpy
+arrays alike. `tritonmm.device.order` and `tritonmm.device.groups` are the same arithmetic on the device.
 
 Sources: NVIDIA/Fuser issue #3942 compares `SwizzleMerge` and `SplitMerge`. With one factor, `SwizzleMerge` is Triton's
     grouped ordering (GROUP_M in Triton's matmul tutorial). It also takes a list of factors, and unlike `SplitMerge` it
@@ -15,6 +15,7 @@ Sources: NVIDIA/Fuser issue #3942 compares `SwizzleMerge` and `SplitMerge`. With
 """
 
 from tritonmm.orders.curves import Hilbert, Morton
+from tritonmm.orders.dies import Dies
 from tritonmm.orders.grouped import Grouped
 from tritonmm.orders.groups_of_tiles import Serpentine, SplitMerge, SwizzleMerge
 from tritonmm.orders.order import ColumnMajor, Order, RowMajor
@@ -24,6 +25,7 @@ from tritonmm.orders.triangular import Triangular
 
 __all__ = [
     "ColumnMajor",
+    "Dies",
     "Grouped",
     "Hilbert",
     "Morton",

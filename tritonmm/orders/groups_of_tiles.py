@@ -9,13 +9,14 @@ import numpy as np
 from tritonmm.orders.order import Order
 
 
-def as_factor(value: int, name: str) -> int:
+def as_factor(value: int, name: str, what: str = "factor") -> int:
+    """`value` as an int. Raises ValueError, naming the order and what it is there, unless it is a positive int32."""
     try:
         factor = operator.index(value)
     except TypeError:
         factor = 0
     if not 0 < factor < 2**31 or isinstance(value, bool):
-        raise ValueError(f"{name}: factor {value!r} is not a positive integer below 2**31")
+        raise ValueError(f"{name}: {what} {value!r} is not a positive integer below 2**31")
     return factor
 
 

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from tritonmm.orders.curves import Hilbert, Morton
+from tritonmm.orders.dies import Dies
 from tritonmm.orders.grouped import Grouped
 from tritonmm.orders.groups_of_tiles import Factored, Serpentine, SplitMerge, SwizzleMerge
 from tritonmm.orders.order import ColumnMajor, Order, RowMajor
@@ -24,13 +25,14 @@ def parse(text: str) -> Order:
     SwizzleMerge(16, 8, along="n")
     """
     if isinstance(text, str) and "/" in text:
-        return _grouped(text)
+        return _composed(text)
     match = _SPELLING.fullmatch(text.strip()) if isinstance(text, str) else None
     cls = _SPELLED.get(match["name"]) if match else None
     if match is None or cls is None:
         known = ", ".join(name + (":8" if issubclass(o, Factored | Triangular) else "") for name, o in _SPELLED.items())
         raise ValueError(
-            f"unknown order {text!r}; the spellings are {known}, also swizzle-merge:16,8 and ...@n, and groups/ORDER"
+            f"unknown order {text!r}; the spellings are {known}, also swizzle-merge:16,8 and ...@n, groups/ORDER"
+            " and dies:8/ORDER"
         )
     factors = [int(f) for f in match["factors"].split(",")] if match["factors"] else []
     if not issubclass(cls, Factored | Triangular):
@@ -50,13 +52,20 @@ def parse(text: str) -> Order:
     return cls(*factors, along=match["along"] or "m")
 
 
-def _grouped(text: str) -> Grouped:
-    """The order over groups that `text` spells, as in joined-largest-groups/swizzle-merge:8."""
+def _composed(text: str) -> Grouped | Dies:
+    """The order that `text` spells, with the order it composes: joined-largest-groups/swizzle-merge:8, or
+    dies:8,64/swizzle-merge:8."""
     name, _, inner = text.strip().partition("/")
+    if match := re.fullmatch(r"dies:(?P<dies>-?\d+)(?:,(?P<chunk>-?\d+))?", name):
+        return Dies(int(match["dies"]), parse(inner), chunk=int(match["chunk"]) if match["chunk"] else None)
+    if name.partition(":")[0] == "dies":
+        raise ValueError(
+            f"order {text!r}: dies takes how many there are and a chunk, as in dies:8/... or dies:8,64/..."
+        )
     match = re.fullmatch(r"(?P<joined>joined-)?(?P<largest>largest-)?groups", name)
     if match is None:
         raise ValueError(
-            f"unknown order {text!r}; before the slash it may have groups, largest-groups, joined-groups or"
-            " joined-largest-groups"
+            f"unknown order {text!r}; before the slash it may have groups, largest-groups, joined-groups,"
+            " joined-largest-groups or dies:8"
         )
     return Grouped(parse(inner), largest_first=bool(match["largest"]), joined=bool(match["joined"]))

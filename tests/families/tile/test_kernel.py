@@ -45,7 +45,7 @@ def in_row_major_order(device):
 @pytest.mark.parametrize(
     "spelling",
     ["row-major", "column-major", "split-merge:3", "split-merge:2@n", "swizzle-merge:3", "swizzle-merge:3,2@n",
-     "serpentine:2", "morton", "hilbert"],
+     "serpentine:2", "morton", "hilbert", "dies:8/swizzle-merge:2", "dies:2,3/hilbert"],
 )  # fmt: skip
 def test_every_order_gives_the_same_bits(spelling, persistent, in_row_major_order):
     a, b, expected = in_row_major_order

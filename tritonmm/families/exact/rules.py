@@ -3,8 +3,10 @@
 from tritonmm.config import Config
 from tritonmm.families.common_rules import (
     HAS_FP64,
+    ONE_DIE,
     divisor,
     one_chain_reason,
+    one_die_reason,
     portable_shared_bytes,
     power_of_two_reason,
     shared_memory_reason,
@@ -36,6 +38,7 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         or _tile_reason(config, problem, gpu)
         or single_cta_reason(config)
         or shared_memory_reason(portable_shared_bytes(config, problem), gpu)
+        or one_die_reason(config, ONE_DIE)
     )
 
 

@@ -2,7 +2,7 @@
 
 from tritonmm.config import Config
 from tritonmm.dtypes import FP8, HALF
-from tritonmm.families.common_rules import operands_reason, shared_memory_reason, tma_reason
+from tritonmm.families.common_rules import ONE_DIE, one_die_reason, operands_reason, shared_memory_reason, tma_reason
 from tritonmm.gpu import TRITON, Gpu
 from tritonmm.model.chunks import chunk_k, chunks
 from tritonmm.problem import Problem
@@ -26,6 +26,7 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         or _tile_reason(config, problem, gpu)
         or shared_memory_reason(shared_bytes(config, problem), gpu)
         or _cluster_reason(config, problem)
+        or one_die_reason(config, ONE_DIE)
     )
 
 

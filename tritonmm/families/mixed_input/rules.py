@@ -6,7 +6,9 @@ from tritonmm.config import Config
 from tritonmm.dtypes import FP8, HALF
 from tritonmm.families.common_rules import (
     BARRIER_BYTES,
+    ONE_DIE,
     one_chain_reason,
+    one_die_reason,
     shared_memory_reason,
     single_cta_reason,
     tma_reason,
@@ -48,6 +50,7 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         or one_chain_reason(config, problem)
         or shared_memory_reason(shared_bytes(config, problem), gpu)
         or _share_reason(config, problem, gpu)
+        or one_die_reason(config, ONE_DIE)
     )
 
 

@@ -6,6 +6,7 @@ from tritonmm.families.common_rules import (
     BARRIER_BYTES,
     asymmetric_reason,
     one_chain_reason,
+    one_die_reason,
     other_gpu_reason,
     shared_memory_reason,
     single_cta_reason,
@@ -25,6 +26,8 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     if why := tma_reason(problem):
         return why
     if why := unsplit_reason(config) or single_cta_reason(config) or asymmetric_reason(config, problem):
+        return why
+    if why := one_die_reason(config, "which die of sm_100 runs which program is not documented"):
         return why
     heights = (64, 128, 256) if gpu.capability == 90 and config.num_warps == 4 else (128, 256)
     for name, legal in (

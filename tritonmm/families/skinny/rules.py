@@ -6,6 +6,7 @@ from tritonmm.families.common_rules import (
     asymmetric_reason,
     dot_reason,
     one_chain_reason,
+    one_die_reason,
     operands_reason,
     other_gpu_reason,
     portable_shared_bytes,
@@ -22,7 +23,7 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     """As `Family.reason`: the narrower of block_m and block_n is 1, on CUDA cores, or at least 16, on tensor cores."""
     if why := power_of_two_reason(config) or single_cta_reason(config) or _accumulation_reason(config, problem, gpu):
         return why
-    if why := asymmetric_reason(config, problem):
+    if why := asymmetric_reason(config, problem) or one_die_reason(config, "it reads its streamed operand once"):
         return why
     if config.split_tail != 1:
         return f"split_tail is {config.split_tail}; the skinny kernel splits the K of all tiles, or of none"
