@@ -26,6 +26,10 @@ class Gpu:
     peak: dense FLOP/s from the vendor's datasheet, by dtype name, "tf32" and "fp8" included.
     memory_bytes: device memory, 0 if unknown.
     verified: whether the L2 and time models have been compared with counters of this GPU.
+    dies: dies with an L2 of their own, to which the hardware deals programs in turn: program i runs on die i % dies.
+        1 if all programs share the L2, or if it is not known which die runs which program.
+    llc_bytes: the cache between the L2s of several dies and device memory, 0 if there is none.
+    llc_bandwidth: its peak bandwidth in bytes/s.
     """
 
     name: str
@@ -38,6 +42,9 @@ class Gpu:
     peak: dict[str, float] = field(hash=False)
     memory_bytes: int = field(default=0, compare=False)
     verified: bool = False
+    dies: int = 1
+    llc_bytes: int = 0
+    llc_bandwidth: float = 0.0
 
     def rate(self, dtype: str, precision: str = "ieee") -> float:
         """Peak dense FLOP/s for operands of `dtype` multiplied with `precision`, both as in `Problem`.
@@ -69,7 +76,9 @@ def _peak(half: float, tf32: float, fp32: float, fp64: float, int8: float, fp8: 
     return {name: rate * 1e12 for name, rate in rates.items()}
 
 
-# NVIDIA's and AMD's datasheets; shared_bytes is the opt-in limit per CTA in the CUDA programming guide.
+# NVIDIA's and AMD's datasheets; shared_bytes is the opt-in limit per CTA in the CUDA programming guide. The B200 has
+# two dies, but NVIDIA does not say which of them runs which CTA, and their L2 appears as one. The MI300X has 8, with
+# 4 MiB of L2 each, and 256 MB of Infinity Cache behind them (AMD CDNA 3 white paper).
 _SPECS = {
     gpu.name: gpu
     for gpu in (
@@ -78,9 +87,12 @@ _SPECS = {
         Gpu("h100", "sm_90", 132, 50 * MIB, 2, 232_448, 3.35e12, _peak(989, 495, 67, 67, 1979, 1979), 80 * GB),
         Gpu("h200", "sm_90", 132, 60 * MIB, 2, 232_448, 4.8e12, _peak(989, 495, 67, 67, 1979, 1979), 141 * GB, True),
         Gpu("b200", "sm_100", 148, 126 * MIB, 2, 232_448, 8.0e12, _peak(2250, 1120, 75, 37, 4500, 4500), 180 * GB),
-        Gpu("mi300x", "gfx942", 304, 32 * MIB, 8, 65_536, 5.3e12, _peak(1307, 654, 163, 163, 2615, 2615), 192 * GB),
+        Gpu(
+            "mi300x", "gfx942", 304, 32 * MIB, 8, 65_536, 5.3e12, _peak(1307, 654, 163, 163, 2615, 2615), 192 * GB,
+            dies=8, llc_bytes=256 * MIB, llc_bandwidth=17.2e12,
+        ),
     )
-}
+}  # fmt: skip
 
 
 def names() -> tuple[str, ...]:
@@ -125,15 +137,21 @@ def of_device(index: int) -> Gpu:
     known = named(found.name)
     same_arch = next((gpu for gpu in _SPECS.values() if gpu.arch == arch), None)
     nearest = known or same_arch or _SPECS["a100"]
+    l2_bytes, dies = getattr(found, "L2_cache_size", nearest.l2_bytes), nearest.dies
+    if dies > 1:  # ROCm says what one die has; a logical device may be some of a GPU's dies
+        dies = max(1, dies * found.multi_processor_count // nearest.sms)
+        l2_bytes = nearest.l2_bytes // nearest.dies * dies
     return replace(
         nearest,
         name=nearest.name if known else found.name.lower().replace(" ", ""),
         arch=arch,
         sms=found.multi_processor_count,
-        l2_bytes=getattr(found, "L2_cache_size", nearest.l2_bytes),
+        l2_bytes=l2_bytes,
+        l2_partitions=nearest.l2_partitions // nearest.dies * dies,
         shared_bytes=shared,
         verified=nearest.verified and known is not None,
         memory_bytes=found.total_memory,
+        dies=dies,
     )
 
 

@@ -13,7 +13,7 @@ from tritonmm.model import constants, groups, tile_order
 from tritonmm.model.chunks import chunks
 from tritonmm.model.constants import Tile
 from tritonmm.model.time import SPLITS, UNKNOWN, Launch, Moved, Parts, Terms, Time, whole
-from tritonmm.orders import Grouped, Order, SwizzleMerge, Triangular
+from tritonmm.orders import Dies, Grouped, Order, SwizzleMerge, Triangular
 from tritonmm.problem import Problem
 
 MOST_LAUNCHES = 1024
@@ -79,7 +79,7 @@ class TiledModel:
 
     def orders(self, config: Config, problem: Problem, gpu: Gpu) -> Iterator[Config]:
         """As `Family.orders`."""
-        for order in tile_order.orders_of(config, problem, gpu):
+        for order in (*tile_order.orders_of(config, problem, gpu), *tile_order.dealt(config, problem, gpu)):
             if order != config.order:
                 yield config.ordered(order)
 
@@ -99,7 +99,7 @@ class TiledModel:
             return
         config = whole(config) if self.split else config
         splits = self._splits(config, tile, problem, gpu)
-        if isinstance(config.order, SwizzleMerge | Triangular | Grouped):
+        if isinstance(config.order, SwizzleMerge | Triangular | Grouped | Dies):
             yield from self._grouped(config, splits, problem, gpu)
         else:
             yield from self._split(config, splits)

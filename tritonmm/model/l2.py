@@ -11,6 +11,9 @@ of most launches; two laws and a handful of constants are what a real GPU adds:
 * requests for one line that are close in time reach L2 as one: those of the two SMs of a TPC nearly always,
   those of other SMs sometimes, and both less where the programs wait for DRAM at different times.
 
+A GPU of several dies has as many LRUs, and the cache behind them is another: see `l2_dies`. There, both laws are left
+out.
+
 Two speeds. `of` is for choosing: a closed form for orders that walk through groups (`l2_groups`), a sample of the
 waves for all others (`l2_waves`). `l2_simulator.simulate` goes through all waves step by step and is for study. They
 share every law here and in `l2_laws`.
@@ -28,13 +31,14 @@ from dataclasses import dataclass, field, replace
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu, spec
 from tritonmm.model import constants as fitted
-from tritonmm.model import l2_groups, l2_waves
+from tritonmm.model import l2_dies, l2_groups, l2_waves
 from tritonmm.model.groups import as_equal
 from tritonmm.model.l2_laws import (
     PARTIAL_BYTES,
     STEP,
     Constants,
     Counts,
+    DieCounts,
     Panels,
     concurrent,
     held_bytes,
@@ -56,6 +60,7 @@ class Traffic:
     """Bytes that one product moves, from a cold L2.
 
     l2_read_bytes: what the SMs ask of L2, after merging; fabric_bytes: what the parts of L2 fetch from each other;
+    missed_bytes: on a GPU of several dies, what their L2s fetch from the cache behind them or from memory, else 0;
     verified: whether the model was compared with counters of this GPU.
     """
 
@@ -64,6 +69,7 @@ class Traffic:
     l2_read_bytes: int
     fabric_bytes: int = 0
     verified: bool = field(default=True, compare=False)
+    missed_bytes: int = 0
 
     @property
     def dram_bytes(self) -> int:
@@ -75,11 +81,19 @@ class Traffic:
         more and a miss. 1.0 where nothing was read. It ranks orders wrongly on its own; compare the DRAM bytes.
         """
         lookups = self.l2_read_bytes + self.fabric_bytes
-        return max(0.0, 1 - (self.dram_read_bytes + self.fabric_bytes) / lookups) if lookups else 1.0
+        missed = self.missed_bytes or self.dram_read_bytes + self.fabric_bytes
+        return max(0.0, 1 - missed / lookups) if lookups else 1.0
+
+    @property
+    def llc_hit_rate(self) -> float:
+        """Hits of the cache behind the L2s of several dies, among what these miss. 1.0 on a GPU of one die."""
+        return 1 - self.dram_read_bytes / self.missed_bytes if self.missed_bytes else 1.0
 
     def __str__(self) -> str:
         read, write, l2 = (_gb(x) for x in (self.dram_read_bytes, self.dram_write_bytes, self.l2_read_bytes))
         note = "" if self.verified else " (unverified on this GPU)"
+        if self.missed_bytes:
+            note = f"; the dies' L2s miss {_gb(self.missed_bytes)}, {self.llc_hit_rate:.1%} hit behind them{note}"
         return f"DRAM reads {read}, writes {write}; L2 reads {l2}, {self.hit_rate:.1%} hit{note}"
 
 
@@ -141,6 +155,8 @@ def estimate(problem: Problem, config: Config, gpu: Gpu, constants: Constants) -
     """`of` with other constants, for fitting them."""
     if not config.programs(problem):
         return Traffic(0, 0, 0, verified=gpu.verified)
+    if gpu.dies > 1:
+        return of_dies(problem, config, gpu, l2_dies.sampled(problem, config, gpu, constants))
     form = l2_groups.counted if l2_groups.groups(config.order) else l2_waves.sampled
     return joined(problem, config, gpu, constants, form(problem, config, gpu, constants))
 
@@ -169,6 +185,20 @@ def joined(problem: Problem, config: Config, gpu: Gpu, constants: Constants, cou
     spilled = partial if partial > held else 0
     written = outputs * problem.out_element_bytes + spilled
     return Traffic(round(read) + spilled, written, round(asked) + partial, round(fabric), gpu.verified)
+
+
+def of_dies(problem: Problem, config: Config, gpu: Gpu, counts: DieCounts) -> Traffic:
+    """The traffic of a launch on a GPU of several dies. Partial sums go through the largest cache that holds them."""
+    compulsory = problem.distinct_operand_bytes
+    asked = max(counts.asked, compulsory)
+    missed = max(compulsory, min(counts.missed, asked))
+    read = max(compulsory, min(counts.read, missed))
+    outputs = problem.batch * problem.m * problem.n
+    partial = outputs * config.split_k * PARTIAL_BYTES if config.split_k > 1 else 0
+    spilled = partial if partial > max(gpu.llc_bytes, gpu.l2_bytes) else 0
+    written = outputs * problem.out_element_bytes + spilled
+    asked, missed, read = round(asked) + partial, round(missed) + partial, round(read) + spilled
+    return Traffic(read, written, asked, verified=gpu.verified, missed_bytes=missed)
 
 
 def _merged(panels: Panels, other: Panels, steps: float | None, constants: Constants) -> float:

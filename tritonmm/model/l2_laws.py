@@ -87,6 +87,14 @@ class Counts(NamedTuple):
     waves: float
 
 
+class DieCounts(NamedTuple):
+    """Bytes of a launch on a GPU of several dies: `asked` of their L2s, `missed` by these, and `read` from memory."""
+
+    asked: float
+    missed: float
+    read: float
+
+
 def sum_bytes(problem: Problem, config: Config) -> int:
     """Bytes of an element that a program writes."""
     return PARTIAL_BYTES if config.split_k > 1 else problem.out_element_bytes

@@ -3,6 +3,7 @@
 It follows every panel through an LRU, a step of block_k at a time, where `l2.of` samples waves and depths. An LRU needs
 no list of slices for that: all panels of a wave advance together, so the bytes between two uses of a slice are sums
 over whole panels plus a part that is linear in the step: see `_missed`. Drift and merging are as in `tritonmm.l2`.
+On a GPU of several dies every L2 is an LRU of its own, and the cache behind them is one for the waves of all dies.
 """
 
 import numpy as np
@@ -12,7 +13,17 @@ from tritonmm.gpu import Gpu
 from tritonmm.model import constants as fitted
 from tritonmm.model import l2
 from tritonmm.model.l2 import Traffic
-from tritonmm.model.l2_laws import GROUP, Constants, Counts, Panels, concurrent, held_bytes, sum_bytes, survives
+from tritonmm.model.l2_laws import (
+    GROUP,
+    Constants,
+    Counts,
+    DieCounts,
+    Panels,
+    concurrent,
+    held_bytes,
+    sum_bytes,
+    survives,
+)
 from tritonmm.problem import Problem
 
 __all__ = ["simulate"]
@@ -30,7 +41,7 @@ def simulate(problem: Problem, config: Config, gpu: Gpu, constants: Constants | 
     passes = problem.batch * config.split_k  # what no two passes share: their panels
     rows = np.minimum(config.block_m, problem.m - config.block_m * np.arange(tiles_m))
     cols = np.minimum(config.block_n, problem.n - config.block_n * np.arange(tiles_n))
-    m, n, part, wave, slot = _schedule(problem, config, gpu)
+    m, n, part, wave, slot, die = _schedule(problem, config, gpu)
 
     # Panels are numbered: the row panels of A in every pass, then the column panels of B.
     a = part * tiles_m + m
@@ -39,10 +50,21 @@ def simulate(problem: Problem, config: Config, gpu: Gpu, constants: Constants | 
     row_bytes = np.concatenate([np.tile(a_bytes, passes), np.tile(b_bytes, passes)])
     k = problem.k if config.split_k == 1 else problem.k / config.split_k
 
-    written = np.bincount(wave, weights=rows[m] * cols[n] * sum_bytes(problem, config))
+    sums = rows[m] * cols[n] * sum_bytes(problem, config)
     ends = np.minimum(config.block_k * np.arange(1, -(-k // config.block_k) + 1), k)
-    waves = _distinct(wave, a, b, len(row_bytes))
-    missed = _missed(waves, row_bytes, ends, written, held_bytes(gpu, constants), constants)
+
+    def missed_by(mine, held):
+        """What a cache misses through which these programs read."""
+        waves = _distinct(wave[mine], a[mine], b[mine], len(row_bytes))
+        return waves, _missed(waves, row_bytes, ends, np.bincount(wave[mine], weights=sums[mine]), held, constants)
+
+    everything = np.ones(len(wave), dtype=bool)
+    if gpu.dies > 1:
+        missed = sum(missed_by(die == x, gpu.l2_bytes / gpu.dies)[1] for x in np.unique(die))
+        read = missed_by(everything, gpu.llc_bytes)[1] if gpu.llc_bytes else missed
+        asked = (row_bytes[a].sum() + row_bytes[b].sum()) * k
+        return l2.of_dies(problem, config, gpu, DieCounts(float(asked), float(missed), float(read)))
+    waves, missed = missed_by(everything, held_bytes(gpu, constants))
 
     wanted = np.concatenate(waves)
     of_a = wanted < passes * tiles_m
@@ -59,11 +81,12 @@ def simulate(problem: Problem, config: Config, gpu: Gpu, constants: Constants | 
 
 
 def _schedule(problem: Problem, config: Config, gpu: Gpu):
-    """(m, n, pass, wave, slot) of every program that has a tile, as arrays.
+    """(m, n, pass, wave, slot, die) of every program that has a tile, as arrays.
 
     Overflow programs of SplitMerge read nothing and retire at once. In a plain launch the next
     program takes the slot, so the waves are those of the order without them. A persistent program
-    goes on to its own next index: its j-th tile runs in wave j.
+    goes on to its own next index: its j-th tile runs in wave j. On a GPU of several dies, each goes through the
+    programs that are dealt to it like that.
     """
     visit = config.order.visit(*config.tiles(problem))
     passes = problem.batch * config.split_k
@@ -76,10 +99,15 @@ def _schedule(problem: Problem, config: Config, gpu: Gpu):
         walks.flat[: len(tile)] = real
         wave = (np.cumsum(walks, axis=0) - 1).ravel()[: len(tile)][real]
         slot = np.flatnonzero(real) % programs
+        die = slot % gpu.dies
     else:
-        wave, slot = np.divmod(np.arange(np.count_nonzero(real)), programs)
+        die = np.flatnonzero(real) % gpu.dies
+        wave, slot = np.empty_like(die), np.empty_like(die)
+        for x in range(gpu.dies):
+            mine = np.flatnonzero(die == x)
+            wave[mine], slot[mine] = np.divmod(np.arange(len(mine)), -(-programs // gpu.dies))
     m, n = visit[tile[real]].astype(np.int64).T
-    return m, n, part[real], wave, slot
+    return m, n, part[real], wave, slot, die
 
 
 def _distinct(wave, a, b, panels):

@@ -20,7 +20,25 @@ DEPTHS = np.array([0.125, 0.375, 0.625, 0.875])
 
 
 def sampled(problem: Problem, config: Config, gpu: Gpu, constants: Constants) -> Counts:
-    """The counts of a launch from its first and its last waves; the first ones stand for those between.
+    """The counts of a launch of which all programs share an L2, see `of_cache`."""
+    return of_cache(problem, config, concurrent(problem, config, gpu), held_bytes(gpu, constants), constants)
+
+
+def of_cache(
+    problem: Problem,
+    config: Config,
+    programs: int,
+    held: float,
+    constants: Constants,
+    most_waves: float = math.inf,
+    dies: int = 1,
+    die: int = 0,
+) -> Counts:
+    """The counts of one cache from the first and the last waves of a launch; the first stand for those between.
+
+    programs: those of a wave that read through it. held: bytes that it holds of what they read. most_waves: of launches
+    of more, not all are looked at. dies, die: it has every program of a launch, or those that are dealt to one of
+    several dies.
 
     Where L2 remembers many waves, as with small tiles and a short K, all of them are looked at, which takes longer; not
     of symmetric products, which are estimated at the first call of each, and of which a batch has very many waves.
@@ -30,17 +48,16 @@ def sampled(problem: Problem, config: Config, gpu: Gpu, constants: Constants) ->
     tiles_m, tiles_n = config.tiles(problem)
     tiles = tiles_m * tiles_n if config.order.everywhere else config.order.launched(tiles_m, tiles_n)
     passes = problem.batch * config.split_k
-    programs = concurrent(problem, config, gpu)
-    waves = -(-tiles * passes // programs)
+    launched = -(-(tiles * passes - die) // dies)
+    waves = -(-launched // programs)
     k, a_elem, b_elem = problem.k / config.split_k, problem.element_bytes, problem.b_element_bytes
-    held = held_bytes(gpu, constants)
     area = min(programs * config.block_m * config.block_n, problem.m * problem.n)
     # What a wave that is a square touches.
     least = math.sqrt(area) * k * (a_elem + b_elem) + area * sum_bytes(problem, config)
     remembered = held * (1 + constants.spread) / least
-    few = remembered < LAST_WAVES // 2 or not config.order.everywhere
+    few = remembered < LAST_WAVES // 2 or not config.order.everywhere or waves > most_waves
     wave, weight = _chosen(waves, sampled=few)
-    m, n, part, real = _tiles(config.order, tiles_m, tiles_n, tiles, passes, programs, few)
+    m, n, part, real = _tiles(config.order, tiles_m, tiles_n, tiles, passes, programs, few, dies, die)
     parts = int(part[-1, -1]) + 1
     rows, cols = _extents(problem.m, config.block_m) * a_elem, _extents(problem.n, config.block_n) * b_elem
     size = np.concatenate([np.tile(rows, parts), np.tile(cols, parts), [0.0]])
@@ -57,8 +74,8 @@ def sampled(problem: Problem, config: Config, gpu: Gpu, constants: Constants) ->
             *(float(weight @ x) for x in (asked.sum(axis=1), _paired(panel, asked), _nearby(panel, size), distinct)),
         )
         for exact, panel, asked, distinct in (
-            (passes * tiles / tiles_m * problem.m * a_elem, a, asked_a, used[:, :first_b] @ size[:first_b]),
-            (passes * tiles / tiles_n * problem.n * b_elem, b, asked_b, used[:, first_b:] @ size[first_b:]),
+            (launched / tiles_m * problem.m * a_elem, a, asked_a, used[:, :first_b] @ size[:first_b]),
+            (launched / tiles_n * problem.n * b_elem, b, asked_b, used[:, first_b:] @ size[first_b:]),
         )
     )
     if problem.symmetric == "gram":
@@ -68,14 +85,25 @@ def sampled(problem: Problem, config: Config, gpu: Gpu, constants: Constants) ->
 
 
 @functools.lru_cache(maxsize=64)
-def _tiles(order: Order, tiles_m: int, tiles_n: int, tiles: int, passes: int, programs: int, sampled: bool):
+def _tiles(
+    order: Order,
+    tiles_m: int,
+    tiles_n: int,
+    tiles: int,
+    passes: int,
+    programs: int,
+    sampled: bool,
+    dies: int,
+    die: int,
+):
     """(m, n, pass, whether there is such a tile) of the programs of the chosen waves, arrays of (waves, programs).
 
     Kept, as a curve takes longer to follow than all the rest, and a tuner asks for the same grid again and again.
     """
     total = tiles * passes
-    wave, _ = _chosen(-(-total // programs), sampled=sampled)
-    index = wave[:, None] * programs + np.arange(programs)
+    launched = -(-(total - die) // dies)
+    wave, _ = _chosen(-(-launched // programs), sampled=sampled)
+    index = (wave[:, None] * programs + np.arange(programs)) * dies + die
     real = index < total
     index = np.minimum(index, total - 1).astype(np.int32)
     part = index // tiles

@@ -7,12 +7,16 @@ from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.model import l2_groups
 from tritonmm.model.groups import average
-from tritonmm.orders import Grouped, SwizzleMerge, Triangular
+from tritonmm.model.l2_laws import programs_per_sm
+from tritonmm.orders import Dies, Grouped, SwizzleMerge, Triangular
 from tritonmm.orders.triangular import MOST_ASPECT
 from tritonmm.problem import Problem
 
 NEAR = 2.0
 """Groups of up to so many times more tiles than the square root says are worth an estimate, or fewer."""
+
+NEAR_OF_DIES = 1.5
+"""The same for the groups that dies have. There are two orders of each, and no closed form of what they read."""
 
 WHOLE = 1.5
 """How much longer than best a group of tiles may be that is all of the output's shorter side, along which neighbours
@@ -70,13 +74,30 @@ def nearby(
     return tuple(found)
 
 
+def dealt(config: Config, problem: Problem, gpu: Gpu) -> tuple[Dies, ...]:
+    """Orders of a config's tiles that a GPU's dies divide among them; none for a GPU of one die.
+
+    Groups are of about as many tiles as make the operands of a die's wave least. A die has one range of such an order,
+    or ranges of a wave: then the dies are near each other, and share more of what they read in the cache behind their
+    L2s. HipKittens' best chunks are of one or two waves (arXiv 2511.08083, table 4).
+    """
+    if gpu.dies == 1 or problem.symmetric or problem.ragged:
+        return ()
+    wave = max(1, gpu.sms // gpu.dies * programs_per_sm(problem, config, gpu))
+    found = []
+    for order in nearby(*config.tiles(problem), wave, config.block_m, config.block_n, NEAR_OF_DIES):
+        of_a_wave = -(-wave // order.factors[0]) * order.factors[0]  # whole columns of a group
+        found += [Dies(gpu.dies, order, chunk=chunk) for chunk in (None, of_a_wave)]
+    return tuple(found)
+
+
 def has_triangle(blocks: tuple[int, ...]) -> bool:
     """Whether there is a triangular order of tiles of block_m x block_n."""
     return max(blocks[:2]) // math.gcd(*blocks[:2]) <= MOST_ASPECT
 
 
 def orders_of(config: Config, problem: Problem, gpu: Gpu) -> tuple[SwizzleMerge | Triangular | Grouped, ...]:
-    """The orders of a config's tiles worth estimating."""
+    """The orders of a config's tiles worth estimating, for all tiles of the GPU together: see `dealt` for its dies."""
     if problem.ragged:
         of_one = nearby(*config.tiles(average(problem)), gpu.sms, config.block_m, config.block_n)
         return tuple(Grouped(order, largest_first=problem.ragged == "k") for order in of_one)
@@ -91,15 +112,18 @@ def run_bytes(problem: Problem, config: Config, gpu: Gpu) -> int:
     """Contiguous bytes of the output that the programs of a wave write together.
 
     Groups of tiles write runs as wide as the group; whole rows of tiles, one after the other, are contiguous. Orders
-    without groups write about a square.
+    without groups write about a square. Those of dies write as each die by itself does.
     """
     tiles_m, tiles_n = config.tiles(problem)
-    if isinstance(config.order, Triangular):
-        factor, along = config.order.factors[0], "m"
+    order, sms = config.order, gpu.sms
+    if isinstance(config.order, Dies):
+        order, sms = config.order.inner, -(-sms // config.order.dies)
+    if isinstance(order, Triangular):
+        factor, along = order.factors[0], "m"
     else:
-        factor, along = l2_groups.groups(config.order) or (math.isqrt(gpu.sms), "m")
+        factor, along = l2_groups.groups(order) or (math.isqrt(sms), "m")
     row_bytes = max(1, problem.n) * problem.out_element_bytes
     if factor >= tiles_n if along == "n" else factor == 1:
         return row_bytes * config.block_m
-    width = factor if along == "n" else -(-gpu.sms // min(factor, max(1, tiles_m)))
+    width = factor if along == "n" else -(-sms // min(factor, max(1, tiles_m)))
     return min(row_bytes, width * config.block_n * problem.out_element_bytes)

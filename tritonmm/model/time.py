@@ -180,7 +180,8 @@ def sizes(problem: Problem, repack: str, gpu: Gpu) -> Sizes:
 class Moved(NamedTuple):
     """What the tile order decides.
 
-    ctas: CTAs launched. dram_bytes: read from and written to device memory. l2_bytes: of the requests that reach L2.
+    ctas: CTAs launched. dram_bytes: read from and written to device memory, or as many as take as long as what the dies
+    of a GPU exchange with the cache behind their L2s. l2_bytes: of the requests that reach L2.
     has_affinity: as in `Terms`.
     """
 
@@ -278,6 +279,9 @@ class Launch(NamedTuple):
         written = traffic.dram_write_bytes * (1 + limits.write_page / tile_order.run_bytes(problem, config, gpu))
         merged = traffic.l2_read_bytes / self.asked if self.asked else 1.0
         dram_bytes = traffic.dram_read_bytes + self.again_bytes + written
+        if gpu.llc_bytes:  # as bytes of memory, where the cache behind the L2s of several dies takes longer
+            behind = traffic.missed_bytes + traffic.dram_write_bytes
+            dram_bytes = max(dram_bytes, behind * gpu.bandwidth / gpu.llc_bandwidth)
         return Moved(config.programs(problem) * config.ctas, dram_bytes, self.requests * merged, has_affinity)
 
     def least_moved(self, limits: Limits) -> Moved:
