@@ -1,4 +1,4 @@
-"""L2 traffic on GPUs of several dies: a brute-force LRU for each die, published hit rates, what `select` makes of it."""
+"""L2 traffic on GPUs of several dies: a brute-force LRU for each die, published hit rates, and choices."""
 
 from dataclasses import replace
 

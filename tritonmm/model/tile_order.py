@@ -23,7 +23,7 @@ WHOLE = 1.5
 share no less than along the other: see `group_order`."""
 
 
-def group_order(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> SwizzleMerge | Triangular | Grouped:
+def group_order(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> SwizzleMerge | Triangular | Grouped | Dies:
     """Groups of as many tiles as make a wave's operands least, along the side on which programs next to each other
     share what is larger.
 
@@ -35,17 +35,24 @@ def group_order(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> Swizz
     189 in groups of nine rows (h200-orders.csv and h200-orders-2.csv in autotune/results).
 
     Of a symmetric product they are groups of rows of its triangle. Of a grouped one they are those of a group of
-    average size; where groups divide K, the longest comes first, so that the shortest fill the last wave.
+    average size; where groups divide K, the longest comes first, so that the shortest fill the last wave. A GPU's dies
+    each have a range of the groups that suit the SMs of one die.
     """
     if problem.ragged:
-        one = group_order(average(problem), gpu, block_m, block_n)
-        assert isinstance(one, SwizzleMerge)
+        one = _group_order(average(problem), gpu.sms, block_m, block_n)
         return Grouped(one, largest_first=problem.ragged == "k")
-    tiles_m, tiles_n = max(1, -(-problem.m // block_m)), max(1, -(-problem.n // block_n))
-    tall = max(1, round(math.sqrt(gpu.sms * block_n / block_m)))
-    wide = max(1, round(math.sqrt(gpu.sms * block_m / block_n)))
     if problem.symmetric:
-        return Triangular(min(tiles_m, tall), aspect=(block_m, block_n))
+        tall = max(1, round(math.sqrt(gpu.sms * block_n / block_m)))
+        return Triangular(min(max(1, -(-problem.m // block_m)), tall), aspect=(block_m, block_n))
+    one = _group_order(problem, gpu.sms // gpu.dies, block_m, block_n)
+    return Dies(gpu.dies, one) if gpu.dies > 1 else one
+
+
+def _group_order(problem: Problem, sms: int, block_m: int, block_n: int) -> SwizzleMerge:
+    """`group_order` of one product for so many SMs."""
+    tiles_m, tiles_n = max(1, -(-problem.m // block_m)), max(1, -(-problem.n // block_n))
+    tall = max(1, round(math.sqrt(sms * block_n / block_m)))
+    wide = max(1, round(math.sqrt(sms * block_m / block_n)))
     if 1 < tiles_n < tiles_m and tiles_n <= wide * (WHOLE if block_m >= block_n else 1):
         return SwizzleMerge(tiles_n, along="n")
     if tiles_m <= tiles_n and tiles_m <= tall * (WHOLE if block_n >= block_m else 1):
