@@ -43,6 +43,10 @@ PUBLISHED = (
 of 192 x 256 x 64. Source: HipKittens, arXiv 2511.08083, table 4. There, the last round of an order of dies is dealt in
 turn."""
 
+ON_MI300X = Config("tile", 128, 128, 32, num_stages=3, num_warps=8)
+ON_TWO_DIES = Config("tile", 128, 256, 64, num_stages=4, num_warps=8)
+"""The configs whose orders are compared."""
+
 SHAPES = ((4096, 4096, 4096), (8192, 8192, 8192), (9000, 9000, 9000), (16384, 16384, 4096), (4096, 28672, 8192))
 
 FACTORS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 20, 24, 32)
@@ -142,9 +146,7 @@ def compared(gpu: Gpu, config: Config) -> Iterator[Row]:
 @click.option("--csv", "path", type=Output(), help="Write the rows there, too.")
 def main(path: Path | None) -> None:
     """Print what orders move on GPUs of several dies, simulated."""
-    on_amd = Config("tile", 128, 128, 32, num_stages=3, num_warps=8)
-    on_two = Config("tile", 128, 256, 64, num_stages=4, num_warps=8)
-    rows = [*published(), *compared(MI300X, on_amd), *compared(TWO_DIES, on_two)]
+    rows = [*published(), *compared(MI300X, ON_MI300X), *compared(TWO_DIES, ON_TWO_DIES)]
     for row in rows:
         click.echo(
             f"{row.gpu:9} {row.m}x{row.n}x{row.k:<6} {row.way:25} {row.order:28} {row.us:8.1f} us  L2 {row.l2_hit:.1%}"
