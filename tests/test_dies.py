@@ -12,7 +12,7 @@ from tritonmm.orders import ColumnMajor, Dies, Grouped, Hilbert, Morton, RowMajo
 
 INNER = [RowMajor(), ColumnMajor(), SwizzleMerge(3), SwizzleMerge(4, 3, along="n"), Serpentine(4), Morton(), Hilbert()]
 GRIDS = [(1, 1), (1, 9), (9, 1), (8, 8), (7, 5), (5, 12), (13, 11), (17, 19)]
-DEALT = list(itertools.product((1, 2, 3, 7, 8), (None, 1, 2, 5, 16, 2**31 - 1)))
+CASES = list(itertools.product((1, 2, 3, 7, 8), (None, 1, 2, 5, 16, 2**31 - 1)))
 
 inner_orders = st.one_of(
     st.sampled_from([RowMajor(), ColumnMajor(), Morton(), Hilbert()]),
@@ -33,7 +33,7 @@ def by_definition(dies: int, chunk: int, tiles: int) -> list[int]:
     found: list[int] = []
     for start in range(0, tiles, dies * chunk):
         of_round = list(range(start, min(start + dies * chunk, tiles)))
-        sizes = [len(of_round[die::dies]) for die in range(dies)]  # indices of the round that a die is dealt
+        sizes = [len(of_round[die::dies]) for die in range(dies)]  # programs of the round on each die
         ranges, begin = [], 0
         for size in sizes:
             ranges.append(of_round[begin : begin + size])
@@ -43,7 +43,7 @@ def by_definition(dies: int, chunk: int, tiles: int) -> list[int]:
 
 
 @pytest.mark.parametrize("inner", INNER, ids=str)
-@pytest.mark.parametrize(("dies", "chunk"), DEALT)
+@pytest.mark.parametrize(("dies", "chunk"), CASES)
 def test_each_tile_exactly_once_and_no_idle_program(dies, chunk, inner):
     order = Dies(dies, inner, chunk=chunk)
     for m, n in GRIDS:
@@ -75,7 +75,7 @@ def test_without_a_chunk_each_die_has_one_range_and_sizes_differ_by_one_at_most(
         assert max(sizes) - min(sizes) <= 1, f"{order} on {m} x {n}: {sizes}"
 
 
-@pytest.mark.parametrize(("dies", "chunk"), DEALT)
+@pytest.mark.parametrize(("dies", "chunk"), CASES)
 def test_places_are_those_of_the_definition(dies, chunk):
     order = Dies(dies, RowMajor(), chunk=chunk)
     for m, n in GRIDS:

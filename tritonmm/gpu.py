@@ -26,7 +26,7 @@ class Gpu:
     peak: dense FLOP/s from the vendor's datasheet, by dtype name, "tf32" and "fp8" included.
     memory_bytes: device memory, 0 if unknown.
     verified: whether the L2 and time models have been compared with counters of this GPU.
-    dies: dies with an L2 of their own, to which the hardware deals programs in turn: program i runs on die i % dies.
+    dies: dies with an L2 of their own, to which programs are assigned round robin: program i runs on die i % dies.
         1 if all programs share the L2, or if it is not known which die runs which program.
     llc_bytes: the cache between the L2s of several dies and device memory, 0 if there is none.
     llc_bandwidth: its peak bandwidth in bytes/s.

@@ -28,8 +28,8 @@ MI355X = replace(MI300X, name="mi355x", arch="gfx950", sms=256)
 """For the caches alone: 8 dies of 32 compute units and 4 MiB of L2, and 256 MB behind them (AMD CDNA 4 white paper)."""
 
 TWO_DIES = replace(gpus.spec("b200"), name="two dies", l2_partitions=1, dies=2)
-"""As if a B200 dealt programs to its two dies in turn, each with half of the L2 for itself and nothing behind them. How
-a B200 deals them is not documented."""
+"""As if a B200 assigned programs to its two dies round robin, each with half of the L2 for itself and nothing behind
+them. How a B200 assigns them is not documented."""
 
 PUBLISHED = (
     (9216, RowMajor(), 0.55, 0.95),
@@ -40,8 +40,8 @@ PUBLISHED = (
     (14592, Dies(8, SwizzleMerge(8), chunk=64), 0.78, 0.55),
 )
 """Size of a square product of bf16, order, and hit rates of the L2s and of the cache behind them on an MI355X, in tiles
-of 192 x 256 x 64. Source: HipKittens, arXiv 2511.08083, table 4. There, the last round of an order of dies is dealt in
-turn."""
+of 192 x 256 x 64. Source: HipKittens, arXiv 2511.08083, table 4. There, the last round of an order of dies stays in
+the inner order."""
 
 ON_MI300X = Config("tile", 128, 128, 32, num_stages=3, num_warps=8)
 ON_TWO_DIES = Config("tile", 128, 256, 64, num_stages=4, num_warps=8)
@@ -122,7 +122,7 @@ def ways(gpu: Gpu, config: Config, problem: Problem) -> dict[str, list[Order]]:
         "dies, ranges of a wave": [
             Dies(dies, order, chunk=-(-wave // order.factors[0]) * order.factors[0]) for order in few
         ],
-        "dies, dealt rectangles": [
+        "dies, small rectangles": [
             Dies(dies, SwizzleMerge(f, g), chunk=f * g) for f in (4, 6, 8, 10) for g in (4, 6, 8, 10)
         ],
         "dies, one rectangle each": [order for order in cut if order is not None],

@@ -241,7 +241,7 @@ def test_a_users_error_is_one_line_and_exits_with_2(args, says):
     assert result.stdout == ""
 
 
-@pytest.mark.parametrize("spelling", ["swizzle-merge:3", "split-merge:3", "hilbert"])
+@pytest.mark.parametrize("spelling", ["swizzle-merge:3", "split-merge:3", "hilbert", "dies:3,2/swizzle-merge:3"])
 def test_order_prints_when_each_tile_is_visited(spelling):
     result = call("order", spelling, "--grid", "8x5")
     assert result.exit_code == 0
@@ -320,7 +320,7 @@ def test_demo_as_json(tmp_path, monkeypatch):
     assert "over the swizzle factor" in result.stderr
 
 
-@pytest.mark.parametrize("spelling", ["swizzle-merge:3", "split-merge:3"])
+@pytest.mark.parametrize("spelling", ["swizzle-merge:3", "split-merge:3", "dies:2/hilbert"])
 def test_order_as_json(spelling, tmp_path):
     found = json.loads(call("order", spelling, "--grid", "4x3", "--json").stdout)
     order = orders.parse(spelling)

@@ -37,7 +37,7 @@ def config_of(order, persistent=False) -> Config:
 
 
 def waves_by_hand(p: Problem, c: Config, gpu: gpus.Gpu) -> list[list[list[tuple[int, int, int]]]]:
-    """For each die the tiles (batch, m, n) of each of its waves, by dealing every program."""
+    """For each die the tiles (batch, m, n) of each of its waves, by assigning every program."""
     tiles, programs = c.tiles(p), l2.concurrent(p, c, gpu)
     launched = c.order.launched(*tiles)
     launch = [(i // launched, c.order.tile(i % launched, *tiles)) for i in range(launched * p.batch)]
@@ -164,6 +164,7 @@ def test_select_divides_tiles_among_the_dies_of_an_mi300x():
         assert us < family("tile").estimate(chosen.ordered(plain), problem, MI300X).us
     said = str(Explanation.of(problem, MI300X))
     assert "dies:8" in said
+    assert "each of 8 dies has a range of neighbouring tiles" in said.replace("\n" + " " * 11, " ")
     assert "the dies' L2s miss" in said
     assert "unverified" in said
 
@@ -172,14 +173,14 @@ def test_select_divides_tiles_among_the_dies_of_an_mi300x():
 def test_gpus_of_one_die_are_offered_no_orders_of_dies(name):
     gpu = gpus.spec(name)
     assert (gpu.dies, gpu.llc_bytes) == (1, 0)
-    assert tile_order.dealt(Config("tile"), Problem(8192, 8192, 8192), gpu) == ()
+    assert tile_order.orders_of_dies(Config("tile"), Problem(8192, 8192, 8192), gpu) == ()
     assert l2.of(Problem(8192, 8192, 8192), Config("tile"), gpu).missed_bytes == 0
 
 
-def test_groups_and_triangles_are_not_dealt():
+def test_groups_and_triangles_are_not_divided():
     symmetric = Problem(8192, 8192, 8192, layout="nt", symmetric="gram")
-    assert tile_order.dealt(Config("tile"), symmetric, MI300X) == ()
-    assert tile_order.dealt(Config("tile"), Problem(8192, 8192, 8192, ragged="m", groups=4), MI300X) == ()
+    assert tile_order.orders_of_dies(Config("tile"), symmetric, MI300X) == ()
+    assert tile_order.orders_of_dies(Config("tile"), Problem(8192, 8192, 8192, ragged="m", groups=4), MI300X) == ()
 
 
 def test_a_gpu_without_a_cache_behind_reads_what_its_dies_miss():

@@ -115,7 +115,7 @@ def inner_name(order):
 
 
 @triton.jit
-def dealt(i, tiles, dies, chunk):
+def place(i, tiles, dies, chunk):
     """The place in the inner order of launch index i, as in `orders.Dies`. No value is above `tiles`."""
     pos = i // dies
     first = pos // chunk * chunk
@@ -131,7 +131,7 @@ def tile_at(i, tiles_m, tiles_n, table, factors, ORDER: tl.constexpr, ALONG: tl.
     """The tile (m, n) of launch index i; outside of the grid where i is overflow."""
     INNER: tl.constexpr = inner_name(ORDER)
     if INNER != ORDER:
-        i = dealt(i, tiles_m * tiles_n, factors[0], factors[1])
+        i = place(i, tiles_m * tiles_n, factors[0], factors[1])
         factors = factors[2:]
     rows, cols = tiles_m, tiles_n
     if ALONG == "n":

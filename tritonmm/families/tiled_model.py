@@ -79,7 +79,7 @@ class TiledModel:
 
     def orders(self, config: Config, problem: Problem, gpu: Gpu) -> Iterator[Config]:
         """As `Family.orders`."""
-        for order in (*tile_order.orders_of(config, problem, gpu), *tile_order.dealt(config, problem, gpu)):
+        for order in (*tile_order.orders_of(config, problem, gpu), *tile_order.orders_of_dies(config, problem, gpu)):
             if order != config.order:
                 yield config.ordered(order)
 

@@ -1,6 +1,6 @@
 """The counts of a launch on a GPU of several dies, each of which has an L2 of its own.
 
-The hardware deals programs to the dies in turn: program i runs on die i % dies. So each die goes through its own
+The hardware assigns programs to the dies round robin: program i runs on die i % dies. So each die goes through its own
 programs in waves, and its L2 is an LRU of what they read. What it misses comes from the cache behind all L2s, if there
 is one, and else from memory. The waves that all dies run at the same time are one wave for that cache.
 

@@ -86,7 +86,7 @@ def _schedule(problem: Problem, config: Config, gpu: Gpu):
     Overflow programs of SplitMerge read nothing and retire at once. In a plain launch the next
     program takes the slot, so the waves are those of the order without them. A persistent program
     goes on to its own next index: its j-th tile runs in wave j. On a GPU of several dies, each goes through the
-    programs that are dealt to it like that.
+    programs that run on it like that.
     """
     visit = config.order.visit(*config.tiles(problem))
     passes = problem.batch * config.split_k

@@ -37,7 +37,7 @@ def of_cache(
     """The counts of one cache from the first and the last waves of a launch; the first stand for those between.
 
     programs: those of a wave that read through it. held: bytes that it holds of what they read. most_waves: of launches
-    of more, not all are looked at. dies, die: it has every program of a launch, or those that are dealt to one of
+    of more, not all are looked at. dies, die: it has every program of a launch, or those that run on one of
     several dies.
 
     Where L2 remembers many waves, as with small tiles and a short K, all of them are looked at, which takes longer; not

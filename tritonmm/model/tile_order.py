@@ -81,7 +81,7 @@ def nearby(
     return tuple(found)
 
 
-def dealt(config: Config, problem: Problem, gpu: Gpu) -> tuple[Dies, ...]:
+def orders_of_dies(config: Config, problem: Problem, gpu: Gpu) -> tuple[Dies, ...]:
     """Orders of a config's tiles that a GPU's dies divide among them; none for a GPU of one die.
 
     Groups are of about as many tiles as make the operands of a die's wave least. A die has one range of such an order,
@@ -104,7 +104,7 @@ def has_triangle(blocks: tuple[int, ...]) -> bool:
 
 
 def orders_of(config: Config, problem: Problem, gpu: Gpu) -> tuple[SwizzleMerge | Triangular | Grouped, ...]:
-    """The orders of a config's tiles worth estimating, for all tiles of the GPU together: see `dealt` for its dies."""
+    """The orders of a config's tiles worth estimating, for all tiles of the GPU together: see `orders_of_dies`."""
     if problem.ragged:
         of_one = nearby(*config.tiles(average(problem)), gpu.sms, config.block_m, config.block_n)
         return tuple(Grouped(order, largest_first=problem.ragged == "k") for order in of_one)

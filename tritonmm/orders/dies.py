@@ -1,4 +1,4 @@
-"""Orders for GPUs of several dies, each with an L2 of its own, to which the hardware deals programs in turn."""
+"""Orders for GPUs of several dies, each with an L2 of its own, to which the hardware assigns programs round robin."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,14 +25,14 @@ class Dies(Order):
     chunk: tiles that a die has in a range. The dies come to `dies` such ranges after one another at the same time, so
         that they also share what they read. None: a single range for each die.
 
-    It is the inverse of the deal. Of the `dies * chunk` tiles of a round, die x has the x-th range of `chunk`; of fewer
-    tiles, in the last round, every die has as many as it is dealt, which differ by one at most. So it is a bijection on
-    every grid, and no program is idle, whether or not the dies divide the number of tiles.
+    It is the inverse of that round robin. Of the `dies * chunk` tiles of a round, die x has the x-th range of `chunk`;
+    of fewer tiles, in the last round, every die has as many as programs, which differ by one at most. It is a bijection
+    on every grid, and no program is idle, whether or not the dies divide the number of tiles.
 
-    With persistent programs the deal is the same if their number is a multiple of `dies`.
+    With persistent programs, tiles are on the same dies if the number of programs is a multiple of `dies`.
 
-    Sources: the AMD MI300X deals workgroups to its 8 XCDs in turn (ROCm/composable_kernel #3652). A range for each die
-        and chunks are HipKittens' (arXiv 2511.08083, section 3.4), which leaves the tiles of the last round in turn.
+    Sources: the AMD MI300X assigns workgroups to its 8 XCDs round robin (ROCm/composable_kernel #3652). Ranges and
+        chunks are HipKittens' (arXiv 2511.08083, section 3.4), which leaves the last round in the inner order.
 
     >>> [Dies(2, RowMajor()).tile(i, 2, 2) for i in (0, 2, 1, 3)]  # programs 0 and 2 run on the first die
     [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -73,7 +73,7 @@ class Dies(Order):
         return self.inner.along
 
     def _map(self, i, tiles_m, tiles_n):
-        return self.inner._map(dealt(i, tiles_m * tiles_n, self.dies, self.chunk or WHOLE), tiles_m, tiles_n)
+        return self.inner._map(place(i, tiles_m * tiles_n, self.dies, self.chunk or WHOLE), tiles_m, tiles_n)
 
     def __str__(self) -> str:
         return f"{self.prefix}:{self.dies}{f',{self.chunk}' if self.chunk else ''}/{self.inner}"
@@ -82,7 +82,7 @@ class Dies(Order):
         return f"Dies({self.dies}, {self.inner!r}{f', chunk={self.chunk}' if self.chunk else ''})"
 
 
-def dealt(i, tiles, dies, chunk):
+def place(i, tiles, dies, chunk):
     """The place in the inner order of launch index i."""
     pos = i // dies  # among the programs of its die
     first = pos // chunk * chunk  # that of the round

@@ -9,7 +9,7 @@ from tritonmm.families.common_rules import portable_shared_bytes
 from tritonmm.families.tile.model import MODEL
 from tritonmm.families.tile.rules import reason
 from tritonmm.gpu import Gpu
-from tritonmm.orders import SwizzleMerge
+from tritonmm.orders import Dies, SwizzleMerge
 from tritonmm.problem import Problem
 
 if TYPE_CHECKING:
@@ -43,4 +43,8 @@ def plan(problem: Problem, config: Config, gpu: Gpu, device: torch.device) -> "P
 
 def describe(config: Config, problem: Problem, gpu: Gpu) -> list[str]:
     """As `Family.describe`."""
-    return []
+    if not isinstance(config.order, Dies):
+        return []
+    dies, chunk = config.order.dies, config.order.chunk
+    ranges = f"ranges of {chunk} neighbouring tiles" if chunk else "a range of neighbouring tiles"
+    return [f"each of {dies} dies has {ranges}, if programs are assigned to the dies round robin"]
