@@ -214,7 +214,9 @@ class Problem:
         if self.epilogue.scaled or self.epilogue.c:
             return f"epilogue is {self.epilogue}; a grouped product has no alpha and no C"
         if self.scales not in (known := GROUPED_SCALES[self.ragged]):
-            return f"scales is {self.scales!r}; where groups divide {self.ragged} it can be {', '.join(known)}"
+            return (
+                f"scales is {self.scales!r}; where groups divide {self.ragged} it can be {', '.join(map(repr, known))}"
+            )
         return ""
 
     def _symmetry_reason(self) -> str:

@@ -28,7 +28,11 @@ PARTS = Problem.dense(2048, 2816, 16384, layout="tn", ragged="k", groups=64)
         ({"ragged": "m", "groups": 2, "batch": 2}, "batch is 2"),
         ({"ragged": "m", "groups": 2, "symmetric": "known"}, "symmetric"),
         ({"ragged": "m", "groups": 2, "epilogue": Epilogue(c=True)}, "no alpha and no C"),
-        ({"ragged": "k", "groups": 2, "dtype": "fp8e4m3", "scales": "row"}, "where groups divide m"),
+        (
+            {"ragged": "k", "groups": 2, "dtype": "fp8e4m3", "scales": "1x128*1x128"},
+            "where groups divide k it can be '', 'row'",
+        ),
+        ({"ragged": "m", "groups": 2, "dtype": "fp8e4m3", "scales": "128x128*1x128"}, "'128x128\\*1x128'"),
         ({"ragged": "m", "groups": 2, "dtype": "fp8e4m3", "scales": "tensor"}, "'tensor'"),
     ],
     ids=str,
