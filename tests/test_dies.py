@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tritonmm import Config, Problem, families, gpu, orders
+from tritonmm.autotune.measuring import space
 from tritonmm.orders import ColumnMajor, Dies, Grouped, Hilbert, Morton, RowMajor, Serpentine, SplitMerge, SwizzleMerge
 
 INNER = [RowMajor(), ColumnMajor(), SwizzleMerge(3), SwizzleMerge(4, 3, along="n"), Serpentine(4), Morton(), Hilbert()]
@@ -170,3 +171,11 @@ def test_it_is_no_order_of_groups_or_triangles():
 def test_a_config_round_trips_through_json():
     config = Config("tile", order=Dies(8, SwizzleMerge(4, along="n"), chunk=16))
     assert Config.from_json(config.to_json()) == config
+
+
+def test_a_search_varies_the_groups_that_dies_have():
+    found = space.candidates(space.problem(3000, 5000, 2048), gpu.spec("mi300x"))
+    of_dies = {config.order for config in found if isinstance(config.order, Dies)}
+    assert {order.dies for order in of_dies} == {8}
+    assert {type(order.inner) for order in of_dies} == {SwizzleMerge, Serpentine}
+    assert len(of_dies) > 3
