@@ -15,7 +15,13 @@ NAMES = {
     "NVIDIA H200 NVL": "h200",
     "NVIDIA B200": "b200",
     "NVIDIA GeForce RTX 4090": "rtx4090",
+    "NVIDIA GeForce RTX 3090": "rtx3090",
+    "NVIDIA GeForce RTX 5090": "rtx5090",
+    "NVIDIA L40S": "l40s",
+    "NVIDIA B300 SXM6 AC": "b300",
     "AMD Instinct MI300X": "mi300x",
+    "AMD Instinct MI355X": "mi355x",
+    "AMD Instinct MI355X OAM": "mi355x",
     "h200": "h200",
     "NVIDIA RTX A1000": None,
     "NVIDIA RTX A1000 Laptop GPU": None,
@@ -23,9 +29,15 @@ NAMES = {
     "NVIDIA GB200": None,
     "NVIDIA A10": None,
     "NVIDIA A10G": None,
-    "NVIDIA L40S": None,
+    "NVIDIA L40": None,
+    "NVIDIA L4": None,
+    "NVIDIA GB300": None,
     "NVIDIA H20": None,
     "NVIDIA GeForce RTX 4090D": None,
+    "NVIDIA GeForce RTX 5090 D": None,
+    "NVIDIA GeForce RTX 3090 Ti": None,
+    "NVIDIA GeForce RTX 4090 Laptop GPU": None,
+    "AMD Instinct MI350X": None,
     "AMD Instinct MI300A": None,
     "": None,
 }
@@ -51,3 +63,39 @@ def test_a_device_is_called_by_its_spec_only_if_it_is_one(name, capability, know
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: Properties)
     found = gpus.of_device.__wrapped__(0)
     assert (found.name, found.verified, found.memory_bytes) == (known, known == "h200", 8 * 2**30)
+
+
+LIMITS = {
+    # KiB of shared memory of one CTA: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability";
+    # AMD's LDS of a compute unit
+    "sm_80": 163, "sm_86": 99, "sm_89": 99, "sm_90": 227, "sm_100": 227, "sm_103": 227, "sm_120": 99,
+    "gfx942": 64, "gfx950": 160,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", gpus.names())
+def test_specs_are_complete_and_have_their_architectures_shared_memory(name):
+    gpu = gpus.spec(name)
+    assert gpu.shared_bytes == LIMITS[gpu.arch] * 1024
+    assert set(gpu.peak) == {"bf16", "fp16", "tf32", "fp32", "fp64", "int8", "fp8"}
+    assert gpu.peak["fp64"] <= gpu.peak["fp32"] <= gpu.peak["tf32"] <= gpu.peak["fp16"] <= gpu.peak["fp8"]
+    assert 10 < gpu.sms < 400
+    assert gpu.bandwidth < 1e13 < gpu.memory_bytes * 1e3
+
+
+def test_every_architecture_has_a_spec():
+    assert {gpus.spec(name).arch for name in gpus.names()} == set(LIMITS)
+
+
+@pytest.mark.parametrize("capability", [(8, 7), (12, 1)])
+def test_an_unlisted_architecture_has_the_rates_of_its_generation(capability, monkeypatch):
+    class Properties:
+        name = "NVIDIA GB10"
+        major, minor = capability
+        multi_processor_count, total_memory, shared_memory_per_block_optin = 48, 8 * 2**30, 101_376
+
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: Properties)
+    found = gpus.of_device.__wrapped__(0)
+    assert found.arch == f"sm_{capability[0]}{capability[1]}"
+    assert found.shared_bytes == 101_376
+    assert found.peak == gpus.spec({8: "a100", 12: "rtx5090"}[capability[0]]).peak

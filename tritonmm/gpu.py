@@ -76,19 +76,29 @@ def _peak(half: float, tf32: float, fp32: float, fp64: float, int8: float, fp8: 
     return {name: rate * 1e12 for name, rate in rates.items()}
 
 
-# NVIDIA's and AMD's datasheets; shared_bytes is the opt-in limit per CTA in the CUDA programming guide. The B200 has
-# two dies, but NVIDIA does not say which of them runs which CTA, and their L2 appears as one. The MI300X has 8, with
-# 4 MiB of L2 each, and 256 MB of Infinity Cache behind them (AMD CDNA 3 white paper).
+# NVIDIA's and AMD's datasheets; shared_bytes is the opt-in limit per CTA in the CUDA programming guide, or the LDS of a
+# compute unit. GeForce GPUs multiply fp16 with fp32 sums at half of the rate with fp16 sums. A GPU of the same
+# architecture that is not listed has the rates of the first that is. The B200 has two dies, but NVIDIA does not say
+# which of them runs which CTA, and their L2 appears as one. The MI300X and the MI355X have 8, with 4 MiB of L2 each,
+# and 256 MB of Infinity Cache behind them (AMD CDNA 3 and CDNA 4 white papers).
 _SPECS = {
     gpu.name: gpu
     for gpu in (
         Gpu("a100", "sm_80", 108, 40 * MIB, 2, 166_912, 2.04e12, _peak(312, 156, 19.5, 19.5, 624, 312), 80 * GB),
+        Gpu("rtx3090", "sm_86", 82, 6 * MIB, 1, 101_376, 0.936e12, _peak(71, 35.6, 35.6, 0.56, 284, 71), 24 * GB),
         Gpu("rtx4090", "sm_89", 128, 72 * MIB, 1, 101_376, 1.01e12, _peak(165, 83, 83, 1.3, 661, 330), 24 * GB),
+        Gpu("l40s", "sm_89", 142, 96 * MIB, 1, 101_376, 0.864e12, _peak(362, 183, 91.6, 1.4, 733, 733), 48 * GB),
         Gpu("h100", "sm_90", 132, 50 * MIB, 2, 232_448, 3.35e12, _peak(989, 495, 67, 67, 1979, 1979), 80 * GB),
         Gpu("h200", "sm_90", 132, 60 * MIB, 2, 232_448, 4.8e12, _peak(989, 495, 67, 67, 1979, 1979), 141 * GB, True),
         Gpu("b200", "sm_100", 148, 126 * MIB, 2, 232_448, 8.0e12, _peak(2250, 1120, 75, 37, 4500, 4500), 180 * GB),
+        Gpu("b300", "sm_103", 148, 126 * MIB, 2, 232_448, 8.0e12, _peak(2250, 1120, 75, 1.25, 150, 4500), 288 * GB),
+        Gpu("rtx5090", "sm_120", 170, 96 * MIB, 1, 101_376, 1.79e12, _peak(210, 105, 105, 1.6, 838, 419), 32 * GB),
         Gpu(
             "mi300x", "gfx942", 304, 32 * MIB, 8, 65_536, 5.3e12, _peak(1307, 654, 163, 163, 2615, 2615), 192 * GB,
+            dies=8, llc_bytes=256 * MIB, llc_bandwidth=17.2e12,
+        ),
+        Gpu(
+            "mi355x", "gfx950", 256, 32 * MIB, 8, 163_840, 8.0e12, _peak(2517, 157, 157, 79, 5033, 5033), 288 * GB,
             dies=8, llc_bytes=256 * MIB, llc_bandwidth=17.2e12,
         ),
     )
@@ -112,13 +122,19 @@ def spec(name: str) -> Gpu:
         raise ValueError(f"unknown GPU {name!r}; known are {', '.join(_SPECS)}") from None
 
 
+OTHERS = {"ti", "super", "d", "laptop", "max"}
+"""Words that make a model's name that of another: an RTX 3090 Ti is not an RTX 3090."""
+
+
 def named(text: str) -> Gpu | None:
     """The GPU model that a device name contains, or None.
 
     text: a device name, such as "NVIDIA A100-SXM4-80GB". The model must be one whole word of it, or two: "GeForce RTX
-        4090" is "rtx4090", but an RTX A1000 is not an A100 and a GH200 is not an H200.
+        4090" is "rtx4090", but an RTX A1000 is not an A100, a GH200 is not an H200 and an RTX 5090 D not an RTX 5090.
     """
     words = re.findall(r"[a-z0-9]+", text.lower())
+    if OTHERS & set(words):
+        return None
     words += [first + second for first, second in itertools.pairwise(words)]
     return next((gpu for name, gpu in _SPECS.items() if name in words), None)
 
@@ -135,8 +151,12 @@ def of_device(index: int) -> Gpu:
         arch = f"sm_{found.major}{found.minor}"
         shared = getattr(found, "shared_memory_per_block_optin", 101_376)
     known = named(found.name)
-    same_arch = next((gpu for gpu in _SPECS.values() if gpu.arch == arch), None)
-    nearest = known or same_arch or _SPECS["a100"]
+    alike = [gpu for gpu in _SPECS.values() if gpu.arch == arch] or [
+        gpu
+        for gpu in _SPECS.values()
+        if gpu.arch[:-1] == arch[:-1]  # of the same generation
+    ]
+    nearest = known or next(iter(alike), _SPECS["a100"])
     l2_bytes, dies = getattr(found, "L2_cache_size", nearest.l2_bytes), nearest.dies
     if dies > 1:  # ROCm says what one die has; a logical device may be some of a GPU's dies
         dies = max(1, dies * found.multi_processor_count // nearest.sms)
