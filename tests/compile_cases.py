@@ -5,9 +5,11 @@ one is met with each of another somewhere, not in every combination.
 """
 
 import contextlib
+import itertools
 from dataclasses import replace
 
 from pairs import all_pairs
+from random_products import products, unsupported
 
 from tritonmm import gpu as gpus
 from tritonmm import orders
@@ -21,6 +23,9 @@ from tritonmm.launch.groups import GroupTable
 from tritonmm.problem import KINDS, Epilogue, Problem
 from tritonmm.selection import choose, timed
 
+TARGETS = ("a100", "rtx3090", "rtx4090", "h200", "b200", "b300", "rtx5090", "mi300x", "mi355x")
+"""A GPU of each architecture."""
+
 
 def cases():
     """(gpu, problem, config): what `select` chooses for typical problems, for each target."""
@@ -31,6 +36,10 @@ def cases():
                 precision = "tf32" if dtype == "fp32" and layout == "nn" else "ieee"
                 problem = Problem.dense(m, n, k, dtype=dtype, layout=layout, precision=precision)
                 yield gpu, problem, choose(problem, gpu)
+    for gpu in map(gpus.spec, ("rtx3090", "rtx4090", "b300", "rtx5090", "mi355x")):
+        for m, n, k, layout in (*shapes, (1, 4096, 4096, "nt")):
+            problem = Problem.dense(m, n, k, layout=layout)
+            yield gpu, problem, choose(problem, gpu)
     h200 = gpus.spec("h200")
     problem = Problem(m=4000, n=4096, k=4096)
     for order in ("row-major", "split-merge:8", "swizzle-merge:16,8@n", "serpentine:8", "hilbert"):
@@ -471,12 +480,25 @@ def grouped_cases():
             yield gpu, table
 
 
+SEED, PRODUCTS = 20261126, 5
+"""Random products that are compiled for each target: which, and how many. `compile_random.py` compiles more."""
+
+
+def random_cases():
+    """(gpu, product, config): what `select` chooses for random products of all kinds, others for each target."""
+    some = products(SEED, 100)
+    for gpu in map(gpus.spec, TARGETS):
+        legal = (product for product in some if not unsupported(product.problem, gpu))
+        for product in itertools.islice(legal, PRODUCTS):
+            yield gpu, product, choose(product.problem, gpu)
+
+
 FAMILIES = {
     # What takes longest is first, so that no core waits for another at the end.
     "mixed-input": weights_cases, "hopper": hopper_cases, "kinds": kind_cases, "clusters": cluster_cases,
     "grouped": grouped_cases, "symmetric": symmetric_cases, "chunks": chunk_cases, "skinny": skinny_cases,
     "persistent": persistent_cases, "exact": exact_cases, "chosen": cases, "transpose": transpose_cases,
-    "repack": repack_cases,
+    "repack": repack_cases, "random": random_cases,
 }  # fmt: skip
 if not HAS_CLUSTERS:
     del FAMILIES["clusters"]

@@ -17,11 +17,13 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 import triton
 from compile_cases import FAMILIES, share
+from random_products import Product
 from triton.runtime import driver
 
 from tritonmm import gpu as gpus
@@ -49,6 +51,14 @@ SKINNY_SPILLS = 120
 bytes for one row. They were measured and chosen like that. With offsets of 64 bits none of them would."""
 
 
+SM120_SPILLS = 64
+"""The same of all kernels for sm_120: 56 bytes in tiles of 64 x 128 x 64 that mask K, with Triton 3.9. None has run."""
+
+RANDOM_SPILLS = 1024
+"""The same of what is chosen for random products: such kernels are slower than they could be, but right. One that
+spills more is of a tile for which its GPU has far too few registers."""
+
+
 @dataclass(frozen=True)
 class Compiled:
     registers: int
@@ -56,6 +66,7 @@ class Compiled:
     shared_bytes: int
     warnings: str
     assembly: str
+    hash: str = ""
 
 
 def compile_for(gpu: gpus.Gpu, problem: Problem, config: Config, c_dtype: str = "") -> Compiled:
@@ -85,6 +96,18 @@ def compile_kernel(gpu: gpus.Gpu, jitted, arguments: tuple, options: dict) -> Co
     return read_nvidia(kernel, LOGS.setdefault(kernel.hash, log.getvalue()))
 
 
+def product_kernels(gpu: gpus.Gpu, product: Product, config: Config) -> Iterator[tuple[Compiled, int]]:
+    """What the plan of a random product launches, in turn, and the bytes of shared memory that the rules count for
+    each. For copies and the table of groups they count none: what the GPU has is the limit."""
+    driver.set_active(Elsewhere(gpu))
+    plan = bind(product.problem, config, gpu, torch.device("meta"))
+    launched = list(plan.kernels(product.a, product.b, product.out, **product.epilogue))
+    for kernel, arguments, options in launched:
+        is_last = kernel is launched[-1][0]
+        counted = config.shared_bytes(product.problem.repacked(config.repack), gpu) if is_last else gpu.shared_bytes
+        yield compile_kernel(gpu, kernel, arguments, options), counted
+
+
 def operands(problem: Problem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Tensors of the problem's shapes, dtypes and layout without memory."""
 
@@ -103,13 +126,14 @@ def read_nvidia(kernel, log: str) -> Compiled:
     registers = int(re.search(r"Used (\d+) registers", log)[1])
     spilled = sum(map(int, re.findall(r"(\d+) bytes spill", log)))
     warnings = "\n".join(line for line in log.splitlines() if "C75" in line)
-    return Compiled(registers, spilled, kernel.metadata.shared, warnings, kernel.asm["ptx"])
+    return Compiled(registers, spilled, kernel.metadata.shared, warnings, kernel.asm["ptx"], kernel.hash)
 
 
 def read_amd(kernel) -> Compiled:
     assembly = kernel.asm["amdgcn"]
     count = {key: int(re.search(rf"\.{key}:\s+(\d+)", assembly)[1]) for key in ("vgpr_count", "vgpr_spill_count")}
-    return Compiled(count["vgpr_count"], 4 * count["vgpr_spill_count"], kernel.metadata.shared, "", assembly)
+    spilled = 4 * count["vgpr_spill_count"]
+    return Compiled(count["vgpr_count"], spilled, kernel.metadata.shared, "", assembly, kernel.hash)
 
 
 def skinny_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:
@@ -155,21 +179,34 @@ def weights_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpu
     waits = compiled.assembly.count("griddepcontrol.wait")
     if waits != config.num_warps // 4 + 1:
         return f"{waits} of its partitions wait for the previous grid"
-    if compiled.shared_bytes > config.shared_bytes(problem):
-        return f"needs more shared memory than the {config.shared_bytes(problem)} that are counted"
     tiles = config.order.launched(*config.tiles(problem))
     how = fixup(config, programs(config, problem, gpu, tiles), tiles)
     return meeting_fault(compiled, how != "")
 
 
-def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:
-    """What is wrong with a compiled kernel, or ""."""
-    if compiled.spilled_bytes > (SKINNY_SPILLS if config.kernel == "skinny" and gpu.is_nvidia else 0):
+def resource_fault(compiled: Compiled, gpu: gpus.Gpu, counted: int, spills: int = 0) -> str:
+    """What is wrong with the registers or shared memory of a compiled kernel, or "".
+
+    counted: bytes of shared memory that the rules count; they refuse configs by it, so a kernel must not need more.
+    spills: bytes that it may store and load for want of registers.
+    """
+    if compiled.spilled_bytes > spills:
         return f"spills {compiled.spilled_bytes} bytes"
     if compiled.warnings:
         return compiled.warnings
     if compiled.shared_bytes > gpu.shared_bytes:
         return f"needs {compiled.shared_bytes} bytes of shared memory and Config.fits let it pass"
+    if compiled.shared_bytes > counted:
+        return f"needs {compiled.shared_bytes} bytes of shared memory, and {counted} are counted"
+    return ""
+
+
+def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:
+    """What is wrong with a compiled kernel, or ""."""
+    counted = gpu.shared_bytes if config.repack else config.shared_bytes(problem, gpu)
+    spills = SKINNY_SPILLS if config.kernel == "skinny" and gpu.is_nvidia else SM120_SPILLS * (gpu.capability == 120)
+    if why := resource_fault(compiled, gpu, counted, spills):
+        return why
     if config.repack:
         return repack_fault(compiled, config, problem, gpu)
     if config.kernel == "skinny":
@@ -182,7 +219,7 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
     uses_wgmma = gpu.capability == 90 and on_wgmma and config.block_m >= 64 and config.num_warps >= 4
     if uses_wgmma and "wgmma.mma_async" not in compiled.assembly:
         return "does not use wgmma"
-    if config.kernel == "persistent" and gpu.capability == 100:
+    if config.kernel == "persistent" and gpu.capability in (100, 103):
         specialized = config.order.name != "split-merge"
         for there, instruction in ((True, "tcgen05.mma"), (specialized, "setmaxnreg")):
             if there != (instruction in compiled.assembly):
@@ -195,8 +232,6 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
         if why := ordered_mma_fault(compiled.assembly, config, problem):
             return why
     if config.kernel in ("hopper", "persistent"):
-        if compiled.shared_bytes > config.shared_bytes(problem):
-            return f"needs more shared memory than the {config.shared_bytes(problem)} that are counted"
         by_tma = "tma" if problem.out_alignment == 16 else ""
         store = bind(problem, config, gpu, torch.device("meta")).tiling.store if config.kernel == "hopper" else by_tma
         if store == "rows" and not re.search(r"st\.global\S*\.v4\.b32", compiled.assembly):
@@ -280,6 +315,10 @@ def compiled(gpu: gpus.Gpu, *what) -> tuple[Compiled, str]:
         problem, config = what
         found = compile_for(gpu, problem, config)
         return found, fault(found, config, problem, gpu)
+    if isinstance(what[0], Product):
+        each = list(product_kernels(gpu, *what))
+        wrong = [resource_fault(found, gpu, counted, RANDOM_SPILLS) for found, counted in each]
+        return each[-1][0], next(filter(None, wrong), "")
     if isinstance(what[0], GroupTable):
         offs = torch.empty(what[0].groups, dtype=torch.int32, device="meta")
         found = compile_kernel(gpu, group_table_kernel, *what[0].launch(offs, what[0].empty(offs.device)))

@@ -9,10 +9,11 @@ import pytest
 from compile_cases import FAMILIES, share
 
 from tritonmm import families
+from tritonmm import gpu as gpus
 
 GATE = Path(__file__).with_name("crosscompile.py")
 
-PARTS = {"mixed-input": 4, "hopper": 2}
+PARTS = {"mixed-input": 4, "hopper": 2, "chosen": 2}
 """Families whose kernels are compiled by several processes, so that none takes more than about two minutes."""
 
 PROCESSES = [
@@ -47,13 +48,19 @@ def test_the_parts_of_a_family_are_all_of_it():
 
 def test_every_kernel_and_every_target_is_among_them():
     found = [case for cases in FAMILIES.values() for case in cases()]
-    assert {gpu.arch for gpu, *_ in found} == {"sm_80", "sm_90", "sm_100", "gfx942"}
+    every = {gpus.spec(name).arch for name in gpus.names()}
+    assert {gpu.arch for gpu, *_ in found} == every
     assert {case[-1].kernel for case in found if len(case) == 3} == set(families.names())
     for kernel in ("tile", "skinny"):  # those of every target
-        assert len({gpu.arch for gpu, *_, config in found if getattr(config, "kernel", "") == kernel}) == 4
+        assert {gpu.arch for gpu, *_, config in found if getattr(config, "kernel", "") == kernel} == every
 
 
 def test_epilogues_round_alike_whatever_the_default_of_fusion_is(tmp_path):
     """From Triton 3.10 on, a multiplication and an addition are not one fma by default."""
     script = GATE.with_name("epilogue_sequence.py")
     compiling(script, TRITON_CACHE_DIR=str(tmp_path), TRITON_DEFAULT_FP_FUSION="0")
+
+
+@pytest.mark.long
+def test_rules_that_count_too_little_shared_memory_are_found():
+    compiling(GATE.with_name("mutant_rules.py"))

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from random_products import unsupported
 
 from tritonmm import gpu as gpus
 from tritonmm import orders
@@ -438,8 +439,7 @@ def test_operands_of_different_sizes_are_counted_each():
 @given(problems, st.sampled_from(gpus.names()), st.sampled_from(["", "tile"]))
 def test_select_is_legal_for_every_problem_on_every_gpu(problem, name, kernel):
     gpu = gpus.spec(name)
-    assume(not ("fp8e4m3" in (problem.dtype, problem.b_dtype) and name == "a100"))  # it has no instruction for it
-    assume(not (problem.precision == "tf32x3" and name == "mi300x"))
+    assume(not unsupported(problem, gpu))
     config = choose(problem, gpu, kernel)
     assert config.fits(problem, gpu)
     assert kernel in ("", config.kernel)

@@ -143,9 +143,10 @@ class Config:
         reason = reason or self.symmetry_reason(problem) or self._groups_reason(problem)
         return Fit(reason or self._order_reason(problem))
 
-    def shared_bytes(self, problem: Problem) -> int:
-        """Shared memory of one CTA in bytes: an upper bound of what the compiler allocates."""
-        return families.family(self.kernel).shared_bytes(self, problem)
+    def shared_bytes(self, problem: Problem, gpu: Gpu | None = None) -> int:
+        """Shared memory of one CTA in bytes: an upper bound of what the compiler allocates on `gpu`, by default on all
+        but gfx950."""
+        return families.family(self.kernel).shared_bytes(self, problem, gpu)
 
     def symmetry_reason(self, problem: Problem) -> str:
         """Why the order is not one for a symmetric product, or not for another; or "".

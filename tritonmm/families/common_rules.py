@@ -5,10 +5,11 @@ A function whose name ends in `_reason` returns why a config is not legal, or ""
 
 from tritonmm.alignment import power_of_two
 from tritonmm.config import Config
+from tritonmm.dtypes import BYTES
 from tritonmm.gpu import TRITON, Gpu
 from tritonmm.model.chunks import chunks
 from tritonmm.orders import Dies
-from tritonmm.problem import Problem
+from tritonmm.problem import Epilogue, Problem
 
 SM_REGISTERS = 65_536
 """32-bit registers of an SM of compute capability 8.0 to 10.0. Source: CUDA C++ Programming Guide."""
@@ -22,6 +23,13 @@ sm_90 has a kernel for fp64 besides the portable one."""
 
 ONE_DIE = "sm_90 has one die"
 """Why families for sm_90 alone take no order of dies."""
+
+PLAIN = Epilogue()
+"""The epilogue that only rounds."""
+
+PADDED_BYTES = 16
+"""On gfx950 Triton 3.9 pads the stages, which are copied to shared memory directly: by at most one byte for so many.
+Found by compiling every kind of operands: one for 21 at most, in bf16 tiles of 128 x 256 x 64."""
 
 BARRIER_BYTES = 1024
 """Bytes of shared memory that are counted for the mbarriers and the alignment of a CTA's buffers: an upper bound."""
@@ -99,6 +107,8 @@ def dot_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     p = problem
     if p.precision == "tf32x3" and not gpu.is_nvidia:
         return f"precision is tf32x3; {gpu.name} has no tf32, use bf16x3"
+    if p.precision == "tf32" and not (gpu.is_nvidia or gpu.arch == "gfx942"):
+        return f"precision is tf32; {gpu.name} has no tf32, use bf16x3"
     if p.element_bytes == 1 and config.block_k < 32:
         return f"block_k is {config.block_k}; tl.dot needs at least 32 of {p.dtype}"
     if p.block_scaled and p.group % config.block_k:
@@ -146,14 +156,30 @@ def accumulator_limit(config: Config, problem: Problem, gpu: Gpu) -> int:
         return 32 if problem.alignment == 16 and config.num_warps <= 8 else 16
     if problem.b_dtype == "int8" and gpu.is_nvidia and gpu.capability != 90:
         return 32  # 8-bit operands are permuted or converted in registers
+    by_element = min(problem.alignment, problem.out_alignment) < 16
+    if by_element and problem.epilogue.c and gpu.is_nvidia and gpu.capability != 90:
+        return 32  # an address and a mask for each element of C and of the output
     wgmma = problem.element_bytes == problem.b_element_bytes <= 2 and not problem.promotes
     return 128 if gpu.capability == 90 and wgmma else 64  # wgmma reads operands from shared memory
 
 
-def portable_shared_bytes(config: Config, problem: Problem) -> int:
-    """Shared memory of one CTA of a kernel in plain Triton, in bytes. The epilogue reuses the stages."""
-    epilogue = config.block_m * config.block_n * problem.out_element_bytes
-    return max(config.num_stages * config.step_bytes(problem), epilogue) + BARRIER_BYTES
+def portable_shared_bytes(config: Config, problem: Problem, gpu: Gpu | None = None) -> int:
+    """Shared memory of one CTA of a kernel in plain Triton, in bytes: an upper bound on `gpu`, by default on all others
+    than gfx950.
+
+    The pipeline holds the operands of num_stages steps and, where B is of 1 byte and A of 2, a block of B converted to
+    A's dtype. Afterwards a tile of sums changes layout in the same memory: in the dtype of the sums if anything is done
+    with them before they are rounded, else in the output's. `tests/compile_random.py` compares it with what kernels
+    need.
+    """
+    p = problem
+    converted = config.block_n * config.block_k * max(0, p.element_bytes - p.b_element_bytes)
+    pipeline = config.num_stages * config.step_bytes(p) + converted
+    if gpu is not None and gpu.arch == "gfx950":
+        pipeline += pipeline // PADDED_BYTES
+    is_plain = not (p.scales or p.symmetric or p.epilogue != PLAIN or config.split_k > 1)
+    element = p.out_element_bytes if is_plain else max(p.out_element_bytes, BYTES[p.sum_dtype])
+    return max(pipeline, config.block_m * config.block_n * element) + BARRIER_BYTES
 
 
 def divisor(problem: Problem, elements: int, *lines: int) -> int:

@@ -126,7 +126,7 @@ def programs_per_sm(problem: Problem, config: Config, gpu: Gpu) -> int:
     accumulators = config.block_m * config.block_n // threads
     registers = threads * min(REGISTERS_PER_ACCUMULATOR * accumulators + OTHER_REGISTERS, MOST_REGISTERS)
     file = 65_536 if gpu.is_nvidia else 131_072
-    return max(1, min(gpu.shared_bytes // config.shared_bytes(problem), file // registers, 2048 // threads))
+    return max(1, min(gpu.shared_bytes // config.shared_bytes(problem, gpu), file // registers, 2048 // threads))
 
 
 def concurrent(problem: Problem, config: Config, gpu: Gpu) -> int:

@@ -96,7 +96,7 @@ def test_output_views_are_written_and_nothing_else(device):
 @pytest.mark.parametrize(
     ("fields", "problem", "gpu", "says"),
     [
-        ({}, Problem(1, 1, 1), "a100", "needs sm_90 or sm_100; a100 is sm_80"),
+        ({}, Problem(1, 1, 1), "a100", "needs sm_90, sm_100 or sm_103; a100 is sm_80"),
         ({}, Problem(1, 1, 1, dtype="fp32"), "b200", "dtypes are fp32 and fp32; the persistent kernel multiplies"),
         ({}, Problem(1, 1, 0), "h200", "k is 0"),
         ({"split_k": 2}, Problem(1, 1, 128), "h200", "split_k, split_tail are 2, 1"),

@@ -174,7 +174,7 @@ def output_buffers(config: Config, problem: Problem) -> tuple[int, int]:
     return choice
 
 
-def shared_bytes(config: Config, problem: Problem) -> int:
+def shared_bytes(config: Config, problem: Problem, gpu: Gpu | None = None) -> int:
     """Shared memory of one CTA, in bytes."""
     return _shared(config, problem, *output_buffers(config, problem))
 

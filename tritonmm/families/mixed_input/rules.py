@@ -143,7 +143,7 @@ def _sum_registers(config: Config, problem: Problem) -> int:
     return SUM_REGISTERS_WITH_ADDENDS if problem.epilogue.bias or problem.epilogue.c else SUM_REGISTERS
 
 
-def shared_bytes(config: Config, problem: Problem) -> int:
+def shared_bytes(config: Config, problem: Problem, gpu: Gpu | None = None) -> int:
     """Shared memory of one CTA in bytes: the pipeline, and a piece of each consumer's sums that changes layout."""
     stage = (config.block_m * problem.element_bytes + config.block_n) * config.block_k
     stage += groups(config, problem) * config.block_n * 4

@@ -19,8 +19,8 @@ from tritonmm.problem import Problem
 
 def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     """As `Family.reason`: what TMA can address, and tiles that leave registers for the epilogue."""
-    if gpu.capability not in (90, 100):
-        return f"the persistent kernel needs sm_90 or sm_100; {gpu.name} is {gpu.arch}"
+    if gpu.capability not in (90, 100, 103):
+        return f"the persistent kernel needs sm_90, sm_100 or sm_103; {gpu.name} is {gpu.arch}"
     if problem.dtype not in HALF or problem.b_dtype not in HALF:
         return f"dtypes are {problem.dtype} and {problem.b_dtype}; the persistent kernel multiplies bf16 and fp16"
     if why := tma_reason(problem):
@@ -64,7 +64,7 @@ def output_pieces(config: Config, problem: Problem) -> int:
     return max(1, config.block_m * config.block_n // (32 * config.num_warps * elements))
 
 
-def shared_bytes(config: Config, problem: Problem) -> int:
+def shared_bytes(config: Config, problem: Problem, gpu: Gpu | None = None) -> int:
     """Shared memory of one CTA, in bytes."""
     pipeline = config.num_stages * config.step_bytes(problem)
     piece = config.block_m * config.block_n // output_pieces(config, problem)

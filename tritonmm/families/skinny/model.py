@@ -196,7 +196,7 @@ def _candidates(problem: Problem, gpu: Gpu):
                 while by_element and block_k > 16 and (wide + narrow) * block_k > 32 * 32 * warps:
                     block_k //= 2  # 32 elements a thread, with an address and a mask each
                 one = config(narrow, wide, block_k, stages, warps)
-                resident = max(1, min(gpu.shared_bytes // shared_bytes(one, p), 4))
+                resident = max(1, min(gpu.shared_bytes // shared_bytes(one, p, gpu), 4))
                 yield one, (1, 2, 4)[:resident]
         if p.element_bytes == 4 or gpu.shared_bytes < 2**17:  # little shared memory, few registers for fp32 operands
             yield config(min(narrow, 64), 64, 32, 2, 4), (1, 2)
@@ -251,7 +251,7 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     tiles_m, tiles_n = config.tiles(p)
     programs = max(1, _tiles(config, p) * config.split_k)
     by_element = _by_element(p)
-    resident = element_loads.resident(config, gpu) if by_element else gpu.shared_bytes // shared_bytes(config, p)
+    resident = element_loads.resident(config, gpu) if by_element else gpu.shared_bytes // shared_bytes(config, p, gpu)
     resident = max(1, min(resident, 4))
     slots = gpu.sms * resident
     wide = max(config.block_m, config.block_n)
@@ -281,7 +281,7 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     if _converts(config, p):
         blocks = wide, config.block_k, config.num_stages, config.num_warps
         _, rate = _CONVERTING.get(narrow, {}).get(blocks, (0, f.unlisted_rate))
-        slots = gpu.sms * max(1, min(gpu.shared_bytes // shared_bytes(config, p), 8))
+        slots = gpu.sms * max(1, min(gpu.shared_bytes // shared_bytes(config, p, gpu), 8))
         whole, rest = divmod(programs, slots)
         full = whole + (max(rest / slots, f.last_round) if rest else 0)
         limits.append(f.round_us * programs / slots + b_bytes / programs * slots / gpu.sms * full / rate * 1e6)

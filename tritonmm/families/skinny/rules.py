@@ -58,7 +58,7 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
             return (
                 f"{registers} accumulator registers a thread leave no room for others; use more warps or a smaller tile"
             )
-    return shared_memory_reason(portable_shared_bytes(config, problem), gpu)
+    return shared_memory_reason(portable_shared_bytes(config, problem, gpu), gpu)
 
 
 def _accumulation_reason(config: Config, problem: Problem, gpu: Gpu) -> str:

@@ -65,11 +65,12 @@ def terms(config: Config, problem: Problem, gpu: Gpu) -> Terms:
 
 
 def whole_groups(config: Config, problem: Problem, gpu: Gpu) -> Iterator[Config]:
-    """The tile whose step is a scale group, which invariant accumulation needs: also where weights are loaded one by
+    """The tile whose step is a scale group, which invariant accumulation needs: also where elements are loaded one by
     one, of which the listed tiles with such steps load too many in a thread."""
     p = problem
     listed = (config.block_m, config.block_n, config.block_k) == (64, 64, 64)
-    if listed and p.fixes_sums and p.block_scaled and p.element_bytes != p.b_element_bytes:
+    unlisted = p.element_bytes != p.b_element_bytes or (p.dtype == "int8" and by_element(p))
+    if listed and p.fixes_sums and p.block_scaled and unlisted:
         yield config.changed(block_k=p.group, num_stages=2, num_warps=max(4, p.group // 8))
 
 

@@ -45,7 +45,7 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return "persistent is False; only the device knows how many tiles groups have, so programs loop over them"
     if why := dot_reason(config, problem, gpu) or _accumulation_reason(config, problem, gpu):
         return why
-    if why := shared_memory_reason(portable_shared_bytes(config, problem), gpu):
+    if why := shared_memory_reason(portable_shared_bytes(config, problem, gpu), gpu):
         return why
     registers = config.block_m * config.block_n // (config.num_warps * (32 if gpu.is_nvidia else 64))
     if registers > accumulator_limit(config, problem, gpu):
