@@ -157,7 +157,7 @@ def accumulator_limit(config: Config, problem: Problem, gpu: Gpu) -> int:
     if problem.b_dtype == "int8" and gpu.is_nvidia and gpu.capability != 90:
         return 32  # 8-bit operands are permuted or converted in registers
     by_element = min(problem.alignment, problem.out_alignment) < 16
-    if by_element and problem.epilogue.c and gpu.is_nvidia and gpu.capability != 90:
+    if by_element and problem.epilogue.c and gpu.capability != 90:
         return 32  # an address and a mask for each element of C and of the output
     wgmma = problem.element_bytes == problem.b_element_bytes <= 2 and not problem.promotes
     return 128 if gpu.capability == 90 and wgmma else 64  # wgmma reads operands from shared memory
