@@ -8,6 +8,7 @@ import contextlib
 import itertools
 from dataclasses import replace
 
+from compile_groups import grouped_cases
 from pairs import all_pairs
 from random_products import products, unsupported
 
@@ -19,7 +20,6 @@ from tritonmm.dtypes import DTYPES
 from tritonmm.families.exact.rules import HAS_FP64
 from tritonmm.families.hopper.rules import HAS_CLUSTERS
 from tritonmm.families.mixed_input import model as streams
-from tritonmm.launch.groups import GroupTable
 from tritonmm.problem import KINDS, Epilogue, Problem
 from tritonmm.selection import choose, timed
 
@@ -449,35 +449,6 @@ def symmetric_cases():
     if HAS_FP64:
         yield case("exact", (128, 64, 32, 4, 8), kind="fp64")
         yield case("exact", (64, 32, 16, 4, 4), n=1001, kind="fp64", layout="tn", epilogue=everything)
-
-
-SCALED_GROUPS = (
-    ("fp8-row", "m", "nt"), ("fp8-row-ieee", "m", "nt"), ("fp8-row", "k", "tn"), ("fp8-row-ieee", "k", "nt"),
-    ("fp8-block", "m", "nt"),
-)  # fmt: skip
-"""Kind, what groups divide, and layout of grouped products with scales."""
-
-
-def grouped_cases():
-    """What `select` chooses for groups of rows and of K, and the table of groups."""
-    epilogues = Epilogue(), Epilogue(bias=True)
-    for gpu in map(gpus.spec, ("a100", "h200", "b200", "mi300x")):
-        for kind in ("bf16", "fp32", "tf32", "fp64"):
-            for i, (ragged, layout) in enumerate((("m", "nt"), ("k", "tn"), ("m", "tt"), ("k", "nt"))):
-                m, n, k = (1000, 768, 520) if i < 2 else (999, 767, 521)
-                fields = {"layout": layout, "epilogue": epilogues[i % 2], "ragged": ragged, "groups": 16}
-                problem = Problem.dense(m, n, k, **KINDS[kind], **fields)
-                yield gpu, problem, choose(problem, gpu, "tile")
-        for kind, ragged, layout in SCALED_GROUPS if gpu.name in ("h200", "b200") else ():
-            fields = {"layout": layout, "epilogue": epilogues[ragged == "k"], "ragged": ragged, "groups": 16}
-            problem = Problem.dense(1000, 768, 528, **KINDS[kind], **fields)
-            yield gpu, problem, choose(problem, gpu, "tile")
-        for table in (
-            GroupTable(8, 4096, 128, False),
-            GroupTable(300, 4096, 64, True),
-            GroupTable(4096, 99, 0, True),
-        ):
-            yield gpu, table
 
 
 SEED, PRODUCTS = 20261126, 5

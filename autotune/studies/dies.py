@@ -24,7 +24,7 @@ from tritonmm.problem import Problem
 
 MI300X = gpus.spec("mi300x")
 
-MI355X = replace(MI300X, name="mi355x", arch="gfx950", sms=256)
+MI355X = gpus.spec("mi355x")
 """For the caches alone: 8 dies of 32 compute units and 4 MiB of L2, and 256 MB behind them (AMD CDNA 4 white paper)."""
 
 TWO_DIES = replace(gpus.spec("b200"), name="two dies", l2_partitions=1, dies=2)

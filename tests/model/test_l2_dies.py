@@ -169,7 +169,7 @@ def test_select_divides_tiles_among_the_dies_of_an_mi300x():
     assert "unverified" in said
 
 
-@pytest.mark.parametrize("name", [name for name in gpus.names() if name != "mi300x"])
+@pytest.mark.parametrize("name", [name for name in gpus.names() if name not in ("mi300x", "mi355x")])
 def test_gpus_of_one_die_are_offered_no_orders_of_dies(name):
     gpu = gpus.spec(name)
     assert (gpu.dies, gpu.llc_bytes) == (1, 0)
