@@ -17,7 +17,8 @@ def trial(m: int, order: str, block_m: int, noise: float = 0.0) -> dict:
     moved = l2.of(problem, config, H200)
     time_us = 3 + moved.dram_read_bytes / 4e6 + problem.flops / 6e8 + noise
     return {
-        **{"m": m, "n": N, "k": K, "batch": 1, "layout": "nn", "dtype": "bf16", "kernel": "tile"},
+        **{"m": m, "n": N, "k": K, "batch": 1, "ragged": "", "groups": 0, "layout": "nn", "dtype": "bf16"},
+        "kernel": "tile",
         **{"block_m": block_m, "block_n": 128, "block_k": 64, "num_stages": 3, "num_warps": 8, "split_k": 1},
         **{"persistent": False, "order": order, "source": "gpu", "status": "ok", "time_us": time_us},
         **{"torch_us": 1.1 * time_us, "tflops": problem.flops / time_us / 1e6, "hit_rate": moved.hit_rate},
