@@ -174,7 +174,8 @@ def test_the_operator_is_what_torch_asks_for(form, device):
     given = [torch.randn(shape, device=device, requires_grad=True) for shape in TINY[form]]
     bias = None if form == "columns" else torch.randn(2, 2, device=device, requires_grad=True)
     found = torch.library.opcheck(
-        torch.ops.tritonmm.grouped_product.default, (*given, int32([1, 4], device), bias, "", "", None, "", True)
+        torch.ops.tritonmm.grouped_product.default,
+        (*given, int32([1, 4], device), bias, "", "", None, None, None, "", "", True),
     )
     assert set(found.values()) == {"SUCCESS"}
 
