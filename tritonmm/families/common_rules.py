@@ -168,12 +168,14 @@ def portable_shared_bytes(config: Config, problem: Problem, gpu: Gpu | None = No
     than gfx950.
 
     The pipeline holds the operands of num_stages steps and, where B is of 1 byte and A of 2, a block of B converted to
-    A's dtype. Afterwards a tile of sums changes layout in the same memory: in the dtype of the sums if anything is done
-    with them before they are rounded, else in the output's. `tests/compile_random.py` compares it with what kernels
-    need.
+    A's dtype; of tf32x3 it may hold more. Afterwards a tile of sums changes layout in the same memory: in the dtype of
+    the sums if anything is done with them before they are rounded, else in the output's. `tests/compile_random.py`
+    compares it with what kernels need.
     """
     p = problem
     converted = config.block_n * config.block_k * max(0, p.element_bytes - p.b_element_bytes)
+    if p.precision == "tf32x3":  # a block of B is written again as two of tf32, in the place of one of the stages
+        converted = max(0, 2 * config.block_n * config.block_k * p.element_bytes - config.step_bytes(p))
     pipeline = config.num_stages * config.step_bytes(p) + converted
     if gpu is not None and gpu.arch == "gfx950":
         pipeline += pipeline // PADDED_BYTES
