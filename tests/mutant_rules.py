@@ -38,7 +38,7 @@ def rounded_sums(config: Config, problem: Problem, gpu: gpus.Gpu) -> int:
 
 def without_padding(config: Config, problem: Problem, gpu: gpus.Gpu) -> int:
     """As if nothing were padded on gfx950."""
-    return RIGHT(config, problem)
+    return RIGHT(config, problem, gpus.spec("mi300x"))
 
 
 LARGE = Problem.dense(4096, 4096, 4096, layout="nt")

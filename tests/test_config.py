@@ -361,7 +361,7 @@ def test_a_cluster_is_one_program_of_two_sms():
     assert cluster("n").cta_tile == (256, 128)
     assert cluster("m").tiles(problem) == (32, 32)
     assert l2.concurrent(problem, cluster("m"), H200) == 66
-    assert cluster("m").shared_bytes(problem) == replace(cluster(""), block_m=128).shared_bytes(problem)
+    assert cluster("m").shared_bytes(problem, H200) == replace(cluster(""), block_m=128).shared_bytes(problem, H200)
 
 
 def test_what_fits_is_true():

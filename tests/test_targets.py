@@ -1,12 +1,13 @@
 """On every GPU that has a spec, `select` gives a legal config for every product that the library supports."""
 
+import itertools
 import random
 
 import pytest
 from random_products import MORE_KINDS, products, unsupported
 
 from tritonmm import gpu as gpus
-from tritonmm.problem import KINDS
+from tritonmm.problem import ACCUMULATIONS, KINDS, Problem
 from tritonmm.selection import choose
 
 COUNT = 60
@@ -29,6 +30,24 @@ def test_select_is_legal_for_random_products(name):
         fit = config.fits(problem, gpu)
         assert fit, f"{where}: {config} is not legal: {fit.reason}"
         assert config.shared_bytes(problem.repacked(config.repack), gpu) <= gpu.shared_bytes, f"{where}: {config}"
+
+
+SCALED = [("m", "row"), ("k", "row"), ("m", "1x128*1x128"), ("m", "1x128*128x128")]
+
+
+@pytest.mark.parametrize("name", gpus.names())
+def test_select_is_legal_for_groups_with_scales(name):
+    gpu = gpus.spec(name)
+    for dtype, (ragged, scales), alignment, accumulation, layout in itertools.product(
+        ("fp8e4m3", "fp8e5m2", "int8"), SCALED, (1, 4, 16), ACCUMULATIONS, ("nt", "tn")
+    ):
+        problem = Problem(
+            999, 767, 531, dtype=dtype, out_dtype="bf16", layout=layout, a_alignment=alignment, b_alignment=alignment,
+            out_alignment=2, scales=scales, ragged=ragged, groups=16, accumulation=accumulation,
+        )  # fmt: skip
+        if not unsupported(problem, gpu):
+            config = choose(problem, gpu)
+            assert config.fits(problem, gpu), f"{problem} on {name}: {config}"
 
 
 def test_random_products_are_of_every_kind_and_lie_in_every_way():

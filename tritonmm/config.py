@@ -143,9 +143,8 @@ class Config:
         reason = reason or self.symmetry_reason(problem) or self._groups_reason(problem)
         return Fit(reason or self._order_reason(problem))
 
-    def shared_bytes(self, problem: Problem, gpu: Gpu | None = None) -> int:
-        """Shared memory of one CTA in bytes: an upper bound of what the compiler allocates on `gpu`, by default on all
-        but gfx950."""
+    def shared_bytes(self, problem: Problem, gpu: Gpu) -> int:
+        """Shared memory of one CTA in bytes: an upper bound of what the compiler allocates on a GPU."""
         return families.family(self.kernel).shared_bytes(self, problem, gpu)
 
     def symmetry_reason(self, problem: Problem) -> str:

@@ -58,7 +58,8 @@ class Entry:
         if self.ragged not in ("", *RAGGED):
             raise ValueError(f"ragged is {self.ragged!r:.40}; it must be {' or '.join(RAGGED)}, or '' without groups")
         if self.ragged:
-            object.__setattr__(self, "sizes", group_sizes.checked(self.sizes or group_sizes.TYPICAL))
+            sizes = group_sizes.TYPICAL if self.sizes == "" else self.sizes
+            object.__setattr__(self, "sizes", group_sizes.checked(sizes))
         elif self.sizes != "":
             raise ValueError(f"sizes is {self.sizes!r:.40}; without groups it must be ''")
         self.problem()

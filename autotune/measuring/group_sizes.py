@@ -4,11 +4,11 @@ A name may have a seed after a colon, as in "zipf:3"; without one it is 0. The s
 give the same sizes on every machine.
 """
 
-import itertools
 import math
 import random
 import re
 
+from tritonmm.model.groups import divided
 from tritonmm.problem import Problem
 
 TYPICAL = "random"
@@ -51,10 +51,7 @@ def group_sizes(spelled: str, total: int, groups: int) -> list[int]:
     # Only random() is the same in every version of Python.
     chosen = random.Random(int(seed or 0))
     shares = _shares(name, groups, chosen)
-    shares = [share for _, share in sorted((chosen.random(), share) for share in shares)]
-    passed = [0.0, *itertools.accumulate(shares)]
-    ends = [round(total * (each / passed[-1])) for each in passed]
-    return [end - start for start, end in itertools.pairwise(ends)]
+    return divided(total, [share for _, share in sorted((chosen.random(), share) for share in shares)])
 
 
 def sizes_of(problem: Problem, spelled: str = TYPICAL) -> list[int]:

@@ -166,7 +166,7 @@ def test_candidates_have_an_estimate(name):
     for config in found:
         assert config.kernel == name
         assert 0 < family.estimate(config, problem, H200).us < math.inf
-        assert 0 < family.shared_bytes(config, problem) <= H200.shared_bytes
+        assert 0 < family.shared_bytes(config, problem, H200) <= H200.shared_bytes
 
 
 @pytest.mark.parametrize("name", families.names())

@@ -163,9 +163,8 @@ def accumulator_limit(config: Config, problem: Problem, gpu: Gpu) -> int:
     return 128 if gpu.capability == 90 and wgmma else 64  # wgmma reads operands from shared memory
 
 
-def portable_shared_bytes(config: Config, problem: Problem, gpu: Gpu | None = None) -> int:
-    """Shared memory of one CTA of a kernel in plain Triton, in bytes: an upper bound on `gpu`, by default on all others
-    than gfx950.
+def portable_shared_bytes(config: Config, problem: Problem, gpu: Gpu) -> int:
+    """Shared memory of one CTA of a kernel in plain Triton, in bytes: an upper bound.
 
     The pipeline holds the operands of num_stages steps and, where B is of 1 byte and A of 2, a block of B converted to
     A's dtype; of tf32x3 it may hold more. Afterwards a tile of sums changes layout in the same memory: in the dtype of
@@ -177,7 +176,7 @@ def portable_shared_bytes(config: Config, problem: Problem, gpu: Gpu | None = No
     if p.precision == "tf32x3":  # a block of B is written again as two of tf32, in the place of one of the stages
         converted = max(0, 2 * config.block_n * config.block_k * p.element_bytes - config.step_bytes(p))
     pipeline = config.num_stages * config.step_bytes(p) + converted
-    if gpu is not None and gpu.arch == "gfx950":
+    if gpu.arch == "gfx950":
         pipeline += pipeline // PADDED_BYTES
     is_plain = not (p.scales or p.symmetric or p.epilogue != PLAIN or config.split_k > 1)
     element = p.out_element_bytes if is_plain else max(p.out_element_bytes, BYTES[p.sum_dtype])

@@ -48,9 +48,8 @@ class Family(Protocol):
         The only statement of legality: launches, tuners and tests call it.
         """
 
-    def shared_bytes(self, config: "Config", problem: "Problem", gpu: "Gpu | None" = None) -> int:
-        """Shared memory of one CTA on a GPU in bytes, at least what the compiler takes. By default on all GPUs but
-        gfx950, where Triton pads it."""
+    def shared_bytes(self, config: "Config", problem: "Problem", gpu: "Gpu") -> int:
+        """Shared memory of one CTA on a GPU in bytes, at least what the compiler takes."""
 
     def passed_over(self, problem: "Problem", gpu: "Gpu") -> str:
         """Why the candidates are not considered unless the family is named; "" if they are."""

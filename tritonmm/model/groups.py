@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -31,11 +32,13 @@ def expected_sizes(total: int, groups: int) -> list[int]:
     So uneven is what a router gives to experts, more or less: the largest of 64 groups has 4.9 times the mean, and the
     smallest next to nothing.
     """
-    weights = [-math.log1p(-(g + 0.5) / groups) for g in range(groups)]
-    scale, ends, passed = total / sum(weights), [0], 0.0
-    for weight in weights:
-        passed += weight
-        ends.append(round(passed * scale))
+    return divided(total, [-math.log1p(-(g + 0.5) / groups) for g in range(groups)])
+
+
+def divided(total: int, shares: Sequence[float]) -> list[int]:
+    """`total` in whole parts about in proportion to the shares, of which one is above 0."""
+    passed = [0.0, *itertools.accumulate(shares)]
+    ends = [round(total * (each / passed[-1])) for each in passed]
     return [end - start for start, end in itertools.pairwise(ends)]
 
 

@@ -22,17 +22,18 @@ class Dies(Order):
 
     dies: how many there are. inner: the order that they divide among them: row-major, column-major, swizzle-merge,
         serpentine, morton or hilbert.
-    chunk: tiles that a die has in a range. The dies come to `dies` such ranges after one another at the same time, so
-        that they also share what they read. None: a single range for each die.
+    chunk: tiles of a range. All dies work on `dies` neighbouring ranges at the same time, and share what they read in
+        the cache behind their L2s. None: a single range for each die.
 
-    It is the inverse of that round robin. Of the `dies * chunk` tiles of a round, die x has the x-th range of `chunk`;
-    of fewer tiles, in the last round, every die has as many as programs, which differ by one at most. It is a bijection
-    on every grid, and no program is idle, whether or not the dies divide the number of tiles.
+    This is the inverse of the round robin. A round is `dies * chunk` tiles of the inner order, of which die x has the
+    x-th range. The last round may have fewer tiles. Then each die has a range of as many tiles as it runs programs,
+    which differ by one at most. So the map is a bijection on every grid, and no program is idle, whether or not the
+    dies divide the number of tiles.
 
     With persistent programs, tiles are on the same dies if the number of programs is a multiple of `dies`.
 
     Sources: the AMD MI300X assigns workgroups to its 8 XCDs round robin (ROCm/composable_kernel #3652). Ranges and
-        chunks are HipKittens' (arXiv 2511.08083, section 3.4), which leaves the last round in the inner order.
+        chunks are HipKittens' (arXiv 2511.08083, section 3.4), which keep the last round in the inner order.
 
     >>> [Dies(2, RowMajor()).tile(i, 2, 2) for i in (0, 2, 1, 3)]  # programs 0 and 2 run on the first die
     [(0, 0), (0, 1), (1, 0), (1, 1)]

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch.compiler import is_compiling
 
+from tritonmm.config import Config
 from tritonmm.dtypes import dtype_name
 
 
@@ -24,6 +25,12 @@ def check_operands(name: str, *operands: torch.Tensor) -> None:
         if x.layout != torch.strided:
             raise NotImplementedError(f"{name}: operands must be dense; got {x.layout}")
     dtype_name(first.dtype)
+
+
+def check_config(name: str, config: object) -> None:
+    """Raises TypeError for what is neither a `Config` nor None."""
+    if config is not None and not isinstance(config, Config):
+        raise TypeError(f"{name}: config is {config!r}; it must be a tritonmm.Config, or None to have one chosen")
 
 
 def check_dims(name: str, **dims: tuple[torch.Tensor, int]) -> None:

@@ -9,7 +9,7 @@ from tritonmm.config import Config
 from tritonmm.dtypes import output_dtype
 from tritonmm.torch_ops import first_call
 from tritonmm.torch_ops.call_cache import keep
-from tritonmm.torch_ops.checks import addend, is_same, overlap, prepare_out, scalar
+from tritonmm.torch_ops.checks import addend, check_config, is_same, overlap, prepare_out, scalar
 from tritonmm.torch_ops.operator import compute, is_plain
 from tritonmm.torch_ops.product import How, product
 
@@ -37,8 +37,7 @@ def deliver(
     a, b: both 2-D, or both 3-D.
     """
     alpha, beta = scalar(name, "alpha", alpha), scalar(name, "beta", beta)
-    if config is not None and not isinstance(config, Config):
-        raise TypeError(f"{name}: config is {config!r}; it must be a tritonmm.Config, or None to have one chosen")
+    check_config(name, config)
     if tune:
         _check_tune(name, tune, config)
     folded = *a.shape[:-1], b.shape[-1]

@@ -4,7 +4,7 @@ import torch
 
 from tritonmm.config import Config
 from tritonmm.torch_ops import grouped_operator, operator
-from tritonmm.torch_ops.checks import check_operands
+from tritonmm.torch_ops.checks import check_config, check_operands
 from tritonmm.torch_ops.dense import how_of
 from tritonmm.torch_ops.grouped_checks import check_bias, check_groups
 from tritonmm.torch_ops.grouped_product import DEFAULT, GroupedHow
@@ -61,8 +61,7 @@ def grouped_mm(
     """
     how = how_of(mat_a, precision, accumulation, out_dtype)
     check_operands("grouped_mm", mat_a, mat_b, *(() if bias is None else (bias,)))
-    if config is not None and not isinstance(config, Config):
-        raise TypeError(f"grouped_mm: config is {config!r}; it must be a tritonmm.Config, or None to have one chosen")
+    check_config("grouped_mm", config)
     check_groups("grouped_mm", mat_a, mat_b, offs)
     if bias is not None:
         check_bias("grouped_mm", mat_a, mat_b, offs, bias)

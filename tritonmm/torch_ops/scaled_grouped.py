@@ -6,7 +6,7 @@ import torch
 
 from tritonmm.config import Config
 from tritonmm.torch_ops import grouped_operator
-from tritonmm.torch_ops.checks import shape_of
+from tritonmm.torch_ops.checks import check_config, shape_of
 from tritonmm.torch_ops.grouped_checks import check_bias, check_groups
 from tritonmm.torch_ops.grouped_product import GroupedHow
 from tritonmm.torch_ops.mode import check_accumulation
@@ -74,10 +74,7 @@ def scaled_grouped_mm(
         raise NotImplementedError(
             "scaled_grouped_mm: scale_result is given; it would scale fp8 results, and there are none"
         )
-    if config is not None and not isinstance(config, Config):
-        raise TypeError(
-            f"scaled_grouped_mm: config is {config!r}; it must be a tritonmm.Config, or None to have one chosen"
-        )
+    check_config("scaled_grouped_mm", config)
     check_groups("scaled_grouped_mm", a, b, offs)
     if bias is not None:
         check_bias("scaled_grouped_mm", a, b, offs, bias)
@@ -114,9 +111,9 @@ def _matched(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, offs: Tenso
     Raises RuntimeError for scales of other shapes or dtypes.
     """
     (m, k), n = a.shape[-2:], b.shape[-1]
-    if offs is not None and a.dim() == b.dim():
-        groups = offs.shape[0]
-        wanted = {"row": ((groups * m,), (groups * n,))}
+    of_k = offs.shape[0] if offs is not None and a.dim() == b.dim() else None  # groups that divide k
+    if of_k is not None:
+        wanted = {"row": ((of_k * m,), (of_k * n,))}
     else:
         of_a, of_b = a.shape[:-2], b.shape[:-2]
         parts, rows, cols = (math.ceil(x / 128) for x in (k, m, n))
@@ -136,7 +133,7 @@ def _matched(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, offs: Tenso
             f" {list(scale_b.shape)}; for {shape_of(a)} by {shape_of(b)} they must be float32, {said}"
         )
     if found == "row":
-        if offs is not None and a.dim() == b.dim():
-            scale_a, scale_b = scale_a.view(groups, m), scale_b.view(groups, n)
+        if of_k is not None:
+            scale_a, scale_b = scale_a.view(of_k, m), scale_b.view(of_k, n)
         scale_a, scale_b = scale_a.unsqueeze(-1), scale_b.unsqueeze(-2)
     return scale_a, scale_b, found

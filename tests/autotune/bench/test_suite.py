@@ -117,6 +117,8 @@ def test_a_file_is_read_in_its_order(tmp_path):
         ({"ragged": ["m"], "groups": 4}, "ragged is ['m']"),
         ({"ragged": "m", "groups": 4, "sizes": "normal"}, "sizes is 'normal'; it must be one of even"),
         ({"ragged": "m", "groups": 4, "sizes": 3}, "sizes is 3"),
+        ({"ragged": "m", "groups": 4, "sizes": 0}, "sizes is 0"),
+        ({"ragged": "m", "groups": 4, "sizes": []}, "sizes is []"),
         ({"sizes": "even"}, "sizes is 'even'; without groups"),
         ({"ragged": "m", "groups": 4, "batch": 2}, "batch is 2"),
     ],

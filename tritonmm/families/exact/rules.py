@@ -37,7 +37,7 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         or one_chain_reason(config, problem)
         or _tile_reason(config, problem, gpu)
         or single_cta_reason(config)
-        or shared_memory_reason(portable_shared_bytes(config, problem), gpu)
+        or shared_memory_reason(portable_shared_bytes(config, problem, gpu), gpu)
         or one_die_reason(config, ONE_DIE)
     )
 

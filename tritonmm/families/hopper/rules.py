@@ -24,7 +24,7 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         or tma_reason(problem)
         or _accumulation_reason(config, problem)
         or _tile_reason(config, problem, gpu)
-        or shared_memory_reason(shared_bytes(config, problem), gpu)
+        or shared_memory_reason(shared_bytes(config, problem, gpu), gpu)
         or _cluster_reason(config, problem)
         or one_die_reason(config, ONE_DIE)
     )
@@ -174,7 +174,7 @@ def output_buffers(config: Config, problem: Problem) -> tuple[int, int]:
     return choice
 
 
-def shared_bytes(config: Config, problem: Problem, gpu: Gpu | None = None) -> int:
+def shared_bytes(config: Config, problem: Problem, gpu: Gpu) -> int:
     """Shared memory of one CTA, in bytes."""
     return _shared(config, problem, *output_buffers(config, problem))
 

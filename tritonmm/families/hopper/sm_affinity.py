@@ -48,7 +48,7 @@ def affinity(config: Config, problem: Problem, gpu: Gpu) -> str:
     share = config.order.launched(*tiles) / gpu.sms
     if not FEWEST < share <= 1 or problem.k * problem.element_bytes < SHALLOWEST:
         return ""
-    if 2 * (shared_bytes(config, problem) + SYSTEM_BYTES) <= gpu.shared_bytes + SYSTEM_BYTES:
+    if 2 * (shared_bytes(config, problem, gpu) + SYSTEM_BYTES) <= gpu.shared_bytes + SYSTEM_BYTES:
         return ""  # two programs fit an SM: some SMs would get two and others none, and wait for their tiles' claims
     if min(tiles) == 1:
         return "singles" if share <= SPREAD else ""

@@ -48,7 +48,7 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         or tma_reason(problem)
         or single_cta_reason(config)
         or one_chain_reason(config, problem)
-        or shared_memory_reason(shared_bytes(config, problem), gpu)
+        or shared_memory_reason(shared_bytes(config, problem, gpu), gpu)
         or _share_reason(config, problem, gpu)
         or one_die_reason(config, ONE_DIE)
     )
@@ -143,7 +143,12 @@ def _sum_registers(config: Config, problem: Problem) -> int:
     return SUM_REGISTERS_WITH_ADDENDS if problem.epilogue.bias or problem.epilogue.c else SUM_REGISTERS
 
 
-def shared_bytes(config: Config, problem: Problem, gpu: Gpu | None = None) -> int:
+def shared_bytes(config: Config, problem: Problem, gpu: Gpu) -> int:
+    """As `Family.shared_bytes`."""
+    return _shared(config, problem)
+
+
+def _shared(config: Config, problem: Problem) -> int:
     """Shared memory of one CTA in bytes: the pipeline, and a piece of each consumer's sums that changes layout."""
     stage = (config.block_m * problem.element_bytes + config.block_n) * config.block_k
     stage += groups(config, problem) * config.block_n * 4
@@ -160,7 +165,7 @@ def resident(config: Config, problem: Problem) -> int:
     small = config.block_n == 128 and config.block_m <= 32  # larger tiles need more than half of an SM's registers
     if problem.block_scaled and (len(subtiles(config)) > 1 or (problem.epilogue.c and groups(config, problem) > 1)):
         small = False  # as do their sums and scales
-    return 2 if small and 2 * (shared_bytes(config, problem) + RESERVED_BYTES) <= SM_SHARED_BYTES else 1
+    return 2 if small and 2 * (_shared(config, problem) + RESERVED_BYTES) <= SM_SHARED_BYTES else 1
 
 
 def slice_k(config: Config, problem: Problem) -> int:

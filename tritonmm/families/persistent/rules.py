@@ -48,7 +48,7 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     masked = problem.out_alignment < 16
     if registers > (64 if masked and (problem.epilogue.c or config.num_warps == 4) else 128):
         return f"{registers} accumulator registers a thread leave no room for others; use more warps or a smaller tile"
-    return shared_memory_reason(shared_bytes(config, problem), gpu)
+    return shared_memory_reason(shared_bytes(config, problem, gpu), gpu)
 
 
 def output_pieces(config: Config, problem: Problem) -> int:
@@ -64,7 +64,7 @@ def output_pieces(config: Config, problem: Problem) -> int:
     return max(1, config.block_m * config.block_n // (32 * config.num_warps * elements))
 
 
-def shared_bytes(config: Config, problem: Problem, gpu: Gpu | None = None) -> int:
+def shared_bytes(config: Config, problem: Problem, gpu: Gpu) -> int:
     """Shared memory of one CTA, in bytes."""
     pipeline = config.num_stages * config.step_bytes(problem)
     piece = config.block_m * config.block_n // output_pieces(config, problem)

@@ -69,8 +69,10 @@ def whole_groups(config: Config, problem: Problem, gpu: Gpu) -> Iterator[Config]
     one, of which the listed tiles with such steps load too many in a thread."""
     p = problem
     listed = (config.block_m, config.block_n, config.block_k) == (64, 64, 64)
-    unlisted = p.element_bytes != p.b_element_bytes or (p.dtype == "int8" and by_element(p))
-    if listed and p.fixes_sums and p.block_scaled and unlisted:
+    # Other operands of fp8 that are not aligned are copied; groups are not.
+    as_they_lie = by_element(p) and (p.dtype == "int8" or p.ragged)
+    unlisted = p.element_bytes != p.b_element_bytes or as_they_lie
+    if listed and p.fixes_sums and (p.block_scaled or (p.ragged and p.promotes)) and unlisted:
         yield config.changed(block_k=p.group, num_stages=2, num_warps=max(4, p.group // 8))
 
 
