@@ -105,7 +105,9 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"{registers} accumulator registers a thread leave no room for the others"
     if problem.promotes and rows * cols > 64 * 128 and problem.out_alignment < 16:
         return f"a tile of {block_m}x{block_n} leaves no registers to add sums in fp32 and to store without TMA"
-    if block_m * block_n > 128 * 256 and (problem.epilogue.c or problem.out_alignment < 16):
+    reads_twice = bool(problem.symmetric) and not problem.mirrors_output
+    largest = 128 * 256 if problem.out_alignment < 16 or reads_twice else 192 * 192
+    if block_m * block_n > largest and (problem.epilogue.c or problem.out_alignment < 16):
         return f"a tile of {block_m}x{block_n} leaves no registers to add C or to store without TMA; 128x256 does"
     if problem.epilogue.c and problem.out_alignment < 16 and (block_m > 128 or config.num_warps == 12):
         return f"adding C to an output that TMA cannot store spills registers: {block_m} rows, {config.num_warps} warps"
