@@ -142,7 +142,6 @@ def test_compiled_whole(device):
         (lambda x: tritonmm.gram(x[0]), RuntimeError, "gram: input needs two dimensions or more, but it is 1-D, 4"),
         (lambda x: tritonmm.gram(x.long()), NotImplementedError, "got torch.int64"),
         (lambda x: tritonmm.gram(x, out=x.double()), RuntimeError, "gram: out must have dtype torch.float32"),
-        (lambda x: tritonmm.gram(x, config=tritonmm.Config("tile", 32, 32, 32)), ValueError, "such as triangular:8"),
         (lambda x: tritonmm.symmetric_mm(x, x), RuntimeError, "inner dimensions differ"),
         (lambda x: tritonmm.symmetric_mm(x, torch.ones(4, 5)), RuntimeError, "has 3 rows and 5 columns"),
         (lambda x: tritonmm.symmetric_mm(x, x.t()[None]), RuntimeError, "they need the same batch"),
@@ -159,6 +158,11 @@ def test_compiled_whole(device):
 def test_errors(call, error, said):
     with pytest.raises(error, match=said):
         call(torch.ones(3, 4))
+
+
+def test_configs_of_other_orders_are_refused(device):
+    with pytest.raises(ValueError, match="such as triangular:8"):
+        tritonmm.gram(torch.ones(3, 4, device=device), config=tritonmm.Config("tile", 32, 32, 32))
 
 
 def torchs(g, steps=5):
