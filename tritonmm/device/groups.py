@@ -8,6 +8,7 @@ The table has an entry for each row of tiles of all groups, or for each group wh
 sequence in which an order of `orders.Grouped` visits groups:
 
     table[0]              the number of entries
+    table[1]              0: kernels whose programs take one tile after the other count them here
     table[4 + 4e ...]     of entry e: its group; the group's first entry; where the group starts, and where it ends
 
 `group_table_kernel` makes it. `tile_of` is the device side of `orders.Grouped` for groups of rows, and `part_of` for
@@ -22,6 +23,9 @@ from tritonmm.device.pdl import follow_previous_grid
 
 ENTRY = tl.constexpr(4)
 """Integers of an entry, and before the first one."""
+
+TAKEN = tl.constexpr(1)
+"""Where the table counts the tiles that programs have taken."""
 
 FIELDS = tl.constexpr(5)
 """Integers of each group in the scratch memory of a program, which follows the table."""
@@ -99,6 +103,7 @@ def group_table_kernel(
     count = tl.sum(rows)
     if tl.program_id(0) == 0:
         tl.store(table, count)
+        tl.store(table + TAKEN, 0)
     entry = tl.program_id(0) * ENTRIES + tl.arange(0, ENTRIES)
     # The first place whose `after` is beyond the entry, by bisection.
     place = tl.zeros([ENTRIES], tl.int32)
@@ -131,20 +136,31 @@ def entry_at(table, entry):
 @triton.jit
 def tile_of(
     i, tiles_n, table, factors,
-    BLOCK_M: tl.constexpr, ORDER: tl.constexpr, ALONG: tl.constexpr, JOINED: tl.constexpr,
+    BLOCK_M: tl.constexpr, UNIT: tl.constexpr, ORDER: tl.constexpr, ALONG: tl.constexpr, JOINED: tl.constexpr,
 ):  # fmt: skip
-    """The tile of index i where rows are divided among groups: its group, its first row, the end of the group's rows,
-    and its column of tiles."""
+    """The tile of index i where rows are divided among groups: its group, its first row, the end of its rows, and its
+    column of tiles.
+
+    A group's rows are divided equally among its tiles, in units of UNIT rows, which divides BLOCK_M; where that is
+    UNIT, all but the last have BLOCK_M.
+    """
     if JOINED:
         m, n = tile_at(i, rows_of_tiles(table), tiles_n, None, factors, ORDER, ALONG)
         group, first, start, end = entry_at(table, m)
+        rows = blocks_of(end - start, BLOCK_M)
+        m -= first
     else:
         # A group has tiles_n indices for each of its entries.
         group, first, start, end = entry_at(table, i // tiles_n)
         rows = blocks_of(end - start, BLOCK_M)
         m, n = tile_at(i - first * tiles_n, rows, tiles_n, None, factors, ORDER, ALONG)
-        m += first
-    return group, start + (m - first) * BLOCK_M, end, n
+    row = start + m * BLOCK_M
+    if UNIT < BLOCK_M:
+        units = blocks_of(end - start, UNIT)
+        fewest, more = units // rows, units % rows  # the first `more` tiles have a unit more
+        row = start + (m * fewest + tl.minimum(m, more)) * UNIT
+        end = tl.minimum(end, row + (fewest + (m < more).to(tl.int32)) * UNIT)
+    return group, row, end, n
 
 
 @triton.jit

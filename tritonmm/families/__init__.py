@@ -13,6 +13,7 @@ BUILT_IN = {
     "tile": "tritonmm.families.tile",
     "persistent": "tritonmm.families.persistent",
     "hopper": "tritonmm.families.hopper",
+    "grouped": "tritonmm.families.grouped",
     "skinny": "tritonmm.families.skinny",
     "exact": "tritonmm.families.exact",
     "mixed_input": "tritonmm.families.mixed_input",

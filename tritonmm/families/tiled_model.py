@@ -195,7 +195,7 @@ class _Launches:
         if tile is None or model.spills(config, problem):
             return None
         if problem.ragged:
-            equal = groups.as_equal(problem, config)
+            equal = self._equal(config)
             terms = model.terms(equal.config, equal.problem, gpu)
             launch = Launch.of(equal.config, tile, self.limits, terms, equal.problem, gpu, self.shared)
             launch = launch._replace(
@@ -209,10 +209,15 @@ class _Launches:
             launch = Launch.of(config, tile, self.limits, terms, problem, gpu, self.shared)
         return _Found(launch, launch.least_moved(self.limits), {})
 
+    def _equal(self, config: Config) -> groups.Equal:
+        """The grouped product as equal groups."""
+        rows = self.model.terms(config, groups.average(self.problem), self.gpu).rows
+        return groups.as_equal(self.problem, config, rows)
+
     def _moved(self, launch: Launch, config: Config) -> Moved:
         """What the order of a config that splits nothing moves."""
         if self.problem.ragged:
-            equal = groups.as_equal(self.problem, config)
+            equal = self._equal(config)
             moved = launch.moved(equal.config, equal.problem, self.gpu, self.limits, has_affinity=False)
             return moved._replace(ctas=equal.tiles)
         has_affinity = self.model.terms(config, self.problem, self.gpu).has_affinity

@@ -15,7 +15,7 @@ class Equal(NamedTuple):
     """A grouped product as a batch of equal products, which the other models take.
 
     problem, config: the batch, with a matrix for each group that has any rows, in the order of a group's tiles.
-    tiles: of all groups, those of the sizes to expect.
+    tiles: of all groups, as many of the batch's as take as long as those of the sizes to expect.
     operand_bytes, output_bytes: of the grouped product.
     """
 
@@ -50,8 +50,12 @@ def average(problem: Problem) -> Problem:
     return replace(one, m=-(-problem.m // problem.groups))
 
 
-def as_equal(problem: Problem, config: Config) -> Equal:
-    """The grouped product of a config, of the sizes to expect, as equal groups."""
+def as_equal(problem: Problem, config: Config, rows: int = 0) -> Equal:
+    """The grouped product of a config, of the sizes to expect, as equal groups.
+
+    rows: tiles with fewer rows than others take as long as their own, rounded up to a multiple of these. By default all
+        take equally long.
+    """
     p = problem
     order = config.order.inner if isinstance(config.order, Grouped) else config.order
     one = config.ordered(order)
@@ -60,6 +64,8 @@ def as_equal(problem: Problem, config: Config) -> Equal:
         return Equal(batch, one, p.groups * math.prod(one.tiles(batch)), p.operand_bytes("ab"), p.output_bytes)
     sizes = [size for size in expected_sizes(p.m, p.groups) if size]
     batch = replace(average(p), batch=max(1, len(sizes)), m=-(-p.m // max(1, len(sizes))))
-    rows_of_tiles = sum(-(-size // config.block_m) for size in sizes)
+    rows = rows or config.block_m
+    units = -(-min(config.block_m, batch.m) // rows)  # of a tile of the batch
+    rows_of_tiles = -(-sum(-(-size // rows) for size in sizes) // units)
     read = p.operand_bytes("a") + p.operand_bytes("b") // p.groups * len(sizes)
     return Equal(batch, one, rows_of_tiles * one.tiles(batch)[1], read, p.output_bytes)

@@ -1,0 +1,137 @@
+"""What the grouped kernel can multiply, and how it cuts tiles."""
+
+import itertools
+
+from tritonmm.config import Config
+from tritonmm.dtypes import FP8, HALF
+from tritonmm.families.common_rules import (
+    BARRIER_BYTES,
+    ONE_DIE,
+    one_chain_reason,
+    one_die_reason,
+    operands_reason,
+    shared_memory_reason,
+    single_cta_reason,
+    tma_reason,
+    unsplit_reason,
+)
+from tritonmm.families.hopper.rules import MAX_SHARED_BYTES
+from tritonmm.gpu import Gpu
+from tritonmm.problem import Problem
+
+CONSUMERS = 2
+"""Consumer warpgroups: with two a thread has 168 registers at launch, which an accumulator of 128 needs."""
+
+BOX = 16
+"""Rows of the small boxes of A, and of the narrowest tile: a tile's rows are loaded and multiplied in multiples of it.
+Others come in boxes of 64: the producer issues at most six a step."""
+
+PIECE = 32
+"""Rows of the pieces in which the output is written."""
+
+MOST_ROWS = 2**30
+"""Rows of all groups, at most: `launch.ragged` describes the end of a group so."""
+
+
+def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
+    """As `Family.reason`."""
+    return (
+        _operands_reason(problem, gpu)
+        or operands_reason(problem, gpu)
+        or tma_reason(problem)
+        or unsplit_reason(config)
+        or single_cta_reason(config)
+        or one_die_reason(config, ONE_DIE)
+        or one_chain_reason(config, problem)
+        or _tile_reason(config, problem)
+        or shared_memory_reason(shared_bytes(config, problem, gpu), gpu)
+    )
+
+
+def _operands_reason(problem: Problem, gpu: Gpu) -> str:
+    """Why operands are not what the kernel multiplies, or ""."""
+    p = problem
+    if not p.ragged:
+        return "the grouped kernel multiplies groups only"
+    if gpu.capability != 90:
+        return f"the grouped kernel needs sm_90; {gpu.name} is {gpu.arch}"
+    if not (p.dtype == p.b_dtype and p.dtype in (*HALF, "int8")) and not (p.dtype in FP8 and p.b_dtype in FP8):
+        return f"dtypes are {p.dtype} and {p.b_dtype}; the grouped kernel multiplies bf16, fp16, fp8 and int8"
+    if p.scales not in ("", "row"):
+        return f"scales are {p.scales!r}; the grouped kernel has scales of rows and columns"
+    layouts = ("tn",) if p.ragged == "k" else ("nt", "nn") if p.dtype in HALF else ("nt",)
+    if p.layout not in layouts or (p.ragged == "k" and p.dtype not in HALF):
+        return f"layout is {p.layout} of {p.dtype}; where groups divide {p.ragged}, TMA and wgmma take {_taken(p)}"
+    if p.out_alignment < 16:
+        return f"the output is aligned to {p.out_alignment} bytes; TMA stores need 16"
+    if max(p.m, p.k) > MOST_ROWS:
+        return f"m and k are {p.m} and {p.k}; at most {MOST_ROWS}"
+    return ""
+
+
+def _taken(problem: Problem) -> str:
+    if problem.ragged == "k":
+        return "tn of bf16 and fp16"
+    return "nt and nn of bf16 and fp16, and nt of others"
+
+
+def _tile_reason(config: Config, problem: Problem) -> str:
+    """Why a tile is not legal, or ""."""
+    block_m, block_n, block_k = config.block_m, config.block_n, config.block_k
+    if config.num_warps != 4 * CONSUMERS:
+        return f"num_warps is {config.num_warps}; the {CONSUMERS} consumer warpgroups have {4 * CONSUMERS}"
+    if config.num_stages < 2:
+        return f"num_stages is {config.num_stages}; the pipeline needs at least 2"
+    if block_m not in (64, 128, 256) or block_n not in (128, 256) or block_m * block_n > 128 * 256:
+        return f"blocks are {block_m}x{block_n}; 64, 128 or 256 rows by 128 or 256 columns, at most 128 * 256 elements"
+    line = 128 // problem.element_bytes
+    if block_k != line:
+        return f"block_k is {block_k}; lines of 128 bytes have {line} elements of {problem.dtype}"
+    if problem.promotes and block_m * block_n > 128 * 128:
+        return f"blocks are {block_m}x{block_n}; sums that are added in fp32 need 128 * 128 elements at most"
+    return ""
+
+
+def widths(block_m: int) -> tuple[tuple[int, int], ...]:
+    """Of each number of rows for which there is code, ascending: the one below it, and itself.
+
+    wgmma multiplies powers of two of rows in Triton. So those are sums of one or two, in units of BOX.
+    """
+    found = [rows for rows in range(BOX, block_m + BOX, BOX) if rows.bit_count() <= 2]
+    return tuple(itertools.pairwise([0, *found]))
+
+
+def subtiles(width: int, two_level: bool) -> tuple[int, ...]:
+    """Rows of the accumulators of a tile of `width` rows: one, or two where it is no power of two."""
+    first = 1 << max(0, width.bit_length() - 1)
+    if two_level:  # beside the sums of all steps there are registers for 128 rows of the last one
+        first = min(first, 128)
+    return (first, width - first) if width > first else (first,)
+
+
+def boxes(count: int, wide: int) -> tuple[tuple[int, int], ...]:
+    """First row and number of rows of the boxes that hold `count` times BOX rows: as many of `wide` rows as fit."""
+    rows = count * BOX
+    whole = rows // wide * wide
+    return (*((at, wide) for at in range(0, whole, wide)), *((at, BOX) for at in range(whole, rows, BOX)))
+
+
+def out_buffers(config: Config, problem: Problem) -> int:
+    """Shared buffers of one piece that a consumer cycles through: as many as fit, and at most all pieces of a tile.
+
+    One is converted while those before it are stored.
+    """
+    count = config.block_m // PIECE
+    while count > 2 and _shared(config, problem, count) > MAX_SHARED_BYTES:
+        count //= 2
+    return count
+
+
+def shared_bytes(config: Config, problem: Problem, gpu: Gpu) -> int:
+    """Shared memory of one CTA, in bytes."""
+    return _shared(config, problem, out_buffers(config, problem))
+
+
+def _shared(config: Config, problem: Problem, buffers: int) -> int:
+    pieces = buffers * PIECE * config.block_n * problem.out_element_bytes
+    return config.num_stages * config.step_bytes(problem) + pieces + BARRIER_BYTES
