@@ -29,7 +29,7 @@ KNOWS = {
     "launch": VALUES | {"device", "launch"},
     "families.*": BELOW | {"families.*"},
     "tuned": VALUES | {"model", "tuned"},
-    "selection": VALUES | {"tuned", "selection"},
+    "selection": VALUES | {"model", "tuned", "selection"},
     "policy": VALUES | {"model", "tuned", "selection"},
     "plan": VALUES | {"launch", "plan"},
     "torch_ops": VALUES | {"model", "launch", "tuned", "selection", "policy", "plan", "torch_ops"},

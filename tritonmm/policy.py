@@ -6,7 +6,7 @@ from typing import NamedTuple
 from tritonmm.gpu import Gpu
 from tritonmm.model.torch_time import torch_us
 from tritonmm.problem import Problem
-from tritonmm.selection import best
+from tritonmm.selection import best_in_class
 from tritonmm.tuned import errors
 from tritonmm.tuned.errors import Errors, Expected
 
@@ -44,7 +44,7 @@ class Times(NamedTuple):
 def times(problem: Problem, gpu: Gpu, known: Errors) -> Times:
     """Times of a tuned table where it has both of one run, else its time or estimates, less what those err by what is
     `known`."""
-    ours = best(problem, gpu)
+    ours = best_in_class(problem, gpu)
     ours_error = torch_error = TOGETHER
     if not ours.torch_us:
         ours_error = known.expected(errors.our_kind(problem, ours.config, ours.is_measured), problem)
@@ -67,7 +67,9 @@ def prefers(problem: Problem, gpu: Gpu) -> tuple[bool, str]:
     if found.torch_is_measured:
         said = f"ours was measured to take {found.ours_us:.1f} us and torch's {torchs}"
     elif found.is_measured:
-        said = f"ours was measured to take {best(problem, gpu).us:.1f} us, torch's is predicted to take {torchs}"
+        said = (
+            f"ours was measured to take {best_in_class(problem, gpu).us:.1f} us, torch's is predicted to take {torchs}"
+        )
     else:
         said = f"ours is predicted to take {found.ours_us:.1f} us and torch's {torchs}"
     if not found.faster and found.ours_us < found.torch_us:

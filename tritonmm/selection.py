@@ -15,6 +15,7 @@ from tritonmm import gpu as gpus
 from tritonmm.config import Config
 from tritonmm.families.family import Family
 from tritonmm.gpu import Gpu
+from tritonmm.model.groups import of_class, without_sizes
 from tritonmm.problem import KINDS, Problem, kind_name
 
 AGREES = 1.02
@@ -91,6 +92,21 @@ def best(problem: Problem, gpu: Gpu, kernel: str = "") -> Choice:
     against; and else the one with the shortest estimate. Raises ValueError where no config of that family is legal.
     """
     return _remembered(tuned.tables(gpu))(problem, gpu, kernel)
+
+
+def best_in_class(problem: Problem, gpu: Gpu) -> Choice:
+    """`best`, and for a grouped problem the config for the largest total of its class, as `grouped_mm` chooses it.
+
+    The time is then a measured one of that total, or the estimate for the problem itself.
+    """
+    if not problem.ragged:
+        return best(problem, gpu)
+    choice = best(of_class(problem), gpu)
+    if not choice.config.fits(problem, gpu):
+        choice = best(without_sizes(problem), gpu)
+    if choice.is_measured:
+        return choice
+    return choice._replace(us=families.family(choice.config.kernel).estimate(choice.config, problem, gpu).us)
 
 
 @functools.lru_cache(maxsize=4)

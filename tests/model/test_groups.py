@@ -8,9 +8,9 @@ from tritonmm import families, orders
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
 from tritonmm.model import l2
-from tritonmm.model.groups import as_equal, average, expected_sizes
+from tritonmm.model.groups import as_equal, average, expected_sizes, of_class, sized, without_sizes
 from tritonmm.problem import Epilogue, Problem
-from tritonmm.selection import best, choose, timed
+from tritonmm.selection import best, best_in_class, choose, timed
 
 H200 = gpus.spec("h200")
 ROWS = Problem.dense(16384, 2816, 2048, layout="nt", ragged="m", groups=64)
@@ -130,3 +130,58 @@ def test_more_groups_take_longer_and_empty_ones_are_not_read():
     assert times == sorted(times)
     few = Problem.dense(8, 2048, 2048, layout="nt", ragged="m", groups=256)
     assert as_equal(few, choose(few, H200)).operand_bytes < few.operand_bytes("ab") / 10
+
+
+@pytest.mark.parametrize(
+    ("problem", "sizes", "said"),
+    [
+        (ROWS, [16384], "64 integers >= 0"),
+        (ROWS, [-1, *[0] * 63], "64 integers >= 0"),
+        (ROWS, [1.5, *[0] * 63], "64 integers >= 0"),
+        (ROWS, [257] * 64, "16448, more than the 16384"),
+        (PARTS, [257] * 64, "16448, more than the 16384"),
+        (Problem.dense(8, 8, 8), [8], "has no groups"),
+    ],
+    ids=str,
+)
+def test_sizes_that_no_groups_have(problem, sizes, said):
+    with pytest.raises(ValueError, match=said):
+        sized(problem, sizes)
+
+
+@pytest.mark.parametrize("problem", [ROWS, PARTS], ids=str)
+def test_known_sizes_are_for_estimates_alone(problem):
+    """Configs are chosen without them, and those to expect give the same time."""
+    known = sized(problem, expected_sizes(16384, 64))
+    assert known != problem
+    assert without_sizes(known) == problem
+    assert of_class(known) == of_class(problem)
+    assert best_in_class(known, H200) == best_in_class(problem, H200)
+    even = sized(problem, [256] * 64)
+    assert best_in_class(even, H200).config == best_in_class(problem, H200).config
+    if problem is ROWS:  # fewer tiles have rows that nothing fills
+        assert best_in_class(even, H200).us < best_in_class(problem, H200).us
+
+
+@pytest.mark.parametrize("problem", [ROWS, PARTS], ids=str)
+def test_the_traffic_of_known_sizes(problem):
+    config = choose(problem, H200)
+    even, one, none, half = (
+        l2.of(sized(problem, sizes), config, H200)
+        for sizes in ([256] * 64, [16384, *[0] * 63], [0] * 64, [0, 512] * 32)
+    )
+    equal = l2.of(problem, config, H200)
+    if problem is PARTS:  # the mean of the sizes to expect
+        assert even == equal
+    assert none.dram_read_bytes == none.l2_read_bytes == 0
+    whole = 16384 * (2048 if problem is ROWS else 2048 + 2816) * 2
+    weights = 2048 * 2816 * 2 if problem is ROWS else 0
+    for found, groups in ((even, 64), (half, 32)):
+        assert whole + groups * weights <= found.dram_read_bytes < 1.3 * (whole + groups * weights)
+        assert found.l2_read_bytes >= found.dram_read_bytes
+        assert found.dram_write_bytes == problem.output_bytes
+    assert none.dram_write_bytes == (0 if problem is ROWS else problem.output_bytes)
+    # One group is the product without groups.
+    dense = Problem.dense(problem.m, problem.n, problem.k, layout=problem.layout)
+    alone = l2.of(dense, config.ordered(config.order.inner), H200)
+    assert (one.dram_read_bytes, one.l2_read_bytes) == (alone.dram_read_bytes, alone.l2_read_bytes)

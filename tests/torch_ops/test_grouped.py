@@ -13,6 +13,7 @@ from threads import at_once
 
 import tritonmm
 from tritonmm.config import Config
+from tritonmm.model.groups import size_class
 from tritonmm.plan import plan_for
 from tritonmm.problem import Problem
 from tritonmm.torch_ops import grouped_product as products
@@ -282,7 +283,7 @@ def test_new_numbers_of_tokens_cost_no_new_choice(planned, device, monkeypatch):
         tritonmm.grouped_mm(torch.ones(total, 8, device=device), b, offs=offs)
     assert len(asked) == len({each for _, each in planned}) == 1
     assert [problem.m for problem, _ in planned] == list(range(65, 73))
-    sizes = [products.size_class(total) for total in range(5000)]
+    sizes = [size_class(total) for total in range(5000)]
     assert sizes[:17] == list(range(17))
     assert all(total <= size <= 1.125 * total for total, size in enumerate(sizes))
     assert all(len({*sizes[2**i : 2 ** (i + 1)]}) <= 9 for i in range(12))

@@ -14,9 +14,10 @@ from tritonmm.autotune.tuner.search import SEARCHES, Search
 from tritonmm.cli import main
 from tritonmm.cli import tune as command
 from tritonmm.config import Config
+from tritonmm.model.groups import size_class
 from tritonmm.orders import Grouped, SwizzleMerge
 from tritonmm.problem import Problem
-from tritonmm.torch_ops.grouped_product import chosen, size_class
+from tritonmm.torch_ops.grouped_product import chosen
 
 pytestmark = pytest.mark.usefixtures("user")
 

@@ -122,7 +122,7 @@ def _problems(suite, ms, n, k, dtype, layout, groups, ragged) -> list:
     """What is tuned, each once: of grouped problems those that `grouped_mm` looks up in the tables."""
     from tritonmm.autotune.bench import suite as suites
     from tritonmm.autotune.measuring import space
-    from tritonmm.torch_ops.grouped_product import of_class
+    from tritonmm.model.groups import of_class
 
     if ms or n or k:
         needs.refuse("suite", why="--m, --n and --k are tuned instead of a suite")

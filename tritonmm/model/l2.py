@@ -32,7 +32,7 @@ from tritonmm.config import Config
 from tritonmm.gpu import Gpu, spec
 from tritonmm.model import constants as fitted
 from tritonmm.model import l2_dies, l2_groups, l2_waves
-from tritonmm.model.groups import as_equal
+from tritonmm.model.groups import Sized, as_equal, batches
 from tritonmm.model.l2_laws import (
     PARTIAL_BYTES,
     STEP,
@@ -123,12 +123,29 @@ def of(problem: Problem, config: Config, gpu: Gpu) -> Traffic:
 
     With split_k every part of K is a pass over all tiles, and the partial sums are written and read
     once more: through L2 alone where all of them fit its capacity. Of groups it is the traffic of equal ones, as many
-    as are expected to have any rows.
+    as are expected to have any rows. Where the sizes are known, it is the sum over the sizes: groups of one size are a
+    batch.
     """
+    if isinstance(problem, Sized):
+        return _sized(problem, config, gpu)
     if problem.ragged:
         equal = as_equal(problem, config)
         return replace(of(equal.problem, equal.config, gpu), dram_write_bytes=equal.output_bytes)
     return estimate(problem, config, gpu, fitted.of(gpu).l2)
+
+
+def _sized(problem: Sized, config: Config, gpu: Gpu) -> Traffic:
+    """The traffic of groups of known sizes. Groups without rows move nothing; without elements of K they are zeros."""
+    equal = as_equal(problem, config)
+    moved = [of(batch, equal.config, gpu) for batch in batches(problem)]
+    return Traffic(
+        sum(each.dram_read_bytes for each in moved),
+        equal.output_bytes,
+        sum(each.l2_read_bytes for each in moved),
+        sum(each.fabric_bytes for each in moved),
+        gpu.verified,
+        sum(each.missed_bytes for each in moved),
+    )
 
 
 def best_factor(problem: Problem, config: Config, gpu: Gpu, factors: Iterable[int]) -> int:

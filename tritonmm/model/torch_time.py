@@ -10,16 +10,21 @@ For each tile, and each number of parts in which its sum over K may be split, th
 
 They are joined by a p-norm, and a launch comes on top. The constants are `KERNELS`, one record for each kind of
 kernels, fitted to an H200; for other GPUs the peak rates and the bandwidth are theirs.
+
+Grouped products have a model of their own, `_grouped_us`: torch computes them with a kernel of CUTLASS, or with a GEMM
+for each group.
 """
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tritonmm.gpu import Gpu
-from tritonmm.model.time import crossing
+from tritonmm.model.groups import batches, sizes_of
+from tritonmm.model.time import crossing, joined
 from tritonmm.problem import Problem
 
 STEP_BYTES = 128
@@ -211,6 +216,28 @@ KERNELS = {
 2.11, cuBLAS 13, single launches on a rested H200), to one half of the products: it prints how far off the other is."""
 
 
+GROUPED_SHARE = {128: 0.46, 256: 0.76}
+"""Share of the peak rate of CUTLASS's grouped kernels, by the side of what two SMs of a cluster multiply at a time,
+whether a group fills it or not: two tiles of 64 x 128, or two of 128 x 256."""
+
+GROUPED_SMALL = 128
+"""Rows of an average group, or columns, up to which torch takes the small tiles."""
+
+GROUPED_STREAM = 0.9
+"""Share of the bandwidth of device memory that they reach."""
+
+GROUPED_LAUNCH_US = 50.0
+"""Of two launches, the first of which makes arguments for each group."""
+
+GROUPED_OVERLAP = 4.0
+"""p of the p-norm of computing and reading. These constants fit 17 times of bf16 and groups of rows to 8% (H200, torch
+2.11, CUDA graphs): tests/model/test_torch_time.py has them. Groups of K, fp8 and other GPUs were not measured."""
+
+GROUPED_ARCHS = ("sm_90", "sm_100", "sm_103")
+"""Where torch has that kernel, for bf16 and fp8. Elsewhere, and of other dtypes, it copies the offsets to the host and
+computes a GEMM for each group."""
+
+
 def kernels_of(problem: Problem) -> str:
     """The kind of kernels that torch has for a problem, a name of `KERNELS`. Of fp64 there is none."""
     p = problem
@@ -265,7 +292,45 @@ class Sizes:
 
 def torch_us(problem: Problem, gpu: Gpu) -> float:
     """Estimated microseconds of torch's own kernel; of fp64 there is no estimate. Takes about 0.1 ms."""
+    if problem.ragged:
+        return _grouped_us(problem, gpu)
     return float(tiles_us(Sizes.of(problem, gpu), KERNELS[kernels_of(problem)], gpu).min())
+
+
+def has_grouped_kernel(problem: Problem, gpu: Gpu) -> bool:
+    """Whether torch has one kernel for all groups, which reads their sizes on the device."""
+    return gpu.arch in GROUPED_ARCHS and (problem.dtype == "bf16" or problem.element_bytes == 1)
+
+
+def _grouped_us(problem: Problem, gpu: Gpu) -> float:
+    """Estimated microseconds of a grouped product of torch, of the known sizes or of those to expect."""
+    p = problem
+    if not has_grouped_kernel(p, gpu):
+        return _one_by_one_us(p, gpu)
+    sizes = sizes_of(p)
+    used, groups = sum(sizes), sum(size > 0 for size in sizes)
+    rows = p.m if p.ragged == "k" else p.m // p.groups
+    side = min(GROUPED_SHARE) if min(rows, p.n) <= GROUPED_SMALL else max(GROUPED_SHARE)
+    if p.ragged == "m":
+        multiplied = sum(map(_rounded(side), sizes)) * _rounded(side)(p.n) * p.k
+        moved = used * (p.k * p.element_bytes + p.n * p.out_element_bytes) + groups * p.k * p.n * p.b_element_bytes
+    else:
+        steps = _rounded(STEP_BYTES // p.element_bytes)
+        multiplied = _rounded(side)(p.m) * _rounded(side)(p.n) * sum(map(steps, sizes))
+        moved = used * (p.m * p.element_bytes + p.n * p.b_element_bytes) + p.output_bytes
+    mma_us = 2e6 * multiplied / (GROUPED_SHARE[side] * gpu.rate(p.dtype))
+    memory_us = 1e6 * moved / (GROUPED_STREAM * gpu.bandwidth)
+    return GROUPED_LAUNCH_US + joined((mma_us, memory_us), GROUPED_OVERLAP)
+
+
+def _rounded(unit: int) -> Callable[[int], int]:
+    """Rounds up to a multiple of `unit`."""
+    return lambda size: -(-size // unit) * unit
+
+
+def _one_by_one_us(problem: Problem, gpu: Gpu) -> float:
+    """Microseconds of a GEMM for each group. What the host takes is left out."""
+    return sum(each.batch * torch_us(replace(each, batch=1), gpu) for each in batches(problem))
 
 
 def tiles_us(sizes: Sizes, kernels: Kernels, gpu: Gpu) -> np.ndarray:

@@ -11,6 +11,7 @@ import torch
 from tritonmm import families
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
+from tritonmm.model.groups import of_class
 from tritonmm.problem import Epilogue, Problem
 from tritonmm.torch_ops.mode import required
 from tritonmm.torch_ops.product import check_device, fp32_precision, gpu_of, key, remember, settled
@@ -88,24 +89,6 @@ def result_shape(a: Tensor, b: Tensor, offs: Tensor) -> tuple[int, ...]:
     """The shape of the grouped product of operands that are not both 3-D."""
     batch = offs.shape if a.dim() == b.dim() else ()
     return *batch, a.shape[-2], b.shape[-1]
-
-
-def size_class(total: int) -> int:
-    """`total` rounded up to an eighth of its octave, exact up to 16: sizes of a class are computed with one config."""
-    step = 1 << max(0, total.bit_length() - 4)
-    return total if total <= 16 else -(-total // step) * step
-
-
-def of_class(problem: Problem) -> Problem:
-    """The problem of the largest total of its `size_class`, with operands as aligned as the problem's: what a grouped
-    problem is tuned as, and what tuned tables are asked for.
-
-    >>> from tritonmm.torch_ops.grouped_product import of_class
-    >>> print(of_class(tritonmm.Problem.dense(5001, 1536, 2048, layout="nt", ragged="m", groups=128)))
-    5120x1536x2048 nt bf16 128 groups of m
-    """
-    total = problem.m if problem.ragged == "m" else problem.k
-    return replace(problem, **{problem.ragged: size_class(total)})
 
 
 def _find(a: Tensor, b: Tensor, out: Tensor, offs: Tensor, bias: Tensor | None, how: GroupedHow):

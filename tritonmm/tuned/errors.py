@@ -59,16 +59,24 @@ class Expected(NamedTuple):
 
 
 def torch_kind(problem: Problem) -> str:
-    """What estimates of torch's time have in common: the kernels, and of operands of a byte the scales too."""
+    """What estimates of torch's time have in common: the kernels, and of operands of a byte the scales too. Of grouped
+    products it is what the groups divide."""
+    if problem.ragged:
+        return f"torch {_groups(problem)}"
     scales = f" {problem.scales} {problem.precision}" if problem.element_bytes == 1 else ""
     return f"torch {kernels_of(problem)}{scales}"
 
 
 def our_kind(problem: Problem, config: Config, is_measured: bool) -> str:
     """The same of our time: that it is a table's, measured another day, or our kernel, with copies or without."""
+    kernels = _groups(problem) if problem.ragged else kernels_of(problem)
     if is_measured:
-        return f"table {kernels_of(problem)}"
-    return f"{config.kernel} {kernels_of(problem)}{' relayout' if config.repack else ''}"
+        return f"table {kernels}"
+    return f"{config.kernel} {kernels}{' relayout' if config.repack else ''}"
+
+
+def _groups(problem: Problem) -> str:
+    return f"groups of {problem.ragged}"
 
 
 class _Kind:
