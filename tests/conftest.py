@@ -41,8 +41,12 @@ def device() -> torch.device:
 @pytest.fixture(scope="session")
 def override(device):
     """The override of the kernels of this session's device: a process has one, since they stay registered."""
+    from torchs_groups import register
+
     from tritonmm.torch_ops import override
 
+    if not HAS_GPU:
+        register()
     return override._CUDA if HAS_GPU else override.Override("CPU")
 
 

@@ -8,7 +8,7 @@ import torch
 
 import tritonmm
 from tritonmm import Config
-from tritonmm.torch_ops import aten_others, call_cache, mode, operator, product
+from tritonmm.torch_ops import aten_grouped, aten_others, call_cache, mode, operator, product
 from tritonmm.torch_ops.aten import ATEN_OPS
 from tritonmm.torch_ops.routes import Demand, LeftToTorchError, Routes
 
@@ -257,7 +257,7 @@ def test_every_op_that_multiplies_matrices_is_taken_over_or_reported():
     listed = Path(pytest.importorskip("torchgen").__file__).parent / "packaged/ATen/native/native_functions.yaml"
     ours = {op.name + suffix for op in ATEN_OPS for suffix in ("", "_", ".out")}
     ours |= {name + suffix for name in ("_int_mm", "_scaled_mm", "_scaled_mm_v2") for suffix in ("", ".out")}
-    ours |= {*aten_others.TO_FP32, *aten_others.LEFT}
+    ours |= {*aten_others.TO_FP32, *aten_others.LEFT, *aten_grouped.OPERATORS}
     others = {"sspaddmm.out", "_cslt_sparse_mm_search"}  # of sparse tensors; times kernels
     for function in yaml.load(listed.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         name = function["func"].split("(")[0]

@@ -52,6 +52,10 @@ def case(name, device):
     one, half_out = torch.ones((), device=device), torch.empty(32, 64, device=device).bfloat16()
     kind = torch.nn.functional.ScalingType.TensorWise
     half = torch.bfloat16
+    groups, offs = ints(2, 48, 64, dtype=half), torch.tensor([16, 32], dtype=torch.int32, device=device)
+    f8_groups = f8_b.expand(2, 48, 64).mT.contiguous().mT
+    scales = torch.ones(32, device=device), torch.ones(2, 64, device=device)
+    rows = torch.nn.functional.ScalingType.RowWise
     return {
         "mm": lambda: torch.mm(a, b),
         "mm.out": lambda: torch.mm(a, b, out=torch.empty_like(c)),
@@ -67,12 +71,18 @@ def case(name, device):
         "_scaled_mm": lambda: torch._scaled_mm(f8, f8_b, one, one, out_dtype=half),
         "_scaled_mm.out": lambda: torch._scaled_mm(f8, f8_b, one, one, out_dtype=half, out=half_out.clone()),
         "_scaled_mm_v2": lambda: torch.nn.functional.scaled_mm(f8, f8_b, one, kind, one, kind, output_dtype=half),
+        "_grouped_mm": lambda: torch.nn.functional.grouped_mm(a.to(half), groups, offs=offs),
+        "_scaled_grouped_mm": lambda: torch._scaled_grouped_mm(f8, f8_groups, *scales, offs),
+        "_scaled_grouped_mm_v2": lambda: torch.nn.functional.scaled_grouped_mm(
+            f8, f8_groups, scales[0], rows, scales[1], rows, offs=offs
+        ),
     }[name]  # fmt: skip
 
 
 CASES = (
     "mm", "mm.out", "bmm.out", "addmm", "addmm bias", "addmm_", "baddbmm.out", "addmv_", "dot",
     "_int_mm", "_int_mm.out", "_scaled_mm", "_scaled_mm.out", "_scaled_mm_v2",
+    "_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2",
 )  # fmt: skip
 
 
@@ -119,7 +129,7 @@ def test_each_cause_is_reported_once(override, fails, device):
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("no"), MemoryError(), RuntimeError("Triton Error [CUDA]: out of memory")], ids=repr
 )
-@pytest.mark.parametrize("name", ["mm", "addmm_", "_int_mm"])
+@pytest.mark.parametrize("name", ["mm", "addmm_", "_int_mm", "_scaled_grouped_mm"])
 def test_without_memory_one_call_is_torchs_and_the_next_is_tried(name, error, override, fails, device):
     call = case(name, device)
     expected = call()
@@ -131,7 +141,7 @@ def test_without_memory_one_call_is_torchs_and_the_next_is_tried(name, error, ov
     assert fails.attempts == 2
 
 
-@pytest.mark.parametrize("name", ["mm", "addmm_", "_int_mm"])
+@pytest.mark.parametrize("name", ["mm", "addmm_", "_int_mm", "_scaled_grouped_mm"])
 def test_interrupts_are_passed_on(name, override, fails, device):
     call = case(name, device)
     fails.error = KeyboardInterrupt()

@@ -21,11 +21,6 @@ TO_FP32 = {"mm.dtype": 2, "bmm.dtype": 3, "addmm.dtype": 2, "baddbmm.dtype": 3}
 LEFT = {
     **dict.fromkeys((f"{name}_out" for name in TO_FP32), "out is given together with out_dtype"),
     **dict.fromkeys(("_addmm_activation", "_addmm_activation.out"), "tritonmm's kernels have no activation"),
-    "_grouped_mm": "it is not overridden; tritonmm.grouped_mm multiplies groups",
-    **dict.fromkeys(
-        ("_scaled_grouped_mm", "_scaled_grouped_mm_v2"),
-        "it is not overridden; tritonmm.scaled_grouped_mm multiplies groups with scales",
-    ),
     **dict.fromkeys(("_weight_int4pack_mm", "_weight_int8pack_mm"), "tritonmm does not read weights that torch packed"),
     "_mixed_dtypes_linear": "tritonmm does not read weights that torch packed; weight_only_linear takes others",
     **dict.fromkeys((f"_sparse_semi_structured_{name}" for name in ("mm", "addmm", "linear")), "an operand is sparse"),

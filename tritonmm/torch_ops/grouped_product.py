@@ -51,17 +51,20 @@ def grouped_product(
     bias: Tensor | None = None,
     config: Config | None = None,
     how: GroupedHow = DEFAULT,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """The grouped product of plain tensors, a new contiguous one. The caller has checked shapes and dtypes.
+    """The grouped product of plain tensors, a new contiguous one or `out`. The caller has checked shapes and dtypes.
 
     a: (total, k), b: (groups, k, n): out (total, n); bias: (groups, n).
     a: (groups, m, k), b: (k, total): out (m, total); no bias.
     a: (m, total), b: (total, n): out (groups, m, n); bias: (groups, n).
     offs: int32 [groups], where each group ends on the device.
+    out: of the result's shape and dtype, with any strides. It must not overlap the operands; `how.zeros` is not for it.
     """
-    is_padded = a.dim() != b.dim()
-    new = a.new_zeros if how.zeros and is_padded else a.new_empty
-    out = new(result_shape(a, b, offs), dtype=how.out_dtype or a.dtype)
+    if out is None:
+        is_padded = a.dim() != b.dim()
+        new = a.new_zeros if how.zeros and is_padded else a.new_empty
+        out = new(result_shape(a, b, offs), dtype=how.out_dtype or a.dtype)
     if not offs.shape[0]:
         return out
     left, right, target = (b.mT, a.mT, out.mT) if a.dim() == 3 else (a, b, out)
@@ -91,6 +94,21 @@ def result_shape(a: Tensor, b: Tensor, offs: Tensor) -> tuple[int, ...]:
     return *batch, a.shape[-2], b.shape[-1]
 
 
+def problem_of(a: Tensor, b: Tensor, out: Tensor, how: GroupedHow = DEFAULT, bias: bool = False) -> Problem:
+    """The problem of such a call. Groups of columns are those of rows of the transposed operands and output."""
+    left, right, target = (b.mT, a.mT, out.mT) if a.dim() == 3 else (a, b, out)
+    return Problem.of(
+        left,
+        right,
+        target,
+        how.precision or fp32_precision(),
+        Epilogue(bias=bias),
+        how.scales,
+        accumulation=how.accumulation or required(),
+        ragged="m" if right.dim() == 3 else "k",
+    )
+
+
 def _find(a: Tensor, b: Tensor, out: Tensor, offs: Tensor, bias: Tensor | None, how: GroupedHow):
     """The plan of such a call: a kept one, or a new one."""
     asked = (
@@ -109,16 +127,7 @@ def _bind(a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None, config: Config
     from tritonmm.plan import INTERPRETED, plan_for
 
     check_device(a.device, INTERPRETED)
-    problem = Problem.of(
-        a,
-        b,
-        out,
-        how.precision or fp32_precision(),
-        Epilogue(bias=bias is not None),
-        how.scales,
-        accumulation=how.accumulation or required(),
-        ragged="m" if b.dim() == 3 else "k",
-    )
+    problem = problem_of(a, b, out, how, bias is not None)
     if config is None:
         if INTERPRETED:  # NumPy adds up, in an order of its own
             problem = replace(problem, accumulation="any")

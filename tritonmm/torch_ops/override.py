@@ -14,9 +14,10 @@ Registering is safe except for calls that torch makes in boxed form, by torch.op
 entry in two parts: one failed in some 60,000 registrations under load, none of 23,000 through torch's functions.
 
 _int_mm and _scaled_mm are replaced too, and _scaled_mm_v2, which torch.nn.functional.scaled_mm calls, for tensor-wise,
-row-wise and block-wise scales of 128. Not replaced: _addmm_activation, whose epilogue tritonmm's kernels do not have;
-the overloads mm.dtype, bmm.dtype and so on; grouped GEMMs. `aten_others` has them where invariant accumulation is
-required.
+row-wise and block-wise scales of 128; and _grouped_mm, _scaled_grouped_mm and _scaled_grouped_mm_v2, which
+torch.nn.functional.grouped_mm and scaled_grouped_mm call. Not replaced: _addmm_activation, whose epilogue tritonmm's
+kernels do not have; the overloads mm.dtype, bmm.dtype and so on. `aten_others` has them where invariant accumulation
+is required.
 """
 
 import contextlib
@@ -31,7 +32,7 @@ from tritonmm import forks
 from tritonmm.gpu import Gpu
 from tritonmm.policy import FP64, prefers
 from tritonmm.problem import ACCUMULATIONS, Problem
-from tritonmm.torch_ops import aten_others, aten_quantized
+from tritonmm.torch_ops import aten_grouped, aten_others, aten_quantized
 from tritonmm.torch_ops.aten import ATEN_OPS, kernels
 from tritonmm.torch_ops.mode import require
 from tritonmm.torch_ops.routes import Demand, Refusal, Switch, kept_by_torch
@@ -98,7 +99,8 @@ class Override:
         demand = self._scopes[-1][0] if self._scopes else self._enabled
         if demand and "any" not in self._registered:
             dense = (kernels(op, self.dispatch_key) for op in ATEN_OPS)
-            self._register("any", *dense, aten_quantized.kernels(self.dispatch_key))
+            others = (each.kernels(self.dispatch_key) for each in (aten_quantized, aten_grouped))
+            self._register("any", *dense, *others)
         if demand and demand.accumulation not in self._registered:
             self._register(demand.accumulation, aten_others.kernels(self.dispatch_key))
         require(demand.accumulation if demand else "any")

@@ -30,6 +30,8 @@ def kept_by_torch(problem: Problem) -> str:
     p = problem
     if 0 in (p.batch, p.m, p.n, p.k):
         return "empty GEMMs stay with torch"
+    if p.ragged:
+        return _groups_kept(p)
     if p.dtype in HALF and p.b_dtype not in HALF:
         return f"no overridden operator multiplies {p.dtype} by {p.b_dtype}; tritonmm.weight_only_linear does"
     if p.dtype in FP8:
@@ -50,6 +52,35 @@ def kept_by_torch(problem: Problem) -> str:
         return f'torch has no {p.precision}; tritonmm.matmul(..., precision="{p.precision}") has'
     elif p.out_dtype != p.dtype:
         return f"torch.mm(out_dtype=) is not overridden; tritonmm.mm(..., out_dtype=) has {p.dtype} to {p.out_dtype}"
+    return ""
+
+
+TORCHS_GROUPS = 1023
+"""The most groups that torch takes where it has a kernel for all of them."""
+
+
+def _groups_kept(problem: Problem) -> str:
+    """`kept_by_torch` of grouped products, in layouts as those of groups of rows or of K."""
+    p = problem
+    ours = "tritonmm.scaled_grouped_mm" if p.element_bytes == 1 or p.b_element_bytes == 1 else "tritonmm.grouped_mm"
+    if p.epilogue.bias:
+        return f"torch's grouped products have no bias; those of {ours} have"
+    if p.groups > TORCHS_GROUPS:
+        return f"torch's grouped products have at most {TORCHS_GROUPS} groups; {ours} takes more"
+    if p.element_bytes > 1:
+        if p.b_dtype != p.dtype or p.dtype == "fp64":
+            return f"torch's _grouped_mm takes bf16, fp16 and fp32, not {p.dtype} by {p.b_dtype}"
+        if p.out_dtype != p.dtype:
+            return f"torch's _grouped_mm has no {p.out_dtype} results of {p.dtype}; {ours}(..., out_dtype=) has"
+        if p.precision.endswith("x3"):
+            return f'torch has no {p.precision}; {ours}(..., precision="{p.precision}") has'
+        if p.alignment < 16 or "s" in p.layout:
+            return f"torch's _grouped_mm takes addresses and strides in multiples of 16 bytes; {ours} takes any"
+        return ""
+    if not p.dtype == p.b_dtype == "fp8e4m3" or p.scales != "row" or p.out_dtype != "bf16":
+        return f"torch's _scaled_grouped_mm takes e4m3 with scales of rows, to bf16; {ours} takes more"
+    if p.layout != "nt" or p.alignment < 16 or p.n % 16 or p.k % 16:
+        return f"torch's _scaled_grouped_mm takes layout nt and multiples of 16 for N and K; {ours} takes any"
     return ""
 
 

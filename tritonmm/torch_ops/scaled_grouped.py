@@ -83,19 +83,24 @@ def scaled_grouped_mm(
     if offs is None:
         batched("scaled_grouped_mm", a, b)
     out_dtype = check_out_dtype("scaled_grouped_mm", out_dtype or torch.bfloat16)
-    scale_a, scale_b, scales = _matched(a, b, scale_a, scale_b, offs)
+    scale_a, scale_b, scales = matched(a, b, scale_a, scale_b, offs)
     precision = "fast" if use_fast_accum and a.dtype in FP8_DTYPES else "ieee"
     if offs is not None:
         how = GroupedHow(precision, out_dtype, scale_a, scale_b, scales, accumulation)
         return _compute(a, b, offs, bias, config, how)
-    # A batch: all of its rows are those of groups of one size.
-    groups, m, k = a.shape
+    groups, m, _ = a.shape
     if groups * m >= 2**31:
         raise RuntimeError(f"scaled_grouped_mm: mat_a is {shape_of(a)}; a batch must have fewer than 2**31 rows")
-    offs = torch.arange(1, groups + 1, dtype=torch.int32, device=a.device) * m
     how = GroupedHow(precision, out_dtype, scale_a.flatten(0, 1), scale_b, scales, accumulation)
-    found = _compute(a.reshape(groups * m, k), b, offs, bias, config, how)
+    rows, offs = rows_of_batch(a)
+    found = _compute(rows, b, offs, bias, config, how)
     return found.view(groups, m, b.shape[2])
+
+
+def rows_of_batch(a: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of a batch as those of groups of one size: all of them, and where each group ends."""
+    groups, m, k = a.shape
+    return a.reshape(groups * m, k), torch.arange(1, groups + 1, dtype=torch.int32, device=a.device) * m
 
 
 def _compute(a: Tensor, b: Tensor, offs: Tensor, bias: Tensor | None, config: Config | None, how: GroupedHow) -> Tensor:
@@ -105,7 +110,7 @@ def _compute(a: Tensor, b: Tensor, offs: Tensor, bias: Tensor | None, config: Co
     return grouped_operator.compute(a, b, offs, bias=bias, config=config, how=how)
 
 
-def _matched(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, offs: Tensor | None) -> tuple[Tensor, Tensor, str]:
+def matched(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, offs: Tensor | None) -> tuple[Tensor, Tensor, str]:
     """The scales as `GroupedHow` takes them, those of a batch 3-D, and which of `problem.SCALES` they are.
 
     Raises RuntimeError for scales of other shapes or dtypes.
