@@ -1,5 +1,6 @@
 """explain: says what would be done, with no GPU and nothing computed."""
 
+import json
 import re
 
 import pytest
@@ -9,11 +10,16 @@ from click.testing import CliRunner
 import tritonmm
 from tritonmm import families
 from tritonmm import gpu as gpus
+from tritonmm.autotune.measuring.group_sizes import group_sizes
 from tritonmm.cli import main
 from tritonmm.explanation import Explanation
+from tritonmm.model import l2
+from tritonmm.model.groups import expected_sizes, sized
+from tritonmm.model.torch_time import torch_us
 from tritonmm.policy import prefers
 from tritonmm.problem import KINDS, Problem
 from tritonmm.selection import choose
+from tritonmm.torch_ops.grouped_product import chosen
 
 H200 = gpus.spec("h200")
 
@@ -153,3 +159,111 @@ def test_the_command():
     assert result.output == str(Explanation.of(Problem.dense(2049, 8192, 3584, layout="nt"), H200)) + "\n"
     result = CliRunner().invoke(main, ["explain", "64", "64", "64", "--dtype", "tf32", "--batch", "2", "--gpu", "a100"])
     assert "2x64x64x64 nn fp32 tf32 on a100" in result.output
+
+
+ROWS = Problem.dense(5001, 1536, 2048, layout="nt", ragged="m", groups=128)
+PARTS = Problem.dense(1536, 2048, 5001, layout="tn", ragged="k", groups=128)
+
+
+@pytest.mark.parametrize("problem", [ROWS, PARTS], ids=str)
+def test_groups_are_explained_as_they_are_called(problem):
+    """The config is that of a call, and what enable() does is decided without the sizes."""
+    unknown = Explanation.of(problem, H200)
+    assert unknown.config == chosen(problem, H200)
+    assert (unknown.overrides, unknown.reason) == prefers(problem, H200)
+    assert "expected, as uneven as a router makes them" in plain(unknown)
+    expected = sized(problem, expected_sizes(5001, 128))
+    assert Explanation.of(expected, H200).us == unknown.us
+    for name in ("even", "zipf:1", "one-hot", "empties"):
+        sizes = group_sizes(name, 5001, 128)
+        found = Explanation.of(sized(problem, sizes), H200)
+        assert found.config == unknown.config
+        assert found.overrides == unknown.overrides
+        assert found.traffic == l2.of(sized(problem, sizes), found.config, H200)
+        text = plain(found)
+        what = "rows" if problem is ROWS else "elements of K"
+        assert f"groups {min(sizes)} to {max(sizes)} {what}, 39.1 on average, {sizes.count(0)} empty config" in text
+        assert f"for these torch's is predicted to take {torch_us(sized(problem, sizes), H200):.1f} us" in text
+        assert str(found.config.order) in text
+        assert "the hopper kernel multiplies no groups" in text
+
+
+def test_tiles_of_groups_are_those_that_their_sizes_make():
+    for sizes, tiles in (([5001, *[0] * 127], 79), ([1] * 128, 128), ([64, 65, *[0] * 126], 3), ([0] * 128, 0)):
+        found = Explanation.of(sized(ROWS, sizes), H200)
+        config = found.config
+        assert config.block_m == 64, "the counts below are for this"
+        assert f": {tiles * -(-1536 // config.block_n)} tiles, " in found.why
+        assert found.us > 0
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "sizes", "ragged", "shape"),
+    [
+        ((50, 32), (3, 32, 16), [40, 0, 10], "m", (50, 16, 32)),
+        ((3, 16, 32), (32, 50), [40, 0, 9], "m", (50, 16, 32)),
+        ((16, 50), (50, 32), [20, 30], "k", (16, 32, 50)),
+    ],
+    ids=["rows", "columns", "k"],
+)
+def test_of_tensors_in_groups(a, b, sizes, ragged, shape, device):
+    a, b = (torch.empty(shape, device=device, dtype=torch.bfloat16) for shape in (a, b))
+    problem = tritonmm.explain(a, b, groups=sizes).problem
+    assert (problem.m, problem.n, problem.k) == shape
+    assert (problem.ragged, problem.groups, problem.sizes) == (ragged, len(sizes), tuple(sizes))
+    assert tritonmm.explain(a, b, groups=sizes, accumulation="invariant").problem.accumulation == "invariant"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "sizes", "error", "said"),
+    [
+        ((50, 32), (3, 32, 16), [50, 0], RuntimeError, "groups has 2 sizes, b is 3x32x16"),
+        ((50, 32), (3, 32, 16), [50, 1, 0], ValueError, "51, more than the 50"),
+        ((50, 32), (3, 32, 16), [51, -1, 0], ValueError, "3 integers >= 0"),
+        ((50, 32), (3, 33, 16), [50, 0, 0], RuntimeError, "inner dimensions"),
+        ((3, 50, 32), (3, 32, 16), [1, 1, 1], RuntimeError, "two 3-D operands are a batch"),
+        ((16, 50), (50, 32), [], ValueError, "1 to 4096"),
+    ],
+    ids=str,
+)
+def test_sizes_that_operands_cannot_have(a, b, sizes, error, said, device):
+    with pytest.raises(error, match=said):
+        tritonmm.explain(torch.empty(a, device=device), torch.empty(b, device=device), groups=sizes)
+
+
+def test_torchs_loop_over_groups_is_said():
+    for dtype, gpu, says in (("bf16", "h200", False), ("fp16", "h200", True), ("bf16", "a100", True)):
+        problem = Problem.dense(512, 512, 512, layout="nt", dtype=dtype, ragged="m", groups=4)
+        assert ("one such group after the other" in Explanation.of(problem, gpus.spec(gpu)).reason) == says
+
+
+def test_the_command_explains_groups():
+    args = ["explain", "5001", "1536", "2048", "--layout", "nt", "--gpu", "h200", "--groups", "128"]
+    assert CliRunner().invoke(main, args).output == f"{Explanation.of(ROWS, H200)}\n"
+    found = Explanation.of(sized(ROWS, group_sizes("zipf:3", 5001, 128)), H200)
+    result = CliRunner().invoke(main, [*args, "--sizes", "zipf:3"])
+    assert result.output == f"{found}\n"
+    assert max(map(len, result.output.splitlines())) <= 120
+    said = json.loads(CliRunner().invoke(main, [*args, "--sizes", "zipf:3", "--json"]).output)
+    assert tuple(said["problem"]["sizes"]) == found.problem.sizes
+    assert said["us"] == found.us
+    args = ["explain", "1536", "2048", "5001", "--layout", "tn", "--gpu", "h200", "--groups", "128", "--ragged", "k"]
+    assert CliRunner().invoke(main, args).output == f"{Explanation.of(PARTS, H200)}\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--sizes", "zipf"], "--sizes: it goes with --groups"),
+        (["--ragged", "k"], "--ragged: it goes with --groups"),
+        (["--groups", "3", "--batch", "2"], "batch is 2"),
+        (["--groups", "5000"], "1 to 4096"),
+        (["--groups", "3", "--sizes", "odd"], "one of even, random, zipf"),
+        (["--groups", "3", "--dtype", "fp8"], "scales is 'tensor'"),
+    ],
+    ids=str,
+)
+def test_options_of_groups_that_do_not_fit(options, said):
+    result = CliRunner().invoke(main, ["explain", "64", "64", "64", "--gpu", "h200", *options])
+    assert result.exit_code == 2
+    assert said in result.output

@@ -1,6 +1,7 @@
 """How tritonmm computes a GEMM, and why: config, predicted traffic and time, and the policy's decision."""
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -11,12 +12,17 @@ from tritonmm.gpu import Gpu
 from tritonmm.gpu import default as default_gpu
 from tritonmm.model import l2
 from tritonmm.model.chunks import chunk_k, chunks
+from tritonmm.model.groups import Sized, as_equal, sized, sizes_of, without_sizes
 from tritonmm.model.l2 import Traffic
 from tritonmm.model.time import Time
+from tritonmm.model.torch_time import torch_us
 from tritonmm.policy import prefers
 from tritonmm.problem import Problem
-from tritonmm.selection import Choice, best, estimated
-from tritonmm.torch_ops.checks import check_operands
+from tritonmm.selection import Choice, best_in_class, estimated
+from tritonmm.torch_ops import grouped_product
+from tritonmm.torch_ops.checks import check_operands, shape_of
+from tritonmm.torch_ops.grouped_checks import check_groups
+from tritonmm.torch_ops.grouped_product import GroupedHow
 from tritonmm.torch_ops.mode import check_accumulation
 from tritonmm.torch_ops.operands import matrices
 from tritonmm.torch_ops.product import BARE, How, gpu_of, problem_for
@@ -30,7 +36,8 @@ COLUMNS = 120
 class Explanation:
     """How a GEMM is computed. `print` shows all of it.
 
-    problem, gpu, config: the GEMM, the GPU, and the config that `select` chooses.
+    problem, gpu, config: the GEMM, the GPU, and the config that `select` chooses. A grouped problem may be a
+        `model.groups.Sized` one: time and traffic are then those of its sizes. The config is chosen without them.
     why: where the config comes from, and how its tiles fill the GPU.
     others: for each other kernel family, the estimated time of its best config, or why it has none.
     traffic: predicted DRAM and L2 traffic.
@@ -68,7 +75,7 @@ class Explanation:
         'hopper'
         """
         gpu = gpu or default_gpu()
-        choice = best(problem, gpu)
+        choice = best_in_class(problem, gpu)
         kept = kept_by_torch(problem)
         return cls(
             problem,
@@ -103,6 +110,7 @@ class Explanation:
             source += " (unverified on this GPU)"
         lines = [
             ("GEMM", f"{self.problem} on {self.gpu.name}"),
+            ("groups", _sizes(self.problem) if self.problem.ragged else ""),
             ("warning", self.warning),
             ("config", str(self.config)),
             ("why", self.why),
@@ -116,23 +124,60 @@ class Explanation:
         return "\n".join(_wrapped(name, text) for name, text in lines if text)
 
 
-def explain(a: torch.Tensor, b: torch.Tensor, *, accumulation: str = "") -> Explanation:
+def explain(
+    a: torch.Tensor, b: torch.Tensor, *, groups: Sequence[int] | None = None, accumulation: str = ""
+) -> Explanation:
     """Says how `tritonmm.matmul(a, b)` is computed, and whether `enable()` replaces torch's kernel. Runs nothing.
 
     a, b: as in `matmul`; only their shapes, strides, dtype and device matter. CPU tensors are explained for an H200.
+    groups: the sizes of groups, to explain `tritonmm.grouped_mm(a, b)` and torch's. Time and traffic are those of these
+        sizes; a call, which does not know them, chooses its config without them.
     accumulation: as in `matmul`.
-    Raises what `matmul` raises for operands that cannot be multiplied.
+    Raises what `matmul` or `grouped_mm` raises for operands that cannot be multiplied, and ValueError for sizes that
+    they cannot have.
 
     >>> print(tritonmm.explain(torch.empty(64, 64, device="cuda"), torch.empty(64, 64, device="cuda")))
          GEMM  64x64x64 nn fp32 on ...
        config  ...
+    >>> tokens, experts = torch.empty(64, 32, device="cuda"), torch.empty(3, 32, 16, device="cuda")
+    >>> tritonmm.explain(tokens, experts, groups=[40, 0, 24]).problem.sizes
+    (40, 0, 24)
     """
     check_accumulation(accumulation)
     check_operands("explain", a, b)
+    if groups is not None:
+        return Explanation.of(_in_groups(a, b, groups, accumulation), gpu_of(a.device))
     a, b, _ = matrices(a, b)
     out = a.new_empty((*a.shape[:-1], b.shape[-1]))
     how = How(accumulation=accumulation)
     return Explanation.of(problem_for(a, b, out, BARE, how), gpu_of(a.device))
+
+
+def _in_groups(a: torch.Tensor, b: torch.Tensor, groups: Sequence[int], accumulation: str) -> Sized:
+    """The grouped problem of these operands and sizes."""
+    if a.dim() == b.dim() == 3:
+        raise RuntimeError(
+            f"explain: groups is given for {shape_of(a)} by {shape_of(b)}; two 3-D operands are a batch, so leave it"
+            " out"
+        )
+    for operand, x in (("a", a), ("b", b)):
+        if x.dim() == 3 and x.shape[0] != len(groups):
+            raise RuntimeError(
+                f"explain: groups has {len(groups)} sizes, {operand} is {shape_of(x)}; there must be one for each of"
+                f" its {x.shape[0]} groups"
+            )
+    offs = torch.empty(len(groups), dtype=torch.int32, device=a.device)
+    check_groups("explain", a, b, offs)
+    out = a.new_empty(grouped_product.result_shape(a, b, offs))
+    problem = grouped_product.problem_of(a, b, out, GroupedHow(accumulation=accumulation))
+    return sized(problem, [int(size) for size in groups])
+
+
+def _sizes(problem: Problem) -> str:
+    """The sizes of groups in a sentence."""
+    sizes, what = sizes_of(problem), "rows" if problem.ragged == "m" else "elements of K"
+    said = f"{min(sizes)} to {max(sizes)} {what}, {sum(sizes) / len(sizes):.1f} on average, {sizes.count(0)} empty"
+    return said if isinstance(problem, Sized) else f"{said}; expected, as uneven as a router makes them"
 
 
 def _wrapped(name: str, text: str) -> str:
@@ -145,6 +190,8 @@ def _why(problem: Problem, gpu: Gpu, choice: Choice) -> str:
     config = choice.config
     tiles_m, tiles_n = config.tiles(problem)
     tiles = config.programs(problem) if problem.symmetric else tiles_m * tiles_n * problem.batch
+    if problem.ragged:
+        tiles = as_equal(problem, config).tiles
     waves = f"{tiles * config.ctas * config.split_k / gpu.sms:.2f} waves"
     said = [f"{choice.origin}: {tiles} tile{'' if tiles == 1 else 's'}, {waves} on {gpu.sms} SMs"]
     if problem.symmetric:
@@ -160,7 +207,12 @@ def _overrides(problem: Problem, gpu: Gpu, kept: str) -> tuple[bool, str]:
         return False, kept
     if problem.accumulation == "invariant":
         return True, "invariant accumulation is tritonmm's"
-    return prefers(problem, gpu)
+    wanted, reason = prefers(without_sizes(problem), gpu)
+    if isinstance(problem, Sized):  # a call does not know them
+        reason = (
+            f"for sizes to expect, {reason}; for these torch's is predicted to take {torch_us(problem, gpu):.1f} us"
+        )
+    return wanted, reason
 
 
 def _accumulation(problem: Problem, gpu: Gpu, choice: Choice) -> str:
@@ -170,7 +222,7 @@ def _accumulation(problem: Problem, gpu: Gpu, choice: Choice) -> str:
     if not fixed.fixes_sums:
         return f"{problem.accumulation}; exact in any order"
     if invariant:
-        free = best(replace(problem, accumulation="any"), gpu)
+        free = best_in_class(replace(problem, accumulation="any"), gpu)
         cut = f" {chunks(problem)} chunks of {chunk_k(problem)} elements of K;" if chunk_k(problem) else ""
         if free.config == choice.config and not cut:
             return "invariant, at no cost: the fastest config of all has these sums"

@@ -4,7 +4,7 @@ import math
 from typing import NamedTuple
 
 from tritonmm.gpu import Gpu
-from tritonmm.model.torch_time import torch_us
+from tritonmm.model.torch_time import has_grouped_kernel, torch_us
 from tritonmm.problem import Problem
 from tritonmm.selection import best_in_class
 from tritonmm.tuned import errors
@@ -74,4 +74,6 @@ def prefers(problem: Problem, gpu: Gpu) -> tuple[bool, str]:
         said = f"ours is predicted to take {found.ours_us:.1f} us and torch's {torchs}"
     if not found.faster and found.ours_us < found.torch_us:
         said += f"; that is too close to call, the ratio being off by {found.spread:.0%} or so"
+    if problem.ragged and not has_grouped_kernel(problem, gpu):
+        said += "; torch multiplies one such group after the other"
     return found.faster, said

@@ -5,6 +5,7 @@ import json
 
 import click
 
+from tritonmm.cli import groups as grouped
 from tritonmm.cli import values
 from tritonmm.cli.values import Parsed
 
@@ -12,6 +13,7 @@ _END = """\b
 Examples:
   tritonmm explain 2049 8192 3584 --dtype bf16 --layout nt
   tritonmm explain 1 28672 4096 --gpu h200 --json
+  tritonmm explain 4096 1536 2048 --layout nt --groups 128 --sizes zipf
 """
 
 
@@ -22,10 +24,16 @@ Examples:
 @click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16")
 @click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nn")
 @click.option("--batch", type=Parsed("size", values.size), default="1", help="GEMMs of that size.")
+@grouped.options
+@click.option(
+    "--sizes",
+    type=Parsed("distribution", values.group_sizes),
+    help="Of --groups: even, random, zipf, empties or one-hot, with a seed as in zipf:3.  [default: those to expect]",
+)
 @click.option("--accumulation", type=click.Choice(["any", "invariant"]), default="any")
 @click.option("--gpu", type=Parsed("name", values.gpu), help="A GPU by name.  [default: this machine's, or the h200]")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-def explain(m, n, k, dtype, layout, batch, accumulation, gpu, as_json) -> None:
+def explain(m, n, k, dtype, layout, batch, groups, ragged, sizes, accumulation, gpu, as_json) -> None:
     """Print how a GEMM of M x K by K x N is computed, and why.
 
     Needs no GPU, and computes nothing. Times and traffic are the model's, unless the problem was tuned.
@@ -33,8 +41,13 @@ def explain(m, n, k, dtype, layout, batch, accumulation, gpu, as_json) -> None:
     from tritonmm.explanation import Explanation
     from tritonmm.problem import KINDS, Problem
 
-    problem = Problem.dense(m, n, k, batch=batch, layout=layout, accumulation=accumulation, **KINDS[dtype])
+    of_groups = grouped.fields(groups, ragged)
     try:
+        problem = Problem.dense(
+            m, n, k, batch=batch, layout=layout, accumulation=accumulation, **of_groups, **KINDS[dtype]
+        )
+        if sizes:
+            problem = grouped.sized(problem, sizes)
         found = Explanation.of(problem, gpu)
     except ValueError as error:
         raise click.UsageError(str(error)) from None

@@ -25,3 +25,11 @@ def fields(groups: int | None, ragged: str) -> dict:
         needs.refuse("ragged", "sizes", why="it goes with --groups")
         return {}
     return {"ragged": ragged, "groups": groups}
+
+
+def sized(problem, distribution: str):
+    """The grouped problem with the sizes of a distribution."""
+    from tritonmm.autotune.measuring.group_sizes import sizes_of
+    from tritonmm.model import groups
+
+    return groups.sized(problem, sizes_of(problem, distribution))

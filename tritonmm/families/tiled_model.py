@@ -199,7 +199,7 @@ class _Launches:
             terms = model.terms(equal.config, equal.problem, gpu)
             launch = Launch.of(equal.config, tile, self.limits, terms, equal.problem, gpu, self.shared)
             launch = launch._replace(
-                ctas=equal.tiles,
+                ctas=max(1, equal.tiles),
                 operand_bytes=equal.operand_bytes,
                 output_bytes=equal.output_bytes,
                 before_us=launch.before_us + self.shared.repack_us,  # another launch makes the table of groups
@@ -219,7 +219,7 @@ class _Launches:
         if self.problem.ragged:
             equal = self._equal(config)
             moved = launch.moved(equal.config, equal.problem, self.gpu, self.limits, has_affinity=False)
-            return moved._replace(ctas=equal.tiles)
+            return moved._replace(ctas=max(1, equal.tiles))
         has_affinity = self.model.terms(config, self.problem, self.gpu).has_affinity
         return launch.moved(config, self.problem, self.gpu, self.limits, has_affinity)
 

@@ -151,9 +151,10 @@ def as_equal(problem: Problem, config: Config, rows: int = 0) -> Equal:
         read = batch.operand_bytes("ab") if used < p.k else p.operand_bytes("ab")
         return Equal(batch, one, p.groups * math.prod(one.tiles(batch)), read, p.output_bytes)
     sizes = [size for size in sizes_of(p) if size]
-    batch = replace(average(p), batch=max(1, len(sizes)), m=-(-used // max(1, len(sizes))))
+    mean = -(-used // max(1, len(sizes)))
+    batch = replace(average(p), batch=max(1, len(sizes)), m=max(mean, min(1, p.m)))
     rows = rows or config.block_m
-    units = -(-min(config.block_m, batch.m) // rows)  # of a tile of the batch
+    units = max(1, -(-min(config.block_m, batch.m) // rows))  # of a tile of the batch
     rows_of_tiles = -(-sum(-(-size // rows) for size in sizes) // units)
     read = p.operand_bytes("a") * used // max(1, p.m) + p.operand_bytes("b") // p.groups * len(sizes)
     return Equal(batch, one, rows_of_tiles * one.tiles(batch)[1], read, p.output_bytes * used // max(1, p.m))
