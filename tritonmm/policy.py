@@ -62,6 +62,9 @@ def prefers(problem: Problem, gpu: Gpu) -> tuple[bool, str]:
     """Whether policy "faster" gives a problem to tritonmm, and why."""
     if problem.dtype == "fp64":
         return False, FP64
+    is_loop = problem.ragged and not has_grouped_kernel(problem, gpu)
+    if is_loop and problem.element_bytes == 1:
+        return False, f"torch multiplies no groups of {problem.dtype} on {gpu.arch}; tritonmm.scaled_grouped_mm does"
     found = times(problem, gpu, errors.of(gpu))
     torchs = f"{found.torch_us:.1f} us"
     if found.torch_is_measured:
@@ -74,6 +77,6 @@ def prefers(problem: Problem, gpu: Gpu) -> tuple[bool, str]:
         said = f"ours is predicted to take {found.ours_us:.1f} us and torch's {torchs}"
     if not found.faster and found.ours_us < found.torch_us:
         said += f"; that is too close to call, the ratio being off by {found.spread:.0%} or so"
-    if problem.ragged and not has_grouped_kernel(problem, gpu):
+    if is_loop:
         said += "; torch multiplies one such group after the other"
     return found.faster, said

@@ -1,5 +1,7 @@
 """The model of torch's grouped products: it gives what was measured, and what the sizes of groups say."""
 
+from dataclasses import replace
+
 import pytest
 
 from tritonmm import gpu as gpus
@@ -47,6 +49,15 @@ def test_what_is_expected_is_the_time_of_the_expected_sizes(ragged, gpu, dtype):
     gpu = gpus.spec(gpu)
     assert torch_us(problem, gpu) == torch_us(known, gpu) > 0
     assert policy.times(problem, gpu, errors.of(gpu)) == policy.times(known, gpu, errors.of(gpu))
+
+
+@pytest.mark.parametrize("ragged", ["m", "k"])
+def test_a_loop_over_groups_takes_the_sum_of_their_gemms(ragged):
+    problem = Problem.dense(64, 96, 128, dtype="fp16", ragged=ragged, groups=5)
+    found = torch_us(sized(problem, [8, 0, 40, 8, 8]), H200)
+    ones = [torch_us(replace(problem, ragged="", groups=0, **{ragged: size}), H200) for size in (8, 8, 8, 40)]
+    assert found == pytest.approx(sum(ones))
+    assert torch_us(sized(problem, [0] * 5), H200) == 0
 
 
 def test_rows_that_fill_no_tile_cost_as_much_as_a_tile():

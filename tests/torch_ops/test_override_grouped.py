@@ -8,6 +8,8 @@ from grouped_cases import OFFS, in_groups, int32
 from torch.nn.functional import ScalingType, grouped_mm, scaled_grouped_mm
 
 import tritonmm
+from tritonmm import gpu as gpus
+from tritonmm.policy import prefers
 from tritonmm.problem import KINDS, Problem
 from tritonmm.torch_ops import aten_grouped, routes
 from tritonmm.torch_ops.routes import LeftToTorchError, kept_by_torch
@@ -397,6 +399,24 @@ def test_errors_of_scaled_products_are_torchs(name, call, override, launched, de
         bad(call)
     assert str(caught.value) == str(torchs.value)
     assert not launched
+
+
+def test_gpus_on_which_torch_refuses_scales(override, monkeypatch, launched, device):
+    a, b, scale_a, scale_b = scaled_operands("rows", device)
+    x, y = operands("rows", device)
+    offs = int32(OFFS, device)
+    monkeypatch.setattr(aten_grouped, "gpu_of", lambda device: gpus.spec("rtx5090"))
+    with override.use("always"):
+        by_v1(a, b, scale_a, scale_b, offs)
+        by_v2(a, b, scale_a, scale_b, offs)
+        assert not launched
+        grouped_mm(x, y, offs=offs)
+        assert launched
+    problem = Problem.dense(512, 512, 512, layout="nt", ragged="m", groups=8, **KINDS["fp8-row"])
+    assert prefers(problem, gpus.spec("rtx5090")) == (
+        False,
+        "torch multiplies no groups of fp8e4m3 on sm_120; tritonmm.scaled_grouped_mm does",
+    )
 
 
 def test_other_results_and_recipes_are_torchs(override, launched, device):

@@ -16,6 +16,7 @@ for each group.
 """
 
 import functools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from tritonmm.gpu import Gpu
-from tritonmm.model.groups import batches, sizes_of
+from tritonmm.model.groups import average, sizes_of
 from tritonmm.model.time import crossing, joined
 from tritonmm.problem import Problem
 
@@ -234,8 +235,8 @@ GROUPED_OVERLAP = 4.0
 2.11, CUDA graphs): tests/model/test_torch_time.py has them. Groups of K, fp8 and other GPUs were not measured."""
 
 GROUPED_ARCHS = ("sm_90", "sm_100", "sm_103")
-"""Where torch has that kernel, for bf16 and fp8. Elsewhere, and of other dtypes, it copies the offsets to the host and
-computes a GEMM for each group."""
+"""Where torch has that kernel, for bf16 and fp8. For bf16 elsewhere, and for other dtypes, it copies the offsets to the
+host and computes a GEMM for each group. Elsewhere it refuses fp8."""
 
 
 def kernels_of(problem: Problem) -> str:
@@ -330,7 +331,11 @@ def _rounded(unit: int) -> Callable[[int], int]:
 
 def _one_by_one_us(problem: Problem, gpu: Gpu) -> float:
     """Microseconds of a GEMM for each group. What the host takes is left out."""
-    return sum(each.batch * torch_us(replace(each, batch=1), gpu) for each in batches(problem))
+    counted = Counter(size for size in sizes_of(problem) if size)
+    one, column = average(problem), np.array([*counted], dtype=np.float64).reshape(-1, 1)
+    dense = Sizes.of(one, gpu)
+    sizes = replace(dense, m=column) if problem.ragged == "m" else replace(dense, k=column)
+    return float(tiles_us(sizes, KERNELS[kernels_of(one)], gpu).min(axis=-1) @ [*counted.values()]) if counted else 0.0
 
 
 def tiles_us(sizes: Sizes, kernels: Kernels, gpu: Gpu) -> np.ndarray:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 
+from tritonmm.model.torch_time import GROUPED_ARCHS
 from tritonmm.problem import MOST_GROUPS, Problem
 from tritonmm.torch_ops.aten import SUBCLASS, original
 from tritonmm.torch_ops.grouped_product import GroupedHow, chosen, grouped_product, problem_of, result_shape
@@ -186,7 +187,7 @@ def _route(routes: Routes, asked: Asked) -> Route | str:
         how, dtype = GroupedHow(accumulation=fixed), a.dtype
     else:
         dtype = torch.bfloat16
-        if out_dtype not in (None, dtype):
+        if out_dtype not in (None, dtype) or gpu_of(a.device).arch not in GROUPED_ARCHS:
             return ""
         if offs is None and a.shape[0] * a.shape[1] >= 2**31:
             return "the batch has 2**31 rows or more"
