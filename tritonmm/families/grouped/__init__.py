@@ -20,7 +20,7 @@ persistent = True
 complete = False
 grouped = True
 defaults = {
-    "block_m": 256, "block_n": 128, "block_k": 64, "num_stages": 4, "num_warps": 8,
+    "block_m": 128, "block_n": 256, "block_k": 64, "num_stages": 4, "num_warps": 8,
     "order": Grouped(SwizzleMerge(8)),
 }  # fmt: skip
 passed_over, candidates, orders, adapted = MODEL.passed_over, MODEL.candidates, MODEL.orders, MODEL.adapted

@@ -1,23 +1,29 @@
-"""Warp-specialized grouped GEMM for Hopper (sm_90), with TMA and wgmma: the rows of A, or K, are divided into groups.
+"""Warp-specialized grouped GEMM for Hopper (sm_90), with TMA and wgmma: groups divide the rows of A, or K.
 
 Supports
-    bf16, fp16, fp8 and int8 operands; a bias for each group; scales of rows and columns; every order of `orders.Grouped`.
+    bf16, fp16, fp8 and int8 operands; a bias for each group; scales of rows and columns; orders over groups.
 
-How it works. At most one program runs on each SM, and is specialized into warps once, as in the Hopper kernel
-(`families/hopper/kernel.py`): a producer warp loads K steps by TMA into a pipeline of shared buffers, and two consumer
-warpgroups multiply and write. All of them find their tiles in the table of groups (`device/groups.py`).
+How it works. At most one program runs on each SM, and is specialized into warps once:
 
-Tiles are multiplied transposed. wgmma has 64 rows at least, but any multiple of 8 columns. So the columns of the output
-are its rows, 64 or 128 for each consumer, and the rows of the output, of which a group may have any number, are its
-columns. A tile has up to `block_m` rows. The last one of a group loads, multiplies and writes its own rounded up to
-BOX = 32; there is code for each number of rows that `rules.widths` lists. Pieces of 32 rows are transposed on their way
-to shared memory, and stored by TMA.
+    1. The scheduler warp takes one tile of the order after the other, by an atomic counter, looks up its group
+       (`device/groups.py`), and queues it for the others. Tiles take differently long, so none is assigned before a
+       program needs it.
+    2. The producer warp loads the K steps of each tile by TMA into a pipeline of shared buffers (`device/pipeline.py`).
+    3. Each of two consumer warpgroups multiplies its half of the tile's columns, and writes them by TMA.
 
-What a group's edge needs. Rows beyond a group are loaded as they are and multiplied: they count for rows of the output
-that are not written. The descriptors of the output, and of operands where groups divide K, end where the group ends
-(`launch.ragged`): TMA does not write what lies beyond, and reads it as zeros.
+Tiles are multiplied transposed. wgmma multiplies 64 rows at least, but any multiple of 8 columns. So its rows are
+columns of the output, 64 or 128 for each consumer, and its columns are rows of the output, of which a group may have
+any number. The rows of a group are divided equally among its tiles, in units of BOX = 16, and each tile loads,
+multiplies and writes its own rows: there is code for each number of rows that `rules.widths` lists. Pieces of 32 rows
+are transposed on their way to shared memory.
 
-Results are bitwise reproducible, and those of the Hopper kernel: a sum does not depend on which operand is transposed.
+Edges of groups. Rows after the last one of a tile are loaded as they are, up to a multiple of 16, and multiplied; they
+only count for rows of the output that are not written. The descriptors of the output, and of operands where groups
+divide K, end where the tile's rows or the group's K end (`launch.ragged`): TMA does not write what follows, and reads
+it as zeros. So no group touches or reads into the sums of another.
+
+Results are bitwise reproducible: a tile's sums do not depend on the program that computes it. Measurements:
+docs/notebook/grouped.md.
 """
 
 from triton.experimental import gluon
@@ -42,7 +48,7 @@ from tritonmm.device.gluon_compat import (
     wait_for_previous_grid,
 )
 from tritonmm.device.groups import TAKEN, part_of, rows_of_tiles, tile_of
-from tritonmm.device.pipeline import next_use, operand, release
+from tritonmm.device.pipeline import next_use, release
 
 FAR = gl.constexpr(2**30)
 """The rows of a ragged descriptor, see `launch.ragged`."""
@@ -410,9 +416,7 @@ def write(x, group, row, col, end, buffer, output, WHO: gl.constexpr, SPEC: gl.c
     return buffer
 
 
-@gluon.jit(
-    do_not_specialize=["n", "k", "tiles_m", "tiles_n", "tiles", "stride_sam", "stride_sbn", "stride_sbk"]
-)
+@gluon.jit(do_not_specialize=["n", "k", "tiles_m", "tiles_n", "tiles", "stride_sam", "stride_sbn", "stride_sbk"])
 def grouped_gemm(
     a_desc, a_desc_1, b_desc, out_desc, out, alpha, beta, bias, groups, n, k, tiles_m, tiles_n, tiles, factors,
     scale_a, stride_sam, scale_b, stride_sbn, stride_sbk, SPEC: gl.constexpr, num_warps: gl.constexpr,

@@ -10,7 +10,7 @@ from tritonmm.problem import Problem
 
 
 def kind(problem: Problem) -> str:
-    """The list of tiles: for groups of rows of 16 or 8 bits, and for groups of K. None for what it does not multiply."""
+    """The list of tiles: for groups of rows, of 16 or 8 bits, and for groups of K. "" for what it does not multiply."""
     p = problem
     if not p.ragged or p.block_scaled or p.element_bytes != p.b_element_bytes:
         return ""

@@ -184,9 +184,7 @@ def multiply_group(i, a, b, output, bias, scales, groups, factors, m, n, k, stri
     ALONG: tl.constexpr = S.along
     tiles_n = tl.cdiv(n, S.block_n)
     if S.ragged == "m":
-        group, row, m_end, tile_n = tile_of(
-            i, tiles_n, groups, factors, S.block_m, S.block_m, ORDER, ALONG, S.joined
-        )
+        group, row, m_end, tile_n = tile_of(i, tiles_n, groups, factors, S.block_m, S.block_m, ORDER, ALONG, S.joined)
         first_k, k_end = 0, k
     else:
         group, first_k, k_end, tile_m, tile_n = part_of(
