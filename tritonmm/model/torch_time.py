@@ -230,6 +230,10 @@ GROUPED_STREAM = 0.9
 GROUPED_LAUNCH_US = 50.0
 """Of two launches, the first of which makes arguments for each group."""
 
+GROUPED_TILE_US = 2.5
+"""Of each tile of a group of K besides its steps: it is written before the next is multiplied. Found from gradients of
+weights of 1 to 32 steps of K (H200, autotune/results/h200-grouped.csv)."""
+
 GROUPED_OVERLAP = 4.0
 """p of the p-norm of computing and reading. These constants fit 17 times of bf16 and groups of rows to 8% (H200, torch
 2.11, CUDA graphs): tests/model/test_torch_time.py has them. Groups of K, fp8 and other GPUs were not measured."""
@@ -320,6 +324,9 @@ def _grouped_us(problem: Problem, gpu: Gpu) -> float:
         multiplied = _rounded(side)(p.m) * _rounded(side)(p.n) * sum(map(steps, sizes))
         moved = used * (p.m * p.element_bytes + p.n * p.b_element_bytes) + p.output_bytes
     mma_us = 2e6 * multiplied / (GROUPED_SHARE[side] * gpu.rate(p.dtype))
+    if p.ragged == "k":
+        tiles = p.groups * -(-p.m // 128) * -(-p.n // side)
+        mma_us += GROUPED_TILE_US * tiles / gpu.sms
     memory_us = 1e6 * moved / (GROUPED_STREAM * gpu.bandwidth)
     return GROUPED_LAUNCH_US + joined((mma_us, memory_us), GROUPED_OVERLAP)
 
