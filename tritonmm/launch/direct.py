@@ -78,26 +78,23 @@ class TensorMaps(dict):
         return found
 
 
-class Launch:
-    """A compiled kernel and its arguments for tensors of certain strides and alignments.
+class Kept:
+    """A compiled kernel with the values of its arguments, as Triton's C launcher takes them.
 
-    A launch copies `values` and replaces elements at these positions: tensor maps (or addresses, if the kernel takes
-    those) at `a`, `a_1`, `b`, `b_1`, `out_map` and `out_1`; addresses at `out`, `c`, `bias`, `scale_a`, `scale_b`,
-    `groups`, `sums` and `flags`; numbers at `alpha` and `beta`. A position is None if the kernel has no such argument.
+    places: of the arguments among the values, by name.
     """
 
     __slots__ = (
-        "a", "a_1", "a_1_maps", "a_maps", "alpha", "annotations", "b", "b_1", "b_1_maps", "b_maps", "beta", "bias", "c",
-        "cooperative", "current_device", "flags", "function", "grid", "groups", "index", "kernel", "launch", "metadata",
-        "out", "out_1", "out_1_maps", "out_map", "out_maps", "pdl", "scale_a", "scale_b", "signature", "stream_of",
-        "sums", "values",
+        "annotations", "cooperative", "function", "grid", "index", "kernel", "launch", "metadata", "pdl", "places",
+        "signature", "stream_of", "values",
     )  # fmt: skip
 
-    def __init__(self, kernel, grid: int, index: int, values: list, places: dict[str, int], maps: dict):
+    def __init__(self, kernel, grid: int, index: int, values: list, places: dict[str, int]):
         launcher = kernel.run
         self.kernel = kernel  # from Triton 3.9 on, a kernel without references unloads its code
         self.grid = grid
         self.index = index
+        self.places = places
         self.function = kernel.function
         self.metadata = kernel.packed_metadata
         self.cooperative = launcher.launch_cooperative_grid
@@ -110,6 +107,36 @@ class Launch:
         else:
             self.annotations, self.signature = launcher.arg_annotations, launcher.kernel_signature
         self.values = values
+        self.stream_of = driver.active.get_current_stream
+
+    def send(self, values: list) -> None:
+        """Launches on the current stream of the device `index`, which is the current one."""
+        if FLAT:
+            values[STREAM] = self.stream_of(self.index)
+            self.launch(*values)
+        else:
+            self.launch(
+                self.grid, 1, 1, self.stream_of(self.index), self.function, self.cooperative, self.pdl, self.metadata,
+                None, None, None, None, None, self.annotations, self.signature, values,
+            )  # fmt: skip
+
+
+class Launch(Kept):
+    """A compiled kernel and its arguments for tensors of certain strides and alignments.
+
+    A launch copies `values` and replaces elements at these positions: tensor maps (or addresses, if the kernel takes
+    those) at `a`, `a_1`, `b`, `b_1`, `out_map` and `out_1`; addresses at `out`, `c`, `bias`, `scale_a`, `scale_b`,
+    `groups`, `sums` and `flags`; numbers at `alpha` and `beta`. A position is None if the kernel has no such argument.
+    """
+
+    __slots__ = (
+        "a", "a_1", "a_1_maps", "a_maps", "alpha", "b", "b_1", "b_1_maps", "b_maps", "beta", "bias", "c",
+        "current_device", "flags", "groups", "out", "out_1", "out_1_maps", "out_map", "out_maps", "scale_a", "scale_b",
+        "sums",
+    )  # fmt: skip
+
+    def __init__(self, kernel, grid: int, index: int, values: list, places: dict[str, int], maps: dict):
+        super().__init__(kernel, grid, index, values, places)
         self.a_maps, self.b_maps, self.out_maps = (maps.get(f"{name}_desc") for name in ("a", "b", "out"))
         self.a = places["a_desc" if self.a_maps is not None else "a"]
         self.b = places["b_desc" if self.b_maps is not None else "b"]
@@ -122,7 +149,6 @@ class Launch:
         self.scale_a, self.scale_b = places.get("scale_a"), places.get("scale_b")
         self.groups = places.get("groups")
         self.sums, self.flags = places.get("workspace"), places.get("flags")
-        self.stream_of = driver.active.get_current_stream
         # torch.cuda.current_device without the check that CUDA is initialised.
         self.current_device = getattr(torch._C, "_cuda_getDevice", driver.active.get_current_device)
 
@@ -166,14 +192,7 @@ class Launch:
             if sums is not None:
                 values[self.sums] = sums.data_ptr()
             values[self.flags] = flags.data_ptr()
-        if FLAT:
-            values[STREAM] = self.stream_of(self.index)
-            self.launch(*values)
-        else:
-            self.launch(
-                self.grid, 1, 1, self.stream_of(self.index), self.function, self.cooperative, self.pdl, self.metadata,
-                None, None, None, None, None, self.annotations, self.signature, values,
-            )  # fmt: skip
+        self.send(values)
 
 
 def repeatable(
@@ -186,6 +205,20 @@ def repeatable(
 
     A launch cannot be repeated if the kernel needs memory from Triton, as an instrumented kernel does.
     """
+    found = _bound(jit, kernel, arguments, options, operands)
+    return Launch(kernel, grid, index, *found) if found else None
+
+
+def kept(jit, kernel, grid: int, index: int, arguments: tuple, options: dict) -> Kept | None:
+    """The same for a kernel that no plan has, and without descriptors."""
+    found = _bound(jit, kernel, arguments, options, {})
+    return Kept(kernel, grid, index, *found[:2]) if found and not found[2] else None
+
+
+def _bound(
+    jit, kernel, arguments: tuple, options: dict, operands: dict[str, str]
+) -> tuple[list, dict[str, int], dict[str, TensorMaps]] | None:
+    """The values of the launch's arguments, their places, and the tensor maps of descriptors; or None."""
     if not KNOWN or not isinstance(kernel, CompiledKernel):
         return None
     if type(kernel.run).__module__ != "triton.backends.nvidia.driver":
@@ -200,7 +233,8 @@ def repeatable(
     described = [name for name, kind in zip(bound, kinds, strict=True) if _is_described(kind)]
     if len(described) != len(metas) or not DESCRIPTORS.issuperset(described):
         return None
-    places, maps = {}, {}
+    places: dict[str, int] = {}
+    maps: dict[str, TensorMaps] = {}
     place = OWN
     for (name, x), kind in zip(bound.items(), kinds, strict=True):
         if kind != "constexpr":
@@ -213,10 +247,9 @@ def repeatable(
     for i, x in enumerate(values):
         if isinstance(x, torch.Tensor):
             values[i] = x.data_ptr()
-    launch = Launch(kernel, grid, index, values, places, maps)
     for name, known in maps.items():
-        MAPS.put(known, bound[name].base.data_ptr(), launch.values[places[name]])
-    return launch
+        MAPS.put(known, bound[name].base.data_ptr(), values[places[name] - OWN])
+    return values, places, maps
 
 
 def _is_described(kind) -> bool:

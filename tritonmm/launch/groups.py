@@ -4,16 +4,15 @@ The table is a torch tensor, allocated on the current stream at each call, and d
 So launches on different streams never share one. Nothing comes to the host.
 """
 
-import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import torch
 
 from tritonmm.config import Config
 from tritonmm.device.groups import ENTRY, FIELDS, group_table_kernel
-from tritonmm.launch import Plan, interpreter, launch_options
+from tritonmm.launch import Plan, capture, direct, interpreter, launch_options
 from tritonmm.orders import Grouped
 from tritonmm.problem import Problem
 
@@ -29,13 +28,14 @@ class GroupTable:
     """What the table of one plan depends on.
 
     groups: how many. total: rows or elements of K that are divided among them. block_m: rows of a tile, or 0 where K is
-    divided. largest_first: as in `orders.Grouped`.
+    divided. largest_first: as in `orders.Grouped`. launches: those made before, by the alignment of the offsets.
     """
 
     groups: int
     total: int
     block_m: int
     largest_first: bool
+    launches: dict[int, direct.Kept] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, problem: Problem, config: Config) -> Self:
@@ -73,12 +73,31 @@ class GroupTable:
         return arguments, launch_options(table.device, **own, num_warps=8)
 
     def make(self, offs: torch.Tensor) -> torch.Tensor:
-        """The table for these offsets, on the current stream. offs: int32 [groups], contiguous."""
+        """The table for these offsets, on the current stream of the current device.
+
+        offs: int32 [groups], contiguous. Calls after the first launch without Triton's JIT.
+        """
         table = self.empty(offs.device)
-        arguments, options = self.launch(offs, table)
-        with interpreter.exclusive():
-            group_table_kernel[(self.programs,)](*arguments, **options)
+        at, to = offs.data_ptr(), table.data_ptr()
+        kept = self.launches.get(at & 15)
+        if kept is None or to & 15 or direct.hooked():
+            self._make_by_jit(offs, table, to)
+        else:
+            values = kept.values.copy()
+            values[kept.places["offs"]], values[kept.places["table"]] = at, to
+            kept.send(values)
         return table
+
+    def _make_by_jit(self, offs: torch.Tensor, table: torch.Tensor, to: int) -> None:
+        """Launches through Triton's JIT, which compiles if needed, and keeps the launch if it can be repeated."""
+        arguments, options = self.launch(offs, table)
+        with interpreter.exclusive(), capture.relaxed():
+            kernel = group_table_kernel[(self.programs,)](*arguments, **options)
+        if offs.device.type == "cuda" and not to & 15:
+            index = offs.device.index
+            kept = direct.kept(group_table_kernel, kernel, self.programs, index, arguments, options)
+            if kept is not None:
+                direct.LAUNCHES.put(self.launches, offs.data_ptr() & 15, kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +124,7 @@ class GroupedPlan:
             raise ValueError(f"offs is {found}; a plan of {self.problem} takes int32 [{self.table.groups}], contiguous")
         if not self.inner.grid:
             return out
-        with torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext():
+        with self.inner._current_device():
             table = self.table.make(offs)
         return self.inner(a, b, out, groups=table, **epilogue)
 
