@@ -14,7 +14,7 @@ from tritonmm import gpu as gpus
 from tritonmm.autotune.studies import regret
 from tritonmm.families.hopper.rules import HAS_CLUSTERS
 from tritonmm.problem import KINDS, Problem
-from tritonmm.selection import ORDERED, choose, estimated, select, timed
+from tritonmm.selection import ORDERED, choose, estimated, in_full_if_faster, select, timed
 
 H200 = gpus.spec("h200")
 
@@ -135,3 +135,16 @@ def test_pairs_share_an_operand_where_lines_of_both_cross_cache_lines(problem, i
         alone = next(config for config in found if not config.cluster)
         assert (best.block_m, best.block_n) == (256, 256)
         assert found[best] < 0.95 * found[alone]
+
+
+def test_a_small_gram_is_computed_in_full_where_that_is_faster():
+    """128 tiles of a product of 1024 x 1024 fit the SMs at once, and so do not the 72 that meet its triangle any better."""
+
+    def gram(n, **fields):
+        return Problem.dense(n, n, n, layout="nt", symmetric="gram", **fields)
+
+    for n, is_whole in ((1024, True), (1280, False), (8192, False)):
+        found = in_full_if_faster(gram(n), H200)
+        assert found == (replace(gram(n), symmetric="", accumulation="invariant") if is_whole else gram(n))
+    parts = gram(1024, dtype="fp32", precision="bf16x3")  # whose sums above the diagonal are others
+    assert in_full_if_faster(parts, H200) == parts

@@ -37,6 +37,11 @@ SYMMETRIC_GAIN = 0.95
 not asked for."""
 
 
+WHOLE_GAIN = 0.95
+"""What a product of A by A transposed must be expected to take in full, of the time of the symmetric product that was
+asked for, to be computed so instead."""
+
+
 class Choice(NamedTuple):
     """A config for a problem.
 
@@ -163,6 +168,23 @@ def as_gram_if_faster(problem: Problem, gpu: Gpu, kernel: str = "") -> Problem:
         return gram if best(gram, gpu, kernel).us < SYMMETRIC_GAIN * best(problem, gpu, kernel).us else problem
     except ValueError:  # no config of one is legal
         return problem
+
+
+def in_full_if_faster(problem: Problem, gpu: Gpu, kernel: str = "") -> Problem:
+    """The problem of a symmetric product of A by A transposed; or, where that should be faster, the same product in
+    full: small ones, whose tiles the SMs multiply at once.
+
+    With invariant accumulation its elements above the diagonal have the bits of those opposite. So has no other sum:
+    parts of K may be added in another order for each tile. For tf32x3 and bf16x3, see `as_gram_if_faster`.
+    """
+    if problem.precision.endswith("x3"):
+        return problem
+    whole = replace(problem, symmetric="", accumulation="invariant")
+    try:
+        is_faster = best(whole, gpu, kernel).us < WHOLE_GAIN * best(problem, gpu, kernel).us
+    except ValueError:  # no config of one is legal
+        return problem
+    return whole if is_faster else problem
 
 
 def timed(problem: Problem, gpu: Gpu, kernel: str = "") -> dict[Config, float]:

@@ -165,6 +165,14 @@ def test_configs_of_other_orders_are_refused(device):
         tritonmm.gram(torch.ones(3, 4, device=device), config=tritonmm.Config("tile", 32, 32, 32))
 
 
+@pytest.mark.gpu  # where small products are computed in full
+@pytest.mark.parametrize("n", [64, 256, 511, 512, 1000, 1024])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
+def test_small_grams_are_exactly_symmetric(n, dtype, device):
+    found = tritonmm.gram(torch.randn(n, 1000, device=device).to(dtype))
+    assert torch.equal(found, found.mT)
+
+
 def torchs(g, steps=5):
     from torch.optim._muon import _zeropower_via_newtonschulz
 

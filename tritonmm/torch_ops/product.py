@@ -181,13 +181,16 @@ def problem_of(
 def problem_for(
     a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, epilogue: tuple[bool, bool, bool], how: How | None, kernel=""
 ) -> Problem:
-    """`problem_of`; or, where b is a transposed, the same as a symmetric product if that is expected to be faster.
+    """`problem_of`; or, where b is a transposed, the same as a symmetric product if that is expected to be faster, and
+    a symmetric one in full.
 
     kernel: the family whose kernels are considered; "" for all.
     """
-    from tritonmm.selection import as_gram_if_faster
+    from tritonmm.selection import as_gram_if_faster, in_full_if_faster
 
     problem = problem_of(a, b, out, epilogue, how)
+    if problem.symmetric == "gram" and problem.flops > 0:
+        return in_full_if_faster(problem, gpu_of(a.device), kernel)
     is_gram = problem.may_be_symmetric and not problem.symmetric and problem.flops > 0 and is_transposed(a, b)
     return as_gram_if_faster(problem, gpu_of(a.device), kernel) if is_gram else problem
 
