@@ -1,6 +1,8 @@
 """What the compile gate compiles of grouped products, see `compile_cases.py`."""
 
 from tritonmm import gpu as gpus
+from tritonmm import orders
+from tritonmm.config import Config
 from tritonmm.launch.groups import GroupTable
 from tritonmm.problem import KINDS, Epilogue, Problem
 from tritonmm.selection import choose
@@ -11,9 +13,39 @@ SCALED_GROUPS = (
 )  # fmt: skip
 """Kind, what groups divide, and layout of grouped products with scales."""
 
+INT8_ROW = {"dtype": "int8", "scales": "row", "out_dtype": "bf16"}
+
+WARP_SPECIALIZED = (
+    (KINDS["bf16"], "m", "nt", (128, 256, 64, 4), "groups/swizzle-merge:3", False),
+    (KINDS["bf16"], "m", "nn", (128, 256, 64, 4), "largest-groups/row-major", True),
+    (KINDS["bf16"], "m", "nt", (128, 128, 64, 6), "joined-groups/serpentine:3", True),
+    (KINDS["bf16"], "m", "nt", (256, 128, 64, 4), "joined-largest-groups/swizzle-merge:4", False),
+    (KINDS["fp16"], "m", "nn", (64, 128, 64, 8), "groups/swizzle-merge:4", False),
+    (KINDS["fp16"], "m", "nt", (64, 256, 64, 4), "joined-groups/row-major", True),
+    (KINDS["bf16-fp32"], "m", "nt", (128, 256, 64, 3), "groups/serpentine:2@n", True),
+    (KINDS["fp8-row"], "m", "nt", (128, 256, 128, 4), "groups/swizzle-merge:3", True),
+    (KINDS["fp8-row-ieee"], "m", "nt", (128, 128, 128, 6), "largest-groups/swizzle-merge:3", False),
+    (INT8_ROW, "m", "nt", (256, 128, 128, 4), "joined-groups/swizzle-merge:3", True),
+    (KINDS["int8"], "m", "nt", (64, 128, 128, 8), "groups/row-major", False),
+    (KINDS["bf16"], "k", "tn", (256, 128, 64, 4), "largest-groups/swizzle-merge:3", False),
+    (KINDS["fp16-fp32"], "k", "tn", (128, 256, 64, 3), "groups/row-major", True),
+    (KINDS["bf16"], "k", "tn", (64, 128, 64, 8), "largest-groups/serpentine:3", True),
+)  # fmt: skip
+"""What the grouped kernel for Hopper is compiled for: kind, what groups divide, layout, blocks and stages, order, and
+whether there is a bias."""
+
+
+def warp_specialized_cases():
+    """The grouped kernel for Hopper: every tile, kind and order."""
+    for kind, ragged, layout, blocks, order, bias in WARP_SPECIALIZED:
+        fields = {"layout": layout, "epilogue": Epilogue(bias=bias), "ragged": ragged, "groups": 16}
+        problem = Problem.dense(1000, 768, 528, **kind, **fields)
+        yield gpus.spec("h200"), problem, Config("grouped", *blocks, order=orders.parse(order))
+
 
 def grouped_cases():
-    """What `select` chooses for groups of rows and of K, and the table of groups."""
+    """What `select` chooses for groups of rows and of K, other tiles for Hopper, and the table of groups."""
+    yield from warp_specialized_cases()
     epilogues = Epilogue(), Epilogue(bias=True)
     for gpu in map(gpus.spec, ("a100", "h200", "b200", "mi300x")):
         for kind in ("bf16", "fp32", "tf32", "fp64"):

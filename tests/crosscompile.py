@@ -33,6 +33,7 @@ from tritonmm.config import Config
 from tritonmm.device.groups import group_table_kernel
 from tritonmm.dtypes import DTYPES
 from tritonmm.families.exact import rules as sliced
+from tritonmm.families.grouped.rules import CONSUMERS, subtiles, widths
 from tritonmm.families.hopper import ordered_mma
 from tritonmm.families.hopper.rules import consumer_grid
 from tritonmm.families.hopper.sm_affinity import affinity
@@ -184,6 +185,28 @@ def weights_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpu
     return meeting_fault(compiled, how != "")
 
 
+def groups_fault(ptx: str, config: Config, problem: Problem) -> str:
+    """What is wrong with how the grouped kernel for Hopper multiplies and moves groups, or "".
+
+    There is an accumulator for each number of rows. What groups divide has a tensor map of rank 4, anything else of 3.
+    """
+    of_m = problem.ragged == "m"
+    tiles = [width for _, width in widths(config.block_m)] if of_m else [config.block_m]
+    widest = 128 if problem.dtype == "int8" else 256
+    expected = {min(rows, widest) for width in tiles for rows in subtiles(width, problem.promotes)}
+    multiplied = set(map(int, re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k", ptx)))
+    if multiplied != expected:
+        return f"wgmma of {sorted(multiplied)} columns, expected {sorted(expected)}"
+    waits = ptx.count("griddepcontrol.wait")
+    if waits != CONSUMERS + 2:  # the producer and the scheduler
+        return f"{waits} of its partitions wait for the previous grid"
+    for what, instruction, rank in (("loads", r"shared::\w+\.global", 3), ("stores", r"global\.shared::cta", 4)):
+        rank = rank if of_m else 7 - rank
+        if (found := set(re.findall(rf"cp\.async\.bulk\.tensor\.(\d)d\.{instruction}", ptx))) != {str(rank)}:
+            return f"TMA {what} of ranks {sorted(found)}, expected {rank}"
+    return ""
+
+
 def resource_fault(compiled: Compiled, gpu: gpus.Gpu, counted: int, spills: int = 0) -> str:
     """What is wrong with the registers or shared memory of a compiled kernel, or "".
 
@@ -215,6 +238,8 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
         return sliced_fault(compiled, config, problem)
     if config.kernel == "mixed_input":
         return weights_fault(compiled, config, problem, gpu)
+    if config.kernel == "grouped":
+        return groups_fault(compiled.assembly, config, problem)
     on_wgmma = problem.dtype not in ("fp32", "fp64") or problem.precision != "ieee"
     uses_wgmma = gpu.capability == 90 and on_wgmma and config.block_m >= 64 and config.num_warps >= 4
     if uses_wgmma and "wgmma.mma_async" not in compiled.assembly:

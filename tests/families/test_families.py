@@ -21,13 +21,21 @@ from tritonmm.launch import Plan, strides
 from tritonmm.model.time import Time
 from tritonmm.orders import RowMajor, SwizzleMerge
 from tritonmm.plan import plan_for
-from tritonmm.problem import KINDS, Problem
+from tritonmm.problem import GROUPED_SCALES, KINDS, Problem
 from tritonmm.selection import estimated
 
 H200 = gpus.spec("h200")
 
 KIND = {"exact": "fp32", "mixed_input": "bf16-int8"}
 """The kind of a family's typical GEMM, where that is not bf16."""
+
+GROUPS = {"grouped": {"ragged": "m", "groups": 8}}
+"""What the problems of a family have that multiplies groups alone."""
+
+
+def typical(name, m, n, k, **fields):
+    """A problem of a family."""
+    return Problem.dense(m, n, k, layout="nt", **KINDS[KIND.get(name, "bf16")], **GROUPS.get(name, {}), **fields)
 
 
 @triton.jit
@@ -123,14 +131,18 @@ def test_an_unknown_name_says_which_there_are():
 
 TYPICAL = {"exact": ["fp32"], "mixed_input": ["bf16-int8", "bf16-fp8", "bf16-int8-row", "bf16-fp8-row"]}
 TYPICAL |= {"hopper": ["bf16", "fp16", "bf16-fp32", "fp16-fp32"], "persistent": ["bf16", "fp16", "bf16-fp32"]}
+TYPICAL |= {"grouped": ["bf16", "fp16", "bf16-fp32", "fp16-fp32"]}
 TYPICAL |= {"tile": ["bf16", "fp16", "bf16-fp32", "int8", "tf32"], "skinny": ["bf16", "fp16", "fp32", "tf32"]}
 """Kinds of GEMMs for which the default config of each family is legal."""
 
 
 @pytest.mark.parametrize(("name", "kind"), [(name, kind) for name in families.names() for kind in KINDS])
 def test_a_default_config_is_legal_or_says_which_field_or_operand_is_in_the_way(name, kind):
-    layout = "nt" if name == "mixed_input" or KINDS[kind]["dtype"] in ("int8", "fp8e4m3") else "nn"
-    problem = Problem.dense(4096, 4096, 4096, layout=layout, **KINDS[kind])
+    fields = KINDS[kind] | GROUPS.get(name, {})
+    layout = "nt" if name == "mixed_input" or fields["dtype"] in ("int8", "fp8e4m3") else "nn"
+    if "ragged" in fields and fields.get("scales", "") not in GROUPED_SCALES["m"]:
+        pytest.skip("groups have no such scales")
+    problem = Problem.dense(4096, 4096, 4096, layout=layout, **fields)
     reason = Config(name).fits(problem, H200).reason
     if kind in TYPICAL[name]:
         assert reason == ""
@@ -159,7 +171,7 @@ def test_persistent_is_asked_only_where_it_is_a_choice(name):
 
 @pytest.mark.parametrize("name", families.names())
 def test_candidates_have_an_estimate(name):
-    problem = Problem.dense(48, 4096, 4096, layout="nt", **KINDS[KIND.get(name, "bf16")])
+    problem = typical(name, 48, 4096, 4096)
     family = families.family(name)
     found = [config for config in family.candidates(problem, H200) if config.fits(problem, H200)]
     assert found
@@ -173,7 +185,7 @@ def test_candidates_have_an_estimate(name):
 def test_no_order_is_faster_than_the_lower_bound(name):
     family = families.family(name)
     for m, n, k in ((48, 4096, 4096), (3001, 2048, 1024), (300, 300, 20000), (8192, 8192, 512)):
-        problem = Problem.dense(m, n, k, layout="nt", **KINDS[KIND.get(name, "bf16")])
+        problem = typical(name, m, n, k)
         for config in family.candidates(problem, H200):
             bound = family.lower_bound(config, problem, H200)
             for each in (config, *family.orders(config, problem, H200)):
@@ -185,7 +197,7 @@ def test_no_order_is_faster_than_the_lower_bound(name):
 def test_no_candidate_is_faster_than_the_bound_it_shares(name, accumulation):
     family = families.family(name)
     for m, n, k in ((48, 4096, 4096), (3001, 2048, 1024), (300, 300, 20000), (8704, 4096, 8192), (2112, 2048, 512)):
-        problem = Problem.dense(m, n, k, layout="nt", accumulation=accumulation, **KINDS[KIND.get(name, "bf16")])
+        problem = typical(name, m, n, k, accumulation=accumulation)
         found = []
         for bound, configs in family.bounded(problem, H200):
             for config in configs:
@@ -197,7 +209,9 @@ def test_no_candidate_is_faster_than_the_bound_it_shares(name, accumulation):
 @pytest.mark.parametrize("name", families.names())
 @pytest.mark.parametrize("empty", ["m", "n", "k", "batch"])
 def test_candidates_of_an_empty_gemm(name, empty):
-    fields = KINDS[KIND.get(name, "bf16")]
+    fields = KINDS[KIND.get(name, "bf16")] | GROUPS.get(name, {})
+    if "groups" in fields and empty == "batch":
+        pytest.skip("groups have no batch")
     problem = Problem(**{"m": 300, "n": 256, "k": 512, "layout": "nt"} | fields | {empty: 0})
     family = families.family(name)
     for config in family.candidates(problem, H200):

@@ -1,8 +1,8 @@
 """grouped_mm is torch's: its values in every form, layout and dtype, whatever the offsets are, and its errors."""
 
 import inspect
-import warnings
 import random
+import warnings
 
 import pytest
 import torch

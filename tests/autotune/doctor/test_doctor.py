@@ -126,7 +126,7 @@ def test_the_self_test_compares_bits_where_they_are_known(kernel, m, n, k, dtype
     assert selftest.verified(problem, a, b, out, scales).wrong == 1
 
 
-GLUON = ("hopper", "exact", "mixed_input")  # which cannot be interpreted
+GLUON = ("hopper", "exact", "mixed_input", "grouped")  # which cannot be interpreted
 
 
 @interpreted
