@@ -131,7 +131,7 @@ def test_an_unknown_name_says_which_there_are():
 
 TYPICAL = {"exact": ["fp32"], "mixed_input": ["bf16-int8", "bf16-fp8", "bf16-int8-row", "bf16-fp8-row"]}
 TYPICAL |= {"hopper": ["bf16", "fp16", "bf16-fp32", "fp16-fp32"], "persistent": ["bf16", "fp16", "bf16-fp32"]}
-TYPICAL |= {"grouped": ["bf16", "fp16", "bf16-fp32", "fp16-fp32"]}
+TYPICAL |= {"grouped": ["bf16", "fp16"]}
 TYPICAL |= {"tile": ["bf16", "fp16", "bf16-fp32", "int8", "tf32"], "skinny": ["bf16", "fp16", "fp32", "tf32"]}
 """Kinds of GEMMs for which the default config of each family is legal."""
 
