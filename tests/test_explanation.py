@@ -191,11 +191,12 @@ def test_groups_are_explained_as_they_are_called(problem):
 
 
 def test_tiles_of_groups_are_those_that_their_sizes_make():
-    block_m = Explanation.of(sized(ROWS, [5001, *[0] * 127]), H200).config.block_m
-    two = [block_m, block_m + 1, *[0] * 126]
-    for sizes, tiles in (([5001, *[0] * 127], -(-5001 // block_m)), ([1] * 128, 128), (two, 3), ([0] * 128, 0)):
+    rows = Explanation.of(ROWS, H200).config.block_m
+    whole, nearly = [rows * (5001 // rows), *[0] * 127], [rows, rows + 1, *[0] * 126]
+    for sizes, tiles in ((whole, 5001 // rows), ([1] * 128, 128), (nearly, 3), ([0] * 128, 0)):
         found = Explanation.of(sized(ROWS, sizes), H200)
         config = found.config
+        assert config.block_m == rows
         assert f": {tiles * -(-1536 // config.block_n)} tiles, " in found.why
         assert found.us > 0
 

@@ -159,8 +159,8 @@ def test_known_sizes_are_for_estimates_alone(problem):
     assert best_in_class(known, H200) == best_in_class(problem, H200)
     even = sized(problem, [256] * 64)
     assert best_in_class(even, H200).config == best_in_class(problem, H200).config
-    if problem is ROWS:  # fewer tiles have rows that nothing fills
-        assert best_in_class(even, H200).us < best_in_class(problem, H200).us
+    if problem is ROWS:  # no tile has rows that nothing fills
+        assert best_in_class(even, H200).us <= best_in_class(problem, H200).us
 
 
 @pytest.mark.parametrize("problem", [ROWS, PARTS], ids=str)
