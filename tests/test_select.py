@@ -138,7 +138,7 @@ def test_pairs_share_an_operand_where_lines_of_both_cross_cache_lines(problem, i
 
 
 def test_a_small_gram_is_computed_in_full_where_that_is_faster():
-    """128 tiles of a product of 1024 x 1024 fit the SMs at once, and so do not the 72 that meet its triangle any better."""
+    """The SMs multiply 128 tiles of 1024 x 1024 at once, and the 72 that meet its triangle."""
 
     def gram(n, **fields):
         return Problem.dense(n, n, n, layout="nt", symmetric="gram", **fields)

@@ -14,6 +14,9 @@ from tritonmm.problem import Epilogue, Problem
 SM_REGISTERS = 65_536
 """32-bit registers of an SM of compute capability 8.0 to 10.0. Source: CUDA C++ Programming Guide."""
 
+MAX_SHARED_BYTES = 232_448
+"""Shared memory of one CTA on sm_90, in bytes: 227 KiB. Source: CUDA C++ Programming Guide, compute capability 9.0."""
+
 THREAD_REGISTERS = 255
 """32-bit registers that a thread may have. Source: as above."""
 

@@ -32,7 +32,8 @@ class Family(Protocol):
     persistent: True or False if all its configs are or none is; None if it is a choice of `Config`.
     complete: True if its candidates have all stages and orders worth a trial, so that a tuner adds none.
     grouped: True if it also multiplies groups, `Problem.ragged`; if not, it is never asked about such problems.
-    defaults: fields of `Config(name)`; legal for a plain GEMM of the family's dtypes.
+    defaults: fields of `Config(name)`; legal for a plain GEMM of the family's dtypes, or for groups of 16 bits where it
+        multiplies only these.
     """
 
     name: str

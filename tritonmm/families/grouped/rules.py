@@ -6,6 +6,7 @@ from tritonmm.config import Config
 from tritonmm.dtypes import FP8, HALF
 from tritonmm.families.common_rules import (
     BARRIER_BYTES,
+    MAX_SHARED_BYTES,
     ONE_DIE,
     one_chain_reason,
     one_die_reason,
@@ -15,7 +16,6 @@ from tritonmm.families.common_rules import (
     tma_reason,
     unsplit_reason,
 )
-from tritonmm.families.hopper.rules import MAX_SHARED_BYTES
 from tritonmm.gpu import Gpu
 from tritonmm.problem import Problem
 

@@ -2,7 +2,14 @@
 
 from tritonmm.config import Config
 from tritonmm.dtypes import FP8, HALF
-from tritonmm.families.common_rules import ONE_DIE, one_die_reason, operands_reason, shared_memory_reason, tma_reason
+from tritonmm.families.common_rules import (
+    MAX_SHARED_BYTES,
+    ONE_DIE,
+    one_die_reason,
+    operands_reason,
+    shared_memory_reason,
+    tma_reason,
+)
 from tritonmm.gpu import TRITON, Gpu
 from tritonmm.model.chunks import chunk_k, chunks
 from tritonmm.problem import Problem
@@ -10,10 +17,6 @@ from tritonmm.problem import Problem
 HAS_CLUSTERS = TRITON.startswith("3.9.")
 """Whether clusters run under this Triton. Older ones lack what they need; a newer one may number the kernel's
 parameters otherwise, which `device/cluster.py` names in PTX and `tests/crosscompile.py` checks."""
-
-
-MAX_SHARED_BYTES = 232_448
-"""Shared memory of one CTA on sm_90, in bytes: 227 KiB (CUDA C++ Programming Guide: compute capability 9.0)."""
 
 
 def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
