@@ -115,7 +115,7 @@ def moved_bytes(problem: Problem, sizes: list[int]) -> int:
 
 
 def timed(what: str, problem: Problem, name: str, regime: str, device: torch.device, gpu: Gpu) -> Row:
-    """Times ours beside torch's, and beside the dense GEMM."""
+    """Times ours paired with torch's, and with the dense GEMM."""
     p, sizes, config = problem, sizes_of(problem, name), chosen(problem, gpu)
     keywords = space.keywords(p, device, sizes)
     sets = operand_sets(p, device, gpu, sizes)
