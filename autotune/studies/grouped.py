@@ -7,6 +7,7 @@ The two sides are timed in pairs in one process, as `tritonmm bench` does, and o
 --traffic counts the bytes that some products move in several orders, and writes them beside the model's.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +20,16 @@ from tritonmm import orders
 from tritonmm.autotune.measuring import counters, space
 from tritonmm.autotune.measuring.environment import Environment
 from tritonmm.autotune.measuring.group_sizes import TYPICAL, group_sizes, sizes_of
-from tritonmm.autotune.measuring.measure import REGIMES, GraphReplay, paired
+from tritonmm.autotune.measuring.measure import REGIMES, GraphReplay, Paired, paired, set_count
 from tritonmm.autotune.measuring.precompile import precompile_all
 from tritonmm.autotune.measuring.sources import bound_launch, operand_sets, torch_replay
 from tritonmm.autotune.studies.csv_rows import Output, write_csv
 from tritonmm.gpu import Gpu
 from tritonmm.model import l2
 from tritonmm.model.groups import sized
-from tritonmm.problem import Problem
+from tritonmm.problem import KINDS, Problem
 from tritonmm.torch_ops.grouped_product import chosen
+from tritonmm.torch_ops.scaled_grouped import scaled_grouped_mm
 
 FORWARD = (
     ((8, 16384, 28672, 4096), ("even", "zipf", "random")),
@@ -43,6 +45,9 @@ FORWARD = (
     ((128, 4096, 1536, 2048), ("empties", "one-hot")),
 )
 """Groups, rows of all groups, N and K, and distributions of sizes: the layers of experts of several models."""
+
+SCALED = FORWARD[1:3] + FORWARD[4:7]
+"""The same, which are timed in fp8 with scales of rows, too: `scaled_grouped_mm` and torch._scaled_grouped_mm."""
 
 BACKWARD = FORWARD[:3] + FORWARD[6:9]
 """The same, of which both gradients are timed."""
@@ -98,7 +103,7 @@ class Bytes:
 
 
 def cases() -> Iterator[tuple[str, Problem, str]]:
-    """All that is timed: what it is, the problem, and the distribution of its sizes."""
+    """All that is timed in bf16: what it is, the problem, and the distribution of its sizes."""
     for (groups, total, n, k), names in FORWARD:
         for name in names:
             yield "forward", space.problem(total, n, k, layout="nt", ragged="m", groups=groups), name
@@ -129,19 +134,54 @@ def timed(what: str, problem: Problem, name: str, regime: str, device: torch.dev
     finally:
         for side in sides:
             side.free()
-    us = found.times.time_us
-    bytes_us = 1e6 * moved_bytes(p, sizes) / (USABLE * gpu.bandwidth)
-    assert beside.ratio is not None
-    assert beside.times.torch_us is not None
-    total = p.m if p.ragged == "m" else p.k
-    n, k = (p.n, p.k) if p.ragged == "m" else (p.m, p.n)
     if refusal:
         click.echo(refusal, err=True)
+    return _row(what, p, name, found, beside, moved_bytes(p, sizes), str(config), gpu)
+
+
+def timed_scaled(shape: tuple[int, int, int, int], name: str, regime: str, device: torch.device, gpu: Gpu) -> Row:
+    """Times a forward product of fp8 with scales of rows; the dense GEMM is torch._scaled_mm."""
+    groups, total, n, k = shape
+    ends = itertools.accumulate(group_sizes(name, total, groups))
+    offs = torch.tensor(list(ends), dtype=torch.int32, device=device)
+    of_rows, of_cols = torch.rand(total, device=device) + 0.5, torch.rand(groups, n, device=device) + 0.5
+    problem = Problem.dense(total, n, k, layout="nt", ragged="m", groups=groups, **KINDS["fp8-row"])
+    sets = []
+    for _ in range(set_count(problem, gpu)):
+        a, b, out = space.operands(problem, device)
+        sets.append((space.fill(a), space.fill(b), out))
+    given = of_rows, of_cols, offs
+    options = {"out_dtype": torch.bfloat16, "use_fast_accum": True}
+    launches = (
+        lambda a, b, out: scaled_grouped_mm(a, b, *given, **options),
+        lambda a, b, out: torch._scaled_grouped_mm(a, b, *given, **options),
+        lambda a, b, out: torch._scaled_mm(a, b[0], of_rows[:, None], of_cols[:1], out=out, **options),
+    )
+    ours, torchs, dense = (GraphReplay(launch, sets) for launch in launches)
+    try:
+        found, beside = paired(ours, torchs, REGIMES[regime]), paired(ours, dense, REGIMES[regime])
+    finally:
+        for side in (ours, torchs, dense):
+            side.free()
+    config = str(chosen(problem, gpu))
+    return _row(
+        "forward, fp8", problem, name, found, beside, moved_bytes(problem, sizes_of(problem, name)), config, gpu
+    )
+
+
+def _row(
+    what: str, problem: Problem, name: str, found: Paired, beside: Paired, moved: int, config: str, gpu: Gpu
+) -> Row:
+    p, us = problem, found.times.time_us
+    bytes_us = 1e6 * moved / (USABLE * gpu.bandwidth)
+    assert beside.ratio is not None
+    assert beside.times.torch_us is not None
+    total, n, k = (p.m, p.n, p.k) if p.ragged == "m" else (p.k, p.m, p.n)
     return Row(
         what, p.groups, total, n, k, name,
         found.times.torch_us and round(found.times.torch_us, 2), round(us, 2), found.ratio and round(found.ratio, 4),
         round(beside.times.torch_us, 2), round(beside.ratio, 4), round(bytes_us, 2),
-        round(max(beside.ratio, bytes_us / us), 4), str(config),
+        round(max(beside.ratio, bytes_us / us), 4), config,
     )  # fmt: skip
 
 
@@ -179,21 +219,21 @@ def main(path: Path, regime: str, counts: bool) -> None:
     about = Environment.here(torch.cuda.get_device_name(0)).about()
     about["regime"] = "counters of one launch, caches cold" if counts else regime
     comments = [f"# {key}: {value}" for key, value in about.items()]
-    rows: list[Row] | list[Bytes]
+    rows: list = []
     if counts:
-        rows = list(traffic(gpu))
-        for row in rows:
-            click.echo(row)
+        found: Iterator[Row] | Iterator[Bytes] = traffic(gpu)
     else:
         asked = list(cases())
         precompile_all([(problem, chosen(problem, gpu)) for _, problem, _ in asked], gpu)
-        rows = [_shown(timed(*case, regime, device, gpu)) for case in asked]
-    write_csv(path, rows, comments)
-
-
-def _shown(row: Row) -> Row:
-    click.echo(row)
-    return row
+        scaled = ((shape, name) for shape, names in SCALED for name in names)
+        found = itertools.chain(
+            (timed(*case, regime, device, gpu) for case in asked),
+            (timed_scaled(*case, regime, device, gpu) for case in scaled),
+        )
+    for row in found:
+        click.echo(row)
+        rows.append(row)
+        write_csv(path, rows, comments)  # what is measured is kept if this ends early
 
 
 if __name__ == "__main__":
