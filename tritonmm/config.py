@@ -95,6 +95,11 @@ class Config:
             raise ValueError(f"Config: repack is {self.repack!r}; it must be '', 'a', 'b' or 'ab'")
 
     @property
+    def dynamic(self) -> bool:
+        """Whether programs take tiles as they become free, see `Family.dynamic`."""
+        return families.family(self.kernel).dynamic
+
+    @property
     def ctas(self) -> int:
         """CTAs per cluster."""
         return 2 if self.cluster else 1

@@ -78,6 +78,7 @@ ROWS = SimpleNamespace(
     persistent=False,
     complete=True,
     grouped=False,
+    dynamic=False,
     defaults={
         "block_m": 1, "block_n": 64, "block_k": 1, "num_stages": 1, "num_warps": 1,
         "order": RowMajor(),

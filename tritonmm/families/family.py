@@ -32,6 +32,8 @@ class Family(Protocol):
     persistent: True or False if all its configs are or none is; None if it is a choice of `Config`.
     complete: True if its candidates have all stages and orders worth a trial, so that a tuner adds none.
     grouped: True if it also multiplies groups, `Problem.ragged`; if not, it is never asked about such problems.
+    dynamic: True if a program takes its next tile when it is free for it, so that neighbouring SMs multiply unrelated
+        tiles; False if the kernel's start decides which program has which tile.
     defaults: fields of `Config(name)`; legal for a plain GEMM of the family's dtypes, or for groups of 16 bits where it
         multiplies only these.
     """
@@ -41,6 +43,7 @@ class Family(Protocol):
     persistent: bool | None
     complete: bool
     grouped: bool
+    dynamic: bool
     defaults: Mapping[str, Any]
 
     def reason(self, config: "Config", problem: "Problem", gpu: "Gpu") -> str:

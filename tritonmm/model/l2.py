@@ -183,8 +183,12 @@ def joined(problem: Problem, config: Config, gpu: Gpu, constants: Constants, cou
     k = problem.k / config.split_k
     a, b = counts.a, counts.b
     held = held_bytes(gpu, constants)
-    steps = counts.waves * k / STEP if config.persistent else None
-    asked = (a.asked + b.asked - _merged(a, b, steps, constants) - _merged(b, a, steps, constants)) * k
+    if config.dynamic:
+        merged = sum(constants.scattered * max(0.0, panels.asked - panels.distinct) for panels in (a, b))
+    else:
+        steps = counts.waves * k / STEP if config.persistent else None
+        merged = _merged(a, b, steps, constants) + _merged(b, a, steps, constants)
+    asked = (a.asked + b.asked - merged) * k
     read = counts.missed
     if config.persistent:
         reach = held * counts.waves / (a.distinct + b.distinct) / STEP

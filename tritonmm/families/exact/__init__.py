@@ -20,6 +20,7 @@ portable = False
 persistent = False
 complete = False
 grouped = False
+dynamic = False
 defaults = {
     "block_m": 64, "block_n": 64, "block_k": 16, "num_stages": 4, "num_warps": 2,
     "order": SwizzleMerge(8),

@@ -20,6 +20,7 @@ portable = False
 persistent = True
 complete = False
 grouped = False
+dynamic = False
 defaults = {
     "block_m": 128, "block_n": 256, "block_k": 64, "num_stages": 4, "num_warps": 8,
     "order": SwizzleMerge(8),

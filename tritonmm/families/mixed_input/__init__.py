@@ -19,6 +19,7 @@ portable = False
 persistent = None
 complete = True
 grouped = False
+dynamic = False
 defaults = {
     "block_m": 64, "block_n": 128, "block_k": 128, "num_stages": 6, "num_warps": 8, "persistent": True,
     "order": RowMajor(),

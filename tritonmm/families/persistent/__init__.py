@@ -19,6 +19,7 @@ portable = True
 persistent = True
 complete = False
 grouped = False
+dynamic = False
 defaults = {
     "block_m": 128, "block_n": 256, "block_k": 64, "num_stages": 3, "num_warps": 8,
     "order": SwizzleMerge(8),

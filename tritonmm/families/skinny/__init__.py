@@ -20,6 +20,7 @@ portable = True
 persistent = False
 complete = True
 grouped = False
+dynamic = False
 defaults = {
     "block_m": 16, "block_n": 64, "block_k": 128, "num_stages": 4, "num_warps": 4,
     "order": RowMajor(),

@@ -20,6 +20,7 @@ portable = True
 persistent = None
 complete = False
 grouped = True
+dynamic = False
 defaults = {
     "block_m": 128, "block_n": 128, "block_k": 64, "num_stages": 3, "num_warps": 8, "persistent": False,
     "order": SwizzleMerge(8),
