@@ -6,6 +6,7 @@ test_import's matter.
 
 import ast
 import graphlib
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -126,3 +127,11 @@ def test_no_file_is_longer_than_500_lines():
             if lines > 500:
                 long[str(path.relative_to(ROOT))] = lines
     assert not long
+
+
+def test_the_wheel_has_every_package():
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = {path.parent for top in ("tritonmm", "autotune", "plots") for path in (ROOT / top).rglob("__init__.py")}
+    names = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
+    found = {name if name.startswith("tritonmm") else f"tritonmm.{name}" for name in names}
+    assert found <= set(listed), f"pyproject.toml does not list {found - set(listed)}"
