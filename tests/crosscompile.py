@@ -193,7 +193,7 @@ def groups_fault(ptx: str, config: Config, problem: Problem) -> str:
     of_m = problem.ragged == "m"
     tiles = [width for _, width in widths(config.block_m)] if of_m else [config.block_m]
     widest = 128 if problem.dtype == "int8" else 256
-    expected = {min(rows, widest) for width in tiles for rows in subtiles(width, problem.promotes)}
+    expected = {min(rows, widest) for width in tiles for rows in subtiles(width)}
     multiplied = set(map(int, re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k", ptx)))
     if multiplied != expected:
         return f"wgmma of {sorted(multiplied)} columns, expected {sorted(expected)}"

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from tritonmm.autotune.measuring.counters import Counted
+from tritonmm.model.l2 import Traffic
 from tritonmm.tuned import files
 
 
@@ -23,6 +25,16 @@ class Output(click.Path):
         except OSError as error:
             self.fail(str(error), param, ctx)
         return path
+
+
+def megabytes(counted: Counted, model: Traffic) -> list[float]:
+    """Bytes that were counted and those of the model, in turns: read from DRAM, written to it, and read from L2."""
+    pairs = (
+        (counted.dram_read_bytes, model.dram_read_bytes),
+        (counted.dram_write_bytes, model.dram_write_bytes),
+        (counted.l2_read_bytes, model.l2_read_bytes),
+    )
+    return [round(x / 1e6, 1) for pair in pairs for x in pair]
 
 
 def write_csv(path: Path, rows: Sequence, comments: Sequence[str]) -> None:

@@ -23,7 +23,7 @@ from tritonmm.autotune.measuring.group_sizes import TYPICAL, group_sizes, sizes_
 from tritonmm.autotune.measuring.measure import REGIMES, GraphReplay, Paired, paired, set_count
 from tritonmm.autotune.measuring.precompile import precompile_all
 from tritonmm.autotune.measuring.sources import bound_launch, operand_sets, torch_replay
-from tritonmm.autotune.studies.csv_rows import Output, write_csv
+from tritonmm.autotune.studies.csv_rows import Output, megabytes, write_csv
 from tritonmm.gpu import Gpu
 from tritonmm.model import l2
 from tritonmm.model.groups import sized
@@ -197,14 +197,7 @@ def traffic(gpu: Gpu) -> Iterator[Bytes]:
         if found is not None:
             total = problem.m
             model = l2.of(sized(problem, group_sizes(TYPICAL, total, problem.groups)), config, gpu)
-            megabytes = [
-                round(x / 1e6, 1)
-                for x in (
-                    found.dram_read_bytes, model.dram_read_bytes, found.dram_write_bytes, model.dram_write_bytes,
-                    found.l2_read_bytes, model.l2_read_bytes,
-                )
-            ]  # fmt: skip
-            yield Bytes(str(problem), str(config), *megabytes)
+            yield Bytes(str(problem), str(config), *megabytes(found, model))
 
 
 @click.command()

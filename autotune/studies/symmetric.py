@@ -20,7 +20,7 @@ from tritonmm.autotune.measuring.environment import Environment
 from tritonmm.autotune.measuring.measure import REGIMES, GraphReplay, paired
 from tritonmm.autotune.measuring.precompile import precompile_all
 from tritonmm.autotune.measuring.sources import torch_precision
-from tritonmm.autotune.studies.csv_rows import Output, write_csv
+from tritonmm.autotune.studies.csv_rows import Output, megabytes, write_csv
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.model import l2
@@ -169,14 +169,7 @@ def traffic(gpu: Gpu) -> Iterator[Bytes]:
     for (problem, config), found in zip(pairs, counters.count(pairs), strict=True):
         if found is not None:
             model = l2.of(problem, config, gpu)
-            megabytes = [
-                round(x / 1e6, 1)
-                for x in (
-                    found.dram_read_bytes, model.dram_read_bytes, found.dram_write_bytes, model.dram_write_bytes,
-                    found.l2_read_bytes, model.l2_read_bytes,
-                )
-            ]  # fmt: skip
-            yield Bytes(problem.m, problem.k, str(config), *megabytes)
+            yield Bytes(problem.m, problem.k, str(config), *megabytes(found, model))
 
 
 @click.command()

@@ -23,7 +23,7 @@ nothing but its own TMA stores.
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma_wait
 
 from tritonmm.device import cluster
 from tritonmm.device.constexpr_args import Static
@@ -83,3 +83,13 @@ def release(empty, stage, pred, TILING: gl.constexpr):
         cluster.release(last, pred)
     else:
         mbarrier.arrive(last, count=1, pred=pred)
+
+
+@gluon.jit
+def waited(accs, PENDING: gl.constexpr):
+    """The accumulators, once all but the last PENDING wgmma of this warpgroup are done."""
+    done = warpgroup_mma_wait(PENDING, accs)
+    if len(accs) == 1:
+        return (done,)
+    else:
+        return done

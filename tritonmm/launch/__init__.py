@@ -96,7 +96,7 @@ class Plan:
         if not self.grid:
             return out
         if self.table is not None:
-            with self._current_device():
+            with self.current_device():
                 order_table.retain(self.table)
         if scales is not None:
             scales = _within_32_bits(scales[0]), _within_32_bits(scales[1])
@@ -142,7 +142,7 @@ class Plan:
     def _launch_by_jit(self, key: tuple, a, b, out, alpha, beta, c, bias, scales, groups) -> None:
         """Launches through Triton's JIT, which compiles if needed, and keeps the launch if it can be repeated."""
         self._check(a, b, out, c, bias, scales)
-        with self._current_device(), capture.relaxed():
+        with self.current_device(), capture.relaxed():
             if self.device.type == "cuda":
                 context.bind(self.device.index)
             given = {} if groups is None else {"groups": groups}
@@ -162,7 +162,8 @@ class Plan:
                 if launch is not None:
                     direct.LAUNCHES.put(self.launches, key, launch)
 
-    def _current_device(self) -> contextlib.AbstractContextManager:
+    def current_device(self) -> contextlib.AbstractContextManager:
+        """Inside, the plan's device is the current one."""
         if self.device.type != "cuda" or driver.active.get_current_device() == self.device.index:
             return contextlib.nullcontext()
         return torch.cuda.device(self.device)

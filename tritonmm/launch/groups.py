@@ -4,6 +4,7 @@ The table is a torch tensor, allocated on the current stream at each call, and d
 So launches on different streams never share one. Nothing comes to the host.
 """
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -12,7 +13,7 @@ import torch
 
 from tritonmm.config import Config
 from tritonmm.device.groups import ENTRY, FIELDS, group_table_kernel
-from tritonmm.launch import Plan, capture, direct, interpreter, launch_options
+from tritonmm.launch import Plan, capture, context, direct, interpreter, launch_options
 from tritonmm.orders import Grouped
 from tritonmm.problem import Problem
 
@@ -90,12 +91,18 @@ class GroupTable:
 
     def _make_by_jit(self, offs: torch.Tensor, table: torch.Tensor, to: int) -> None:
         """Launches through Triton's JIT, which compiles if needed, and keeps the launch if it can be repeated."""
+        index = offs.device.index
+        if offs.device.type == "cuda":
+            context.bind(index)
         arguments, options = self.launch(offs, table)
         with interpreter.exclusive(), capture.relaxed():
             kernel = group_table_kernel[(self.programs,)](*arguments, **options)
         if offs.device.type == "cuda" and not to & 15:
-            index = offs.device.index
-            kept = direct.kept(group_table_kernel, kernel, self.programs, index, arguments, options)
+            try:
+                kept = direct.kept(group_table_kernel, kernel, self.programs, index, arguments, options)
+            except Exception as error:  # the table is made
+                warnings.warn(f"tritonmm: a launch was not kept, which makes calls slower: {error!r}", stacklevel=2)
+                return
             if kept is not None:
                 direct.LAUNCHES.put(self.launches, offs.data_ptr() & 15, kept)
 
@@ -124,7 +131,7 @@ class GroupedPlan:
             raise ValueError(f"offs is {found}; a plan of {self.problem} takes int32 [{self.table.groups}], contiguous")
         if not self.inner.grid:
             return out
-        with self.inner._current_device():
+        with self.inner.current_device():
             table = self.table.make(offs)
         return self.inner(a, b, out, groups=table, **epilogue)
 

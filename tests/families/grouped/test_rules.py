@@ -9,7 +9,7 @@ from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.config import Config
 from tritonmm.families import family
-from tritonmm.families.grouped.rules import BOX, MOST_ROWS, PIECE, boxes, out_buffers, subtiles, widths
+from tritonmm.families.grouped.rules import BOX, MOST_ROWS, PIECE, WIDE_BOX, boxes, out_buffers, subtiles, widths
 from tritonmm.problem import KINDS, Problem
 
 H200 = gpus.spec("h200")
@@ -104,33 +104,31 @@ def _powers(most):
     return [2**i for i in range(12) if BOX <= 2**i <= most]
 
 
-@pytest.mark.parametrize("two_level", [False, True])
 @pytest.mark.parametrize("block_m", BLOCK_M)
-def test_accumulators_have_the_rows_of_their_tile(block_m, two_level):
+def test_accumulators_have_the_rows_of_their_tile(block_m):
     for _, width in widths(block_m):
-        found = subtiles(width, two_level)
+        found = subtiles(width)
         assert sum(found) == width
         assert len(found) <= 2
-        assert set(found) <= set(_powers(128 if two_level else 256)), width
+        assert set(found) <= set(_powers(256)), width
         assert list(found) == sorted(found, reverse=True), "the second starts at a multiple of its rows"
 
 
-@pytest.mark.parametrize("wide", [32, 64])
 @pytest.mark.parametrize("block_m", BLOCK_M)
-def test_boxes_hold_each_row_once(block_m, wide):
+def test_boxes_hold_each_row_once(block_m):
     for count in range(block_m // BOX + 1):
-        found = boxes(count, wide)
+        found = boxes(count)
         assert [row for at, rows in found for row in range(at, at + rows)] == list(range(count * BOX)), count
-        assert {rows for _, rows in found} <= {wide, BOX}
+        assert {rows for _, rows in found} <= {WIDE_BOX, BOX}
         assert all(at % 8 == 0 for at, _ in found), "the swizzle of 128 bytes repeats each 8 rows"
-        assert len(found) <= count // (wide // BOX) + wide // BOX - 1
+        assert len(found) <= count // (WIDE_BOX // BOX) + WIDE_BOX // BOX - 1
 
 
 @pytest.mark.parametrize("block_m", BLOCK_M)
 def test_no_more_rows_are_loaded_than_are_multiplied(block_m):
     """And at most six boxes of A a step."""
     for rows in range(1, block_m + 1):
-        loaded = boxes(-(-rows // BOX), 64)
+        loaded = boxes(-(-rows // BOX))
         assert len(loaded) <= 6
         (width,) = (width for below, width in widths(block_m) if below < rows <= width)
         assert rows <= sum(count for _, count in loaded) <= width

@@ -48,9 +48,10 @@ from tritonmm.device.gluon_compat import (
     wait_for_previous_grid,
 )
 from tritonmm.device.groups import TAKEN, part_of, rows_of_tiles, tile_of
-from tritonmm.device.pipeline import next_use, release
+from tritonmm.device.pipeline import next_use, release, waited
+from tritonmm.families.grouped.rules import MOST_ROWS
 
-FAR = gl.constexpr(2**30)
+FAR = gl.constexpr(MOST_ROWS)
 """The rows of a ragged descriptor, see `launch.ragged`."""
 
 
@@ -197,9 +198,9 @@ def load(operands, pipeline, queue, SPEC: gl.constexpr):
     stage = 0
     phase = 1
     slot = 0
-    turn = 0
+    slot_phase = 0
     wait_for_previous_grid()
-    group, row, col, end, first, steps, slot, turn = next_tile(queue, slot, turn, 1, SPEC)
+    group, row, col, end, first, steps, slot, slot_phase = next_tile(queue, slot, slot_phase, 1, SPEC)
     while steps >= 0:
         if SPEC.ragged == "m":
             BOXES: gl.constexpr = SPEC.block_m // SPEC.box
@@ -212,7 +213,7 @@ def load(operands, pipeline, queue, SPEC: gl.constexpr):
                     )
         else:
             stage, phase = load_tile(group, row, col, end, first, steps, stage, phase, operands, pipeline, 0, SPEC)
-        group, row, col, end, first, steps, slot, turn = next_tile(queue, slot, turn, 1, SPEC)
+        group, row, col, end, first, steps, slot, slot_phase = next_tile(queue, slot, slot_phase, 1, SPEC)
 
 
 @gluon.jit
@@ -261,10 +262,10 @@ def consume(output, pipeline, queue, WHO: gl.constexpr, SPEC: gl.constexpr):
     stage = 0
     phase = 0
     slot = 0
-    turn = 0
+    slot_phase = 0
     buffer = 0
     wait_for_previous_grid()
-    group, row, col, end, _, steps, slot, turn = next_tile(queue, slot, turn, 4, SPEC)
+    group, row, col, end, _, steps, slot, slot_phase = next_tile(queue, slot, slot_phase, 4, SPEC)
     while steps >= 0:
         col += WHO * SPEC.cols
         if SPEC.ragged == "m":
@@ -278,7 +279,7 @@ def consume(output, pipeline, queue, WHO: gl.constexpr, SPEC: gl.constexpr):
             stage, phase, buffer = consume_tile(
                 group, row, col, end, steps, stage, phase, buffer, output, pipeline, WHO, SPEC.block_m, SPEC
             )
-        group, row, col, end, _, steps, slot, turn = next_tile(queue, slot, turn, 4, SPEC)
+        group, row, col, end, _, steps, slot, slot_phase = next_tile(queue, slot, slot_phase, 4, SPEC)
     tma.store_wait(0)
 
 
@@ -303,16 +304,6 @@ def zeros(ROWS: gl.constexpr, SPEC: gl.constexpr):
     LAYOUT: gl.constexpr = SPEC.acc_layout(ROWS)
     SHAPE: gl.constexpr = [SPEC.cols, ROWS]
     return gl.zeros(SHAPE, SPEC.sum_dtype, LAYOUT)
-
-
-@gluon.jit
-def waited(accs, PENDING: gl.constexpr):
-    """The accumulators, once all but the last PENDING wgmma of this warpgroup are done."""
-    done = warpgroup_mma_wait(PENDING, accs)
-    if len(accs) == 1:
-        return (done,)
-    else:
-        return done
 
 
 @gluon.jit

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import torch
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from tritonmm.families.grouped.kernel import FAR, grouped_gemm
-from tritonmm.families.grouped.rules import out_buffers
+from tritonmm.families.grouped.kernel import grouped_gemm
+from tritonmm.families.grouped.rules import MOST_ROWS, out_buffers
 from tritonmm.families.grouped.spec import GroupedSpec
 from tritonmm.launch import Plan, described, launch_options, scale_arguments
 from tritonmm.launch.gluon_dtypes import GLUON_DTYPES
@@ -74,4 +74,4 @@ def ragged(x: torch.Tensor, block: list[int], layout) -> TensorDescriptor:
     `tools/ragged_tma.py` has this method.
     """
     row = x.stride(0) if x.shape[0] > 1 else described(x.unsqueeze(0))[2][1]
-    return TensorDescriptor(x, [ANY, ANY, FAR.value, x.shape[1]], [2**34 - row, row, row, 1], block, layout)
+    return TensorDescriptor(x, [ANY, ANY, MOST_ROWS, x.shape[1]], [2**34 - row, row, row, 1], block, layout)

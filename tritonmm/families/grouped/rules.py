@@ -23,8 +23,10 @@ CONSUMERS = 2
 """Consumer warpgroups: with two a thread has 168 registers at launch, which an accumulator of 128 needs."""
 
 BOX = 16
-"""Rows of the small boxes of A, and of the narrowest tile: a tile's rows are loaded and multiplied in multiples of it.
-Others come in boxes of 64: the producer issues at most six a step."""
+"""Rows of the small boxes of A and of the narrowest tile: rows are loaded and multiplied in multiples of it."""
+
+WIDE_BOX = 64
+"""Rows of the larger boxes of A: with both sizes the producer loads A in at most six boxes a step."""
 
 PIECE = 32
 """Rows of the pieces in which the output is written."""
@@ -101,19 +103,18 @@ def widths(block_m: int) -> tuple[tuple[int, int], ...]:
     return tuple(itertools.pairwise([0, *found]))
 
 
-def subtiles(width: int, two_level: bool) -> tuple[int, ...]:
+def subtiles(width: int) -> tuple[int, ...]:
     """Rows of the accumulators of a tile of `width` rows: one, or two where it is no power of two."""
     first = 1 << max(0, width.bit_length() - 1)
-    if two_level:  # beside the sums of all steps there are registers for 128 rows of the last one
-        first = min(first, 128)
     return (first, width - first) if width > first else (first,)
 
 
-def boxes(count: int, wide: int) -> tuple[tuple[int, int], ...]:
-    """First row and number of rows of the boxes that hold `count` times BOX rows: as many of `wide` rows as fit."""
+def boxes(count: int) -> tuple[tuple[int, int], ...]:
+    """First row and number of rows of the boxes that hold `count` times BOX rows: as many of WIDE_BOX rows as fit."""
     rows = count * BOX
-    whole = rows // wide * wide
-    return (*((at, wide) for at in range(0, whole, wide)), *((at, BOX) for at in range(whole, rows, BOX)))
+    whole = rows // WIDE_BOX * WIDE_BOX
+    wide = ((at, WIDE_BOX) for at in range(0, whole, WIDE_BOX))
+    return (*wide, *((at, BOX) for at in range(whole, rows, BOX)))
 
 
 def out_buffers(config: Config, problem: Problem) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from triton.experimental.gluon import language as gl
 
 from tritonmm.device.pipeline import Pipelined
-from tritonmm.families.grouped.rules import BOX, CONSUMERS, PIECE, boxes, subtiles, widths
+from tritonmm.families.grouped.rules import BOX, CONSUMERS, PIECE, WIDE_BOX, boxes, subtiles, widths
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class GroupedSpec(Pipelined):
 
     consumers = CONSUMERS
     box = BOX
+    wide_box = WIDE_BOX
     piece = PIECE
     ctas = 1
     block_scaled = False
@@ -56,17 +57,12 @@ class GroupedSpec(Pipelined):
     @property
     def subtiles(self):
         """For each number of boxes of rows, the rows of a tile's accumulators: one, or two."""
-        return tuple(subtiles(count * self.box, self.two_level) for count in range(self.block_m // self.box + 1))
+        return tuple(subtiles(count * self.box) for count in range(self.block_m // self.box + 1))
 
     @property
     def boxes(self):
         """For each number of small boxes, the first row and number of rows of the TMA boxes that hold their rows."""
-        return tuple(boxes(count, self.wide_box) for count in range(self.block_m // self.box + 1))
-
-    @property
-    def wide_box(self):
-        """Rows of the larger boxes of A."""
-        return 64
+        return tuple(boxes(count) for count in range(self.block_m // self.box + 1))
 
     @property
     def a_rows(self):

@@ -2,9 +2,9 @@
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma
 
-from tritonmm.device.pipeline import next_use, operand, release
+from tritonmm.device.pipeline import next_use, operand, release, waited
 
 
 @gluon.jit
@@ -13,16 +13,6 @@ def zeros(SUBTILE: gl.constexpr, TILING: gl.constexpr):
     SHAPE: gl.constexpr = [TILING.rows, TILING.n_subtiles[SUBTILE]]
     LAYOUT: gl.constexpr = TILING.acc_layouts[SUBTILE]
     return gl.zeros(SHAPE, TILING.sum_dtype, LAYOUT)
-
-
-@gluon.jit
-def waited(accs, PENDING: gl.constexpr):
-    """The accumulators, once all but the last PENDING wgmma of this warpgroup are done."""
-    done = warpgroup_mma_wait(PENDING, accs)
-    if len(accs) == 1:
-        return (done,)
-    else:
-        return done
 
 
 @gluon.jit
