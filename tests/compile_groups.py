@@ -17,6 +17,8 @@ INT8_ROW = {"dtype": "int8", "scales": "row", "out_dtype": "bf16"}
 
 WARP_SPECIALIZED = (
     (KINDS["bf16"], "m", "nt", (128, 256, 64, 4), "groups/swizzle-merge:3", False),
+    (KINDS["bf16"], "m", "nt", (256, 192, 64, 3, 12), "groups/swizzle-merge:3", False),
+    (KINDS["bf16"], "m", "nn", (128, 192, 64, 4, 12), "groups/swizzle-merge:3", True),
     (KINDS["bf16"], "m", "nn", (128, 256, 64, 4), "largest-groups/row-major", True),
     (KINDS["bf16"], "m", "nt", (128, 128, 64, 6), "joined-groups/serpentine:3", True),
     (KINDS["bf16"], "m", "nt", (256, 128, 64, 4), "joined-largest-groups/swizzle-merge:4", False),
@@ -30,6 +32,8 @@ WARP_SPECIALIZED = (
     (KINDS["bf16"], "k", "tn", (256, 128, 64, 4), "largest-groups/swizzle-merge:3", False),
     (KINDS["fp16-fp32"], "k", "tn", (128, 256, 64, 3), "groups/row-major", True),
     (KINDS["bf16"], "k", "tn", (64, 128, 64, 8), "largest-groups/serpentine:3", True),
+    (KINDS["bf16"], "k", "tn", (256, 192, 64, 3, 12), "largest-groups/serpentine:3", False),
+    (KINDS["fp8-row"], "m", "nt", (256, 192, 128, 3, 12), "groups/swizzle-merge:3", True),
 )  # fmt: skip
 """What the grouped kernel for Hopper is compiled for: kind, what groups divide, layout, blocks and stages, order, and
 whether there is a bias."""

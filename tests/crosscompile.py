@@ -193,12 +193,13 @@ def groups_fault(ptx: str, config: Config, problem: Problem) -> str:
     of_m = problem.ragged == "m"
     tiles = [width for _, width in widths(config.block_m)] if of_m else [config.block_m]
     widest = 128 if problem.dtype == "int8" else 256
-    expected = {min(rows, widest) for width in tiles for rows in subtiles(width)}
+    consumers = CONSUMERS[config.block_n]
+    expected = {min(rows, widest) for width in tiles for rows in subtiles(width, consumers)}
     multiplied = set(map(int, re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k", ptx)))
     if multiplied != expected:
         return f"wgmma of {sorted(multiplied)} columns, expected {sorted(expected)}"
     waits = ptx.count("griddepcontrol.wait")
-    if waits != CONSUMERS + 2:  # the producer and the scheduler
+    if waits != consumers + 2:  # the producer and the scheduler
         return f"{waits} of its partitions wait for the previous grid"
     for what, instruction, rank in (("loads", r"shared::\w+\.global", 3), ("stores", r"global\.shared::cta", 4)):
         rank = rank if of_m else 7 - rank

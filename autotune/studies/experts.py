@@ -71,7 +71,8 @@ def measured(name: str, config: Any, device: torch.device) -> Iterator[Row]:
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).to(device)
+    with device:  # random numbers of billions of weights take minutes on the host
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     tokens = torch.randint(VOCABULARY, (4, 1024), device=device)
 
     def step() -> float:

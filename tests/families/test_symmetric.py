@@ -144,6 +144,7 @@ def test_every_gpu_has_a_config(name):
 @pytest.mark.gpu
 @pytest.mark.skipif(not HAS_SM_90, reason="the kernel needs sm_90")
 class TestHopper:
+    @pytest.mark.long  # 20 to 31 kernels each
     @pytest.mark.parametrize("blocks", sorted(SYMMETRIC), ids=str)
     def test_every_size_with_every_tile(self, blocks, device):
         """Exactly symmetric, exact, and nothing else is written: every size up to 300."""

@@ -34,7 +34,7 @@ KINDS = {
 WIDE = [(128, 128, 128, 5), (64, 256, 128, 3), (64, 128, 128, 6)]
 """Tiles with registers to add the sums of each step in fp32."""
 
-LARGE = [(256, 128, 128, 3), (128, 256, 128, 3)]
+LARGE = [(256, 128, 128, 3), (128, 256, 128, 3), (256, 192, 128, 3, 12)]
 
 
 def scaled_operands(kind, sizes, n, k, device, most=4):
@@ -98,7 +98,8 @@ def test_rows_with_scales_have_the_bits_of_a_plain_product(blocks, kind, device)
 
 @pytest.mark.parametrize(
     ("blocks", "layout", "out_dtype"),
-    [((256, 128, 64, 4), "nt", "bf16"), ((128, 256, 64, 4), "nn", "bf16"), ((64, 128, 64, 8), "nt", "bf16"),
+    [((256, 192, 64, 3, 12), "nt", "bf16"), ((256, 128, 64, 4), "nt", "bf16"),
+     ((128, 256, 64, 4), "nn", "bf16"), ((64, 128, 64, 8), "nt", "bf16"),
      ((128, 128, 64, 5), "nt", "fp32"), ((64, 256, 64, 3), "nn", "fp32")],
     ids=str,
 )  # fmt: skip

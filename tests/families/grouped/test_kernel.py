@@ -22,7 +22,15 @@ pytestmark = [
     ),
 ]
 
-TILES = [(256, 128, 64, 4), (128, 256, 64, 4), (128, 128, 64, 6), (64, 256, 64, 4), (64, 128, 64, 8)]
+TILES = [
+    (256, 192, 64, 3, 12),
+    (256, 128, 64, 4),
+    (128, 256, 64, 4),
+    (128, 192, 64, 4, 12),
+    (128, 128, 64, 6),
+    (64, 256, 64, 4),
+    (64, 128, 64, 8),
+]
 LAYOUTS = [("m", "nt"), ("m", "nn"), ("k", "tn")]
 SIZES = range(301)
 """Of one group after the other: every number of rows of a tile, in one tile and in the several of a group."""
@@ -57,7 +65,7 @@ def test_every_size_of_a_group(blocks, ragged, layout, device):
 @pytest.mark.parametrize(("ragged", "layout"), LAYOUTS)
 @pytest.mark.parametrize("blocks", TILES, ids=str)
 def test_every_tile_at_its_edges(blocks, ragged, layout, device):
-    block_m, block_n, block_k, _ = blocks
+    block_m, block_n, block_k, *_ = blocks
     one = block_m if ragged == "m" else block_k
     sizes = [0, 1, one - 1, one, one + 1, 0, 2 * one, 3 * one + 17, 2]
     of_other = (8, block_k, block_k + 8, 9 * block_k - 8) if ragged == "m" else (8, block_m, block_m + 8)

@@ -9,7 +9,18 @@ from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.config import Config
 from tritonmm.families import family
-from tritonmm.families.grouped.rules import BOX, MOST_ROWS, PIECE, WIDE_BOX, boxes, out_buffers, subtiles, widths
+from tritonmm.families.grouped.rules import (
+    BOX,
+    CONSUMERS,
+    MOST_ROWS,
+    PIECE,
+    WIDE_BOX,
+    WIDEST,
+    boxes,
+    out_buffers,
+    subtiles,
+    widths,
+)
 from tritonmm.problem import KINDS, Problem
 
 H200 = gpus.spec("h200")
@@ -60,7 +71,8 @@ def config(block_m=128, block_n=128, block_k=64, num_stages=4, num_warps=8, orde
         (problem(), config(split_k=2), "does not split K"),
         (problem(), config(split_tail=2), "does not split K"),
         (problem(), config(cluster="m"), "has no clusters"),
-        (problem(), config(num_warps=4), "num_warps is 4; the 2 consumer warpgroups have 8"),
+        (problem(), config(num_warps=4), "num_warps is 4; the 2 consumers of 128 columns have 8"),
+        (problem(), config(256, 192), "num_warps is 8; the 3 consumers of 192 columns have 12"),
         (problem(), config(num_stages=1), "num_stages is 1; the pipeline needs at least 2"),
         (problem(), config(32, 128), "blocks are 32x128"),
         (problem(), config(192, 128), "blocks are 192x128"),
@@ -104,13 +116,14 @@ def _powers(most):
     return [2**i for i in range(12) if BOX <= 2**i <= most]
 
 
+@pytest.mark.parametrize("consumers", WIDEST)
 @pytest.mark.parametrize("block_m", BLOCK_M)
-def test_accumulators_have_the_rows_of_their_tile(block_m):
+def test_accumulators_have_the_rows_of_their_tile(block_m, consumers):
     for _, width in widths(block_m):
-        found = subtiles(width)
+        found = subtiles(width, consumers)
         assert sum(found) == width
         assert len(found) <= 2
-        assert set(found) <= set(_powers(256)), width
+        assert set(found) <= set(_powers(WIDEST[consumers])), width
         assert list(found) == sorted(found, reverse=True), "the second starts at a multiple of its rows"
 
 
@@ -135,7 +148,7 @@ def test_no_more_rows_are_loaded_than_are_multiplied(block_m):
 
 
 @pytest.mark.parametrize("out_dtype", ["bf16", "fp32"])
-@pytest.mark.parametrize("blocks", [(256, 128), (128, 256), (128, 128), (64, 256), (64, 128)], ids=str)
+@pytest.mark.parametrize("blocks", [(256, 128), (128, 256), (256, 192), (128, 128), (64, 256), (64, 128)], ids=str)
 def test_shared_memory_is_counted(blocks, out_dtype):
     """Of all stages, and of the output what room they leave: two pieces for each consumer, or more."""
     asked = problem(out_dtype=out_dtype)
@@ -143,7 +156,7 @@ def test_shared_memory_is_counted(blocks, out_dtype):
     step = (block_m + block_n) * 64 * 2
     piece = PIECE * block_n * (4 if out_dtype == "fp32" else 2)
     for stages in range(2, 12):
-        one = config(*blocks, num_stages=stages)
+        one = config(*blocks, num_stages=stages, num_warps=4 * CONSUMERS[block_n])
         buffers, counted = out_buffers(one, asked), one.shared_bytes(asked, H200)
         assert 2 <= buffers <= block_m // PIECE
         assert (block_m // PIECE) % buffers == 0

@@ -9,7 +9,7 @@ How it works. At most one program runs on each SM, and is specialized into warps
        (`device/groups.py`), and queues it for the others. Tiles take differently long, so none is assigned before a
        program needs it.
     2. The producer warp loads the K steps of each tile by TMA into a pipeline of shared buffers (`device/pipeline.py`).
-    3. Each of two consumer warpgroups multiplies its half of the tile's columns, and writes them by TMA.
+    3. Each of two or three consumer warpgroups multiplies its part of the tile's columns, and writes them by TMA.
 
 Tiles are multiplied transposed. wgmma multiplies 64 rows at least, but any multiple of 8 columns. So its rows are
 columns of the output, 64 or 128 for each consumer, and its columns are rows of the output, of which a group may have
@@ -313,7 +313,7 @@ def rows_of_a(pipeline, stage, FIRST: gl.constexpr, COUNT: gl.constexpr, SPEC: g
     if SPEC.ragged == "m":
         return rows.reshape([SPEC.block_m, SPEC.block_k]).slice(FIRST, COUNT, dim=0).permute((1, 0))
     else:
-        return rows.reshape([SPEC.block_k, SPEC.block_m])
+        return rows.reshape([SPEC.block_k, SPEC.block_m]).slice(FIRST, COUNT, dim=1)
 
 
 @gluon.jit
@@ -451,13 +451,27 @@ def grouped_gemm(
         desc=out_desc, buffers=out_bufs, bias=bias, n=n,
         scale_a=scale_a, stride_sam=stride_sam, scale_b=scale_b, stride_sbk=stride_sbk, stride_sbn=stride_sbn,
     )  # fmt: skip
-    gl.warp_specialize(
-        [
-            (consume, (output, pipeline, queue, 0, SPEC)),
-            (consume, (output, pipeline, queue, 1, SPEC)),
-            (load, (operands, pipeline, queue, SPEC)),
-            (schedule, (scheduler, queue, SPEC)),
-        ],
-        [4, 1, 1],
-        [REGISTERS, LOADER, LOADER],
-    )
+    if CONSUMERS == 2:
+        gl.warp_specialize(
+            [
+                (consume, (output, pipeline, queue, 0, SPEC)),
+                (consume, (output, pipeline, queue, 1, SPEC)),
+                (load, (operands, pipeline, queue, SPEC)),
+                (schedule, (scheduler, queue, SPEC)),
+            ],
+            [4, 1, 1],
+            [REGISTERS, LOADER, LOADER],
+        )
+    else:
+        gl.static_assert(CONSUMERS == 3, "2 or 3 consumers")
+        gl.warp_specialize(
+            [
+                (consume, (output, pipeline, queue, 0, SPEC)),
+                (consume, (output, pipeline, queue, 1, SPEC)),
+                (consume, (output, pipeline, queue, 2, SPEC)),
+                (load, (operands, pipeline, queue, SPEC)),
+                (schedule, (scheduler, queue, SPEC)),
+            ],
+            [4, 4, 1, 1],
+            [REGISTERS, REGISTERS, LOADER, LOADER],
+        )

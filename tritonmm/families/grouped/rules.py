@@ -19,8 +19,12 @@ from tritonmm.families.common_rules import (
 from tritonmm.gpu import Gpu
 from tritonmm.problem import Problem
 
-CONSUMERS = 2
-"""Consumer warpgroups: with two a thread has 168 registers at launch, which an accumulator of 128 needs."""
+CONSUMERS = {128: 2, 192: 3, 256: 2}
+"""Consumer warpgroups that divide a tile's columns, by their number."""
+
+WIDEST = {2: 256, 3: 128}
+"""Rows of an accumulator at most, by the number of consumers. wgmma takes its registers from a thread's share at
+launch: with two consumers that is 168, enough for 128 of sums, with three 128, enough for 64."""
 
 BOX = 16
 """Rows of the small boxes of A and of the narrowest tile: rows are loaded and multiplied in multiples of it."""
@@ -80,12 +84,13 @@ def _taken(problem: Problem) -> str:
 def _tile_reason(config: Config, problem: Problem) -> str:
     """Why a tile is not legal, or ""."""
     block_m, block_n, block_k = config.block_m, config.block_n, config.block_k
-    if config.num_warps != 4 * CONSUMERS:
-        return f"num_warps is {config.num_warps}; the {CONSUMERS} consumer warpgroups have {4 * CONSUMERS}"
     if config.num_stages < 2:
         return f"num_stages is {config.num_stages}; the pipeline needs at least 2"
-    if block_m not in (64, 128, 256) or block_n not in (128, 256) or block_m * block_n > 128 * 256:
-        return f"blocks are {block_m}x{block_n}; 64, 128 or 256 rows by 128 or 256 columns, at most 128 * 256 elements"
+    consumers = CONSUMERS.get(block_n, 0)
+    if block_m not in (64, 128, 256) or not consumers or (block_m * block_n > 128 * 256 and block_n != 192):
+        return f"blocks are {block_m}x{block_n}; 64, 128 or 256 rows by 128, 192 or 256 columns, but not 256x256"
+    if config.num_warps != 4 * consumers:
+        return f"num_warps is {config.num_warps}; the {consumers} consumers of {block_n} columns have {4 * consumers}"
     line = 128 // problem.element_bytes
     if block_k != line:
         return f"block_k is {block_k}; lines of 128 bytes have {line} elements of {problem.dtype}"
@@ -103,9 +108,10 @@ def widths(block_m: int) -> tuple[tuple[int, int], ...]:
     return tuple(itertools.pairwise([0, *found]))
 
 
-def subtiles(width: int) -> tuple[int, ...]:
-    """Rows of the accumulators of a tile of `width` rows: one, or two where it is no power of two."""
-    first = 1 << max(0, width.bit_length() - 1)
+def subtiles(width: int, consumers: int) -> tuple[int, ...]:
+    """Rows of the accumulators of a tile of `width` rows: one, or two where it is no power of two or more than one
+    holds."""
+    first = min(1 << max(0, width.bit_length() - 1), WIDEST[consumers])
     return (first, width - first) if width > first else (first,)
 
 

@@ -30,14 +30,26 @@ class GroupedSpec(Pipelined):
     joined: bool  # as in `orders.Grouped`
     out_buffers: int  # shared buffers of one piece that a consumer cycles through
 
-    consumers = CONSUMERS
     box = BOX
     wide_box = WIDE_BOX
     piece = PIECE
     ctas = 1
     block_scaled = False
-    registers = 168
-    loader_registers = 40
+
+    @property
+    def consumers(self):
+        """Warpgroups that multiply."""
+        return CONSUMERS[self.block_n]
+
+    @property
+    def registers(self):
+        """Those of a thread at launch: all that an SM has."""
+        return 168 if self.consumers == 2 else 128
+
+    @property
+    def loader_registers(self):
+        """Those of a thread of the producer and of the scheduler."""
+        return 40 if self.consumers == 2 else 32
 
     @property
     def slots(self):
@@ -57,7 +69,7 @@ class GroupedSpec(Pipelined):
     @property
     def subtiles(self):
         """For each number of boxes of rows, the rows of a tile's accumulators: one, or two."""
-        return tuple(subtiles(count * self.box) for count in range(self.block_m // self.box + 1))
+        return tuple(subtiles(count * self.box, self.consumers) for count in range(self.block_m // self.box + 1))
 
     @property
     def boxes(self):
