@@ -33,7 +33,6 @@ WARP_SPECIALIZED = (
     (KINDS["fp16-fp32"], "k", "tn", (128, 256, 64, 3), "groups/row-major", True),
     (KINDS["bf16"], "k", "tn", (64, 128, 64, 8), "largest-groups/serpentine:3", True),
     (KINDS["bf16"], "k", "tn", (256, 192, 64, 3, 12), "largest-groups/serpentine:3", False),
-    (KINDS["fp8-row"], "m", "nt", (256, 192, 128, 3, 12), "groups/swizzle-merge:3", True),
 )  # fmt: skip
 """What the grouped kernel for Hopper is compiled for: kind, what groups divide, layout, blocks and stages, order, and
 whether there is a bias."""

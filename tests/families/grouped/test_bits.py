@@ -34,7 +34,7 @@ KINDS = {
 WIDE = [(128, 128, 128, 5), (64, 256, 128, 3), (64, 128, 128, 6)]
 """Tiles with registers to add the sums of each step in fp32."""
 
-LARGE = [(256, 128, 128, 3), (128, 256, 128, 3), (256, 192, 128, 3, 12)]
+LARGE = [(256, 128, 128, 3), (128, 256, 128, 3)]
 
 
 def scaled_operands(kind, sizes, n, k, device, most=4):

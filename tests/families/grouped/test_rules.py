@@ -79,6 +79,7 @@ def config(block_m=128, block_n=128, block_k=64, num_stages=4, num_warps=8, orde
         (problem(), config(128, 64), "blocks are 128x64"),
         (problem(), config(256, 256), "blocks are 256x256"),
         (problem(), config(block_k=128), "block_k is 128; lines of 128 bytes have 64 elements of bf16"),
+        (problem("rows of fp8"), config(256, 192, 128, 3, 12), "192 columns leave no registers for scales"),
         (problem("rows of fp8"), config(block_k=64), "block_k is 64; lines of 128 bytes have 128 elements of fp8e4m3"),
         (problem("rows of exact fp8"), config(256, 128, 128), "sums that are added in fp32 need 128 \\* 128"),
         (problem(), config(num_stages=7), "bytes of shared memory exceed"),

@@ -91,6 +91,8 @@ def _tile_reason(config: Config, problem: Problem) -> str:
         return f"blocks are {block_m}x{block_n}; 64, 128 or 256 rows by 128, 192 or 256 columns, but not 256x256"
     if config.num_warps != 4 * consumers:
         return f"num_warps is {config.num_warps}; the {consumers} consumers of {block_n} columns have {4 * consumers}"
+    if block_n == 192 and problem.element_bytes < 2:
+        return f"blocks are {block_m}x{block_n} of {problem.dtype}; 192 columns leave no registers for scales"
     line = 128 // problem.element_bytes
     if block_k != line:
         return f"block_k is {block_k}; lines of 128 bytes have {line} elements of {problem.dtype}"
