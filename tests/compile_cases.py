@@ -8,6 +8,7 @@ import contextlib
 import itertools
 from dataclasses import replace
 
+import torch
 from compile_groups import grouped_cases
 from pairs import all_pairs
 from random_products import products, unsupported
@@ -409,6 +410,13 @@ def transpose_cases():
             yield gpus.spec(gpu), transposes.TransposeTile("swizzled", elem_bytes, widest, widest)
 
 
+def quantize_rows_cases():
+    """(gpu, dtype): rows that become fp8, on every target that has fp8."""
+    for gpu in map(gpus.spec, ("rtx4090", "h200", "b200", "rtx5090", "mi355x")):
+        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+            yield gpu, dtype
+
+
 SYMMETRIC = {
     # (block_m, block_n, block_k, num_stages, num_warps): one for each way that consumers divide the rows and columns
     (128, 256, 64, 4, 8), (128, 128, 64, 6, 8), (192, 192, 64, 4, 12), (192, 256, 64, 3, 12), (256, 192, 64, 3, 8),
@@ -474,7 +482,7 @@ FAMILIES = {
     "mixed-input": weights_cases, "hopper": hopper_cases, "kinds": kind_cases, "clusters": cluster_cases,
     "grouped": grouped_cases, "symmetric": symmetric_cases, "chunks": chunk_cases, "skinny": skinny_cases,
     "persistent": persistent_cases, "exact": exact_cases, "chosen": cases, "transpose": transpose_cases,
-    "repack": repack_cases, "random": random_cases,
+    "repack": repack_cases, "quantize-rows": quantize_rows_cases, "random": random_cases,
 }  # fmt: skip
 if not HAS_CLUSTERS:
     del FAMILIES["clusters"]

@@ -31,6 +31,7 @@ from tritonmm.autotune.measuring.precompile import Elsewhere
 from tritonmm.autotune.studies.bank_conflicts import launch as transposes
 from tritonmm.config import Config
 from tritonmm.device.groups import group_table_kernel
+from tritonmm.device.quantize_rows import quantize_rows_kernel
 from tritonmm.dtypes import DTYPES
 from tritonmm.families.exact import rules as sliced
 from tritonmm.families.grouped.rules import CONSUMERS, subtiles, widths
@@ -38,6 +39,7 @@ from tritonmm.families.hopper import ordered_mma
 from tritonmm.families.hopper.rules import consumer_grid
 from tritonmm.families.hopper.sm_affinity import affinity
 from tritonmm.families.mixed_input.rules import fixup, programs
+from tritonmm.launch import quantize_rows
 from tritonmm.launch.groups import GroupTable
 from tritonmm.launch.repack import RESIDENT
 from tritonmm.plan import bind
@@ -348,6 +350,12 @@ def compiled(gpu: gpus.Gpu, *what) -> tuple[Compiled, str]:
     if isinstance(what[0], GroupTable):
         offs = torch.empty(what[0].groups, dtype=torch.int32, device="meta")
         found = compile_kernel(gpu, group_table_kernel, *what[0].launch(offs, what[0].empty(offs.device)))
+        return found, f"spills {found.spilled_bytes} bytes" if found.spilled_bytes else ""
+    if isinstance(what[0], torch.dtype):
+        driver.set_active(Elsewhere(gpu))
+        x = torch.empty(8, 5000, dtype=what[0], device="meta")
+        given = x, torch.empty_like(x, dtype=torch.float8_e4m3fn), x.new_empty(8, 1, dtype=torch.float32)
+        found = compile_kernel(gpu, quantize_rows_kernel, *quantize_rows.launch(*given))
         return found, f"spills {found.spilled_bytes} bytes" if found.spilled_bytes else ""
     (tile,) = what
     x = torch.empty(4096, 4096, dtype=transposes.INTEGERS[tile.elem_bytes], device="meta")

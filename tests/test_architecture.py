@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 VALUES = {"version", "forks", "alignment", "dtypes", "problem", "config", "gpu", "orders", "families"}
 BELOW = VALUES | {"device", "layouts", "model", "launch"}
 CHOOSING = BELOW | {"families.*", "tuned", "selection", "policy", "plan"}
-LIBRARY = CHOOSING | {"torch_ops", "explanation", "accumulation"}
+LIBRARY = CHOOSING | {"torch_ops", "nn", "explanation", "accumulation"}
 
 KNOWS = {
     **dict.fromkeys(VALUES, VALUES),
@@ -34,6 +34,7 @@ KNOWS = {
     "policy": VALUES | {"model", "tuned", "selection"},
     "plan": VALUES | {"launch", "plan"},
     "torch_ops": VALUES | {"model", "launch", "tuned", "selection", "policy", "plan", "torch_ops"},
+    "nn": {"torch_ops", "nn"},
     "explanation": VALUES | {"model", "selection", "policy", "torch_ops"},
     "accumulation": {"dtypes", "problem", "model", "accumulation"},
     "public": LIBRARY,

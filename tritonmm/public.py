@@ -4,6 +4,7 @@ from tritonmm import accumulation, gpu, layouts, orders
 from tritonmm.config import Config
 from tritonmm.explanation import Explanation, explain
 from tritonmm.model import l2
+from tritonmm.nn.quantize import quantize_
 from tritonmm.problem import Problem
 from tritonmm.selection import select
 from tritonmm.torch_ops.dense import addbmm, addmm, baddbmm, bmm, dot, linear, matmul, mm, mv
@@ -41,6 +42,7 @@ __all__ = [
     "mv",
     "newton_schulz",
     "orders",
+    "quantize_",
     "scaled_grouped_mm",
     "scaled_mm",
     "select",

@@ -1,0 +1,49 @@
+"""8-bit codes of a layer's weights, and their scales."""
+
+import torch
+
+Tensor = torch.Tensor
+
+CODES = {"int8": (torch.int8, 127.0), "fp8": (torch.float8_e4m3fn, 448.0)}
+"""The dtype of codes, and the largest that is used."""
+
+LEAST_SCALE = 2.0**-126
+"""Kernels may count smaller scales as 0."""
+
+AT_ONCE = 2**26
+"""Weights that are quantized at once: they need 12 bytes each meanwhile."""
+
+
+def quantized(weight: Tensor, codes: str, group: int | None = None) -> tuple[Tensor, Tensor]:
+    """Codes (n, k) of the dtype in `CODES`, and fp32 scales, (n,), or (n, k / group) for each `group` of a row.
+
+    weight: (n, k), about codes * scale. A scale is the largest absolute value of its weights over the largest code;
+    codes are rounded to nearest, ties to even.
+
+    >>> quantized(torch.tensor([[0.5, -1.0]]), "int8")
+    (tensor([[  64, -127]], dtype=torch.int8), tensor([0.0079]))
+    """
+    dtype, most = CODES[codes]
+    n, k = weight.shape
+    groups = 1 if group is None else k // group
+    found = torch.empty(n, k, dtype=dtype, device=weight.device)
+    scales = torch.empty(n, groups, dtype=torch.float32, device=weight.device)
+    rows = max(1, AT_ONCE // max(k, 1))
+    for first in range(0, n, rows):
+        part = weight[first : first + rows].float().view(-1, groups, k // groups)
+        scale = (part.abs().amax(-1) / most).clamp(min=LEAST_SCALE)
+        part = part / scale.unsqueeze(-1)
+        found[first : first + rows] = (part.round() if dtype == torch.int8 else part).view(-1, k).to(dtype)
+        scales[first : first + rows] = scale
+    return found, scales.squeeze(1) if group is None else scales
+
+
+def dequantized(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """weight * scale in dtype, rounded once; codes and scales as of `quantized`.
+
+    >>> dequantized(*quantized(torch.tensor([[0.5, -1.0]]), "int8"), torch.float32)
+    tensor([[ 0.5039, -1.0000]])
+    """
+    n, k = weight.shape
+    scale = scale.view(n, -1, 1)
+    return (weight.float().view(n, scale.shape[1], -1) * scale).view(n, k).to(dtype)
