@@ -174,8 +174,8 @@ def in_full_if_faster(problem: Problem, gpu: Gpu, kernel: str = "") -> Problem:
     """The problem of a symmetric product of A by A transposed; or, where that should be faster, the same product in
     full: small ones, whose tiles the SMs multiply at once.
 
-    With invariant accumulation its elements above the diagonal have the bits of those opposite. So has no other sum:
-    parts of K may be added in another order for each tile. For tf32x3 and bf16x3, see `as_gram_if_faster`.
+    In full it has invariant accumulation, with which elements above the diagonal have the bits of those opposite; else
+    parts of K may be added in another order in each tile. For tf32x3 and bf16x3 see `as_gram_if_faster`.
     """
     if problem.precision.endswith("x3"):
         return problem
