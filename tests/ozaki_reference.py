@@ -48,8 +48,8 @@ def rounded(x: Fraction, dtype: torch.dtype) -> float:
     unit = Fraction(2) ** max(exponent_above(abs(x)) - bits, least)
     found = round(x / unit) * unit
     if abs(found) >= Fraction(2) ** beyond:
-        return math.copysign(math.inf, x)
-    return float(found)
+        return math.inf if x > 0 else -math.inf
+    return float(found) if x > 0 else -float(abs(found))
 
 
 def product(a: torch.Tensor, b: torch.Tensor, moduli: int) -> torch.Tensor:

@@ -18,10 +18,10 @@ def residue(x, modulus, reciprocal):
 
 @triton.jit
 def residue_in_plane(x, plane, MODULI: tl.constexpr):
-    """`residue` of x modulo MODULI[plane]."""
-    modulus = tl.full((), MODULI[0], tl.int32)
-    reciprocal = tl.full((), ((1 << 38) + MODULI[0] // 2) // MODULI[0], tl.int64)
+    """`residue` of x modulo MODULI[plane]. It is called from Gluon, too, where constants have no tl.full."""
+    modulus = plane.to(tl.int32) * 0 + MODULI[0]
+    reciprocal = plane.to(tl.int32) * 0 + ((1 << 38) + MODULI[0] // 2) // MODULI[0]
     for i in tl.static_range(1, len(MODULI)):
-        modulus = tl.where(plane == i, tl.full((), MODULI[i], tl.int32), modulus)
-        reciprocal = tl.where(plane == i, tl.full((), ((1 << 38) + MODULI[i] // 2) // MODULI[i], tl.int64), reciprocal)
-    return residue(x, modulus, reciprocal)
+        modulus = tl.where(plane == i, MODULI[i], modulus)
+        reciprocal = tl.where(plane == i, ((1 << 38) + MODULI[i] // 2) // MODULI[i], reciprocal)
+    return residue(x, modulus, reciprocal.to(tl.int64))

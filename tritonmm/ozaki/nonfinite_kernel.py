@@ -35,7 +35,8 @@ class NonfiniteSpec(Static):
 @triton.jit
 def any_nonfinite(scales, count, S: tl.constexpr):
     """Whether one of `count` scales is NONFINITE."""
-    found = tl.zeros([S.searched], tl.int32)
+    SHAPE: tl.constexpr = [S.searched]
+    found = tl.zeros(SHAPE, tl.int32)
     for start in range(0, count, S.searched):
         at = start + tl.arange(0, S.searched)
         found |= (tl.load(scales + at, mask=at < count, other=0) == NONFINITE).to(tl.int32)
@@ -64,6 +65,7 @@ def nonfinite_kernel(
     stride_bb, stride_bk, stride_bn = b_strides
     stride_ob, stride_om, stride_on = out_strides
     stride_cb, stride_cm, stride_cn = c_strides
+    SHAPE: tl.constexpr = [S.block_m, S.block_n]
     blocks_m, blocks_n = tl.cdiv(m, S.block_m), tl.cdiv(n, S.block_n)
     blocks = 0
     if any_nonfinite(row_scales, m * batches, S) | any_nonfinite(col_scales, n * batches, S):
@@ -78,7 +80,7 @@ def nonfinite_kernel(
         col_scale = tl.load(col_scales + batch * n + cols, mask=of_cols, other=0)
         asked = (row_scale == NONFINITE)[:, None] | (col_scale == NONFINITE)[None, :]
         if (tl.max(row_scale, axis=0) == NONFINITE) | (tl.max(col_scale, axis=0) == NONFINITE):
-            acc = tl.zeros([S.block_m, S.block_n], tl.float32)
+            acc = tl.zeros(SHAPE, tl.float32)
             for first in range(0, k, S.block_k):
                 depth = (first + tl.arange(0, S.block_k)).to(tl.int64)
                 a_at = a + batch * stride_ab + rows[:, None] * stride_am + depth[None, :] * stride_ak

@@ -99,7 +99,7 @@ def scales_kernel(norms, scales, lines, chunks, S: tl.constexpr):
     squares = packed & SUM_MASK
     squares = (squares + ((tl.full((), 1, tl.int64) << below) - 1)) >> below
     total = tl.sum(tl.where(packed > 0, squares, 0), axis=1)
-    scale = tl.zeros([S.lines], tl.int32) + S.exponent - (e - EXPONENT_BIAS)
+    scale = S.exponent + EXPONENT_BIAS - e
     for i in tl.static_range(1, 19):  # total * 4**i <= squared; a total above 0 is at least 2**26
         scale += (total <= (S.squared >> (2 * i))).to(tl.int32)
     scale = tl.where(total > 0, scale, 0)

@@ -19,7 +19,7 @@ NONFINITE_BLOCK = 32, 32, 32
 """Rows, columns and elements of K of a block of `nonfinite_kernel`."""
 
 NONFINITE_PROGRAMS = 256
-"""Programs of `nonfinite_kernel`: each reads all scales, and rarely there is anything else to do."""
+"""Programs of `nonfinite_kernel`, at most: each reads all scales, and rarely there is anything else to do."""
 
 SEARCHED = 1024
 """Scales that a program reads at a time."""
@@ -82,9 +82,10 @@ def launches(
     finite = of_a.scales, of_b.scales, *written, m, n, sums.shape[2]
     grid = batch * -(-m // BLOCK[0]) * -(-n // BLOCK[1])
     others = of_a.scales, of_b.scales, a, b, *written, m, n, a.shape[2], batch, strides(a), strides(b)
+    blocks = batch * -(-m // NONFINITE_BLOCK[0]) * -(-n // NONFINITE_BLOCK[1])
     special = NonfiniteSpec(*NONFINITE_BLOCK, SEARCHED, scaled)
     options = launch_options(out.device, num_warps=NUM_WARPS)
     return [
         (reconstruct_kernel, grid, (sums, *finite, *out_strides, spec), options),
-        (nonfinite_kernel, NONFINITE_PROGRAMS, (*others, *out_strides, special), options),
+        (nonfinite_kernel, min(blocks, NONFINITE_PROGRAMS), (*others, *out_strides, special), options),
     ]

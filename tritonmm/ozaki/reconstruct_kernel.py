@@ -138,7 +138,8 @@ def scaled_to_subnormals(high, low, e):
     unit = tl.where(tl.abs(x) < unit, unit, 0.0)
     unit = tl.where(x < 0, -unit, unit)
     top, rest = fast_two_sum(unit, high)
-    return times_power_of_two((top + odd_sum(rest, low)) - unit, tl.maximum(e, -2044))
+    found = (top + odd_sum(rest, low)) - unit
+    return times_power_of_two(tl.where(found == 0, x * 0.0, found), tl.maximum(e, -2044))  # 0 with the sign of x
 
 
 @triton.jit
@@ -160,7 +161,7 @@ def reconstructed(residues, at, inside, row_scale, col_scale, S: tl.constexpr):
     return x
 
 
-@triton.jit(do_not_specialize=["m", "n"])
+@triton.jit
 def reconstruct_kernel(
     planes, row_scales, col_scales, out, c, bias, alpha: tl.float64, beta: tl.float64, m, n, pitch,
     out_strides, c_strides, S: tl.constexpr,

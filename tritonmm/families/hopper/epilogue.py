@@ -41,8 +41,9 @@ def finish(x, added, batch, row, col, output, addends, TILING: gl.constexpr):
         scale_b = gl.load(scales.b + cols * scales.stride_bn, mask=cols < n, other=0.0)[None, :]
     if TILING.bias:
         bias = gl.load(addends.bias + cols, mask=cols < n, other=0.0).to(gl.float32)[None, :]
-    if len(TILING.moduli) > 0:
-        x = residue_in_plane(x, batch % len(TILING.moduli), TILING.moduli)
+    MODULI: gl.constexpr = TILING.moduli
+    if len(MODULI) > 0:
+        x = residue_in_plane(x, batch % len(MODULI), MODULI)
     elif TILING.out_dtype != gl.int32 or TILING.scales != "" or TILING.scaled or TILING.bias or TILING.add_c:
         x = x.to(gl.float32)
     x = scaled_plus_bias(x, scale_a, scale_b, addends.alpha if TILING.scaled else None, bias)

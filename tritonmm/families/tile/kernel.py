@@ -152,8 +152,9 @@ def store(acc, batch, row, col, m_left, n_left, output, addends, scales, SIDE: t
     elif SIDE == "upper":
         inside = inside & ((row + rows)[:, None] < (col + cols)[None, :])
     out = output.pointer
-    if len(S.moduli) > 0:
-        acc = residue_in_plane(acc, batch % len(S.moduli), S.moduli)
+    MODULI: tl.constexpr = S.moduli
+    if len(MODULI) > 0:
+        acc = residue_in_plane(acc, batch % len(MODULI), MODULI)
     elif S.sum_dtype == tl.int32 and out.dtype.element_ty != tl.int32:
         acc = acc.to(tl.float32)
     of_rows, of_cols = None, None
