@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import torch
 import triton
 from compile_cases import FAMILIES, share
+from compile_ozaki import SPILLS, OzakiCase
 from random_products import Product
 from triton.runtime import driver
 
@@ -348,6 +349,11 @@ def compiled(gpu: gpus.Gpu, *what) -> tuple[Compiled, str]:
         offs = torch.empty(what[0].groups, dtype=torch.int32, device="meta")
         found = compile_kernel(gpu, group_table_kernel, *what[0].launch(offs, what[0].empty(offs.device)))
         return found, f"spills {found.spilled_bytes} bytes" if found.spilled_bytes else ""
+    if isinstance(what[0], OzakiCase):
+        driver.set_active(Elsewhere(gpu))
+        each = [compile_kernel(gpu, kernel, *launch) for kernel, _, *launch in what[0].launches()]
+        wrong = [resource_fault(found, gpu, gpu.shared_bytes, SPILLS.get(gpu.capability, 0)) for found in each]
+        return each[-1], next(filter(None, wrong), "")
     (tile,) = what
     x = torch.empty(4096, 4096, dtype=transposes.INTEGERS[tile.elem_bytes], device="meta")
     found = compile_kernel(gpu, transposes.transpose_kernel, *transposes.arguments_of(x, x, tile))

@@ -1,7 +1,7 @@
 """Scales of the lines of an operand, the rows of A or columns of B, in two kernels: `scaling.py` has the definition.
 
-1. `chunk_norms_kernel` reads the operand once. A program finds the exponent and the sum of squares of one chunk of K for
-   a block of lines, and stores both in one int64.
+1. `chunk_norms_kernel` reads the operand once. A program finds the exponent and the sum of squares of one chunk of K
+   for a block of lines, and stores both in one int64.
 2. `scales_kernel` adds up the chunks of each line and finds its scale.
 
 Supports fp32 and fp64; any sizes, strides and alignment; every GPU and the interpreter.

@@ -16,8 +16,8 @@ PITCH = 16
 
 ALONG_K = {"norms": (4, 4), "residues": (8, 256, 4)}
 ACROSS_K = {"norms": (32, 8), "residues": (64, 64, 8)}
-"""Lines of a block of `chunk_norms_kernel` and its warps, and lines, elements of K and warps of `residues_kernel`, for an
-operand that is contiguous along K, and for others."""
+"""Lines of a block of `chunk_norms_kernel` and its warps, and lines, elements of K and warps of `residues_kernel`, for
+an operand that is contiguous along K, and for others."""
 
 SCALES_BLOCK = 2048
 """Chunks that a program of `scales_kernel` adds up."""
@@ -54,7 +54,8 @@ def round_up(elements: int) -> int:
 def quantize(x: torch.Tensor, moduli: int, held_lines: int) -> Planes:
     """The planes of x, (batch, lines, k) of fp32 or fp64 with any strides, for the first `moduli` of `MODULI`.
 
-    held_lines: lines of a plane in memory, at least those of x. Nothing is read on the host: launches may be captured in a graph.
+    held_lines: lines of a plane in memory, at least those of x.
+    Nothing is read on the host: launches may be captured in a graph.
     """
     found = Planes.empty(x, moduli, held_lines)
     for kernel, grid, arguments, options in launches(x, found, moduli):

@@ -1,8 +1,8 @@
 """Residues of an operand's lines, scaled to integers: a plane of int8 for each modulus, contiguous along K.
 
 A program reads a block of lines by K once and writes it to all planes. A scaled element is rounded to an integer of up
-to 63 bits, which is cut into limbs of 21 bits. Modulo p it is the sum of the limbs times 2**21 and 2**42 modulo p: below
-2**29, so that `device.residue` reduces it.
+to 63 bits, which is cut into limbs of 21 bits. Modulo p it is the sum of the limbs times 2**21 and 2**42 modulo p:
+below 2**29, so that `device.residue` reduces it.
 
 Supports fp32 and fp64; any sizes, strides and alignment; every GPU and the interpreter.
 """
@@ -42,9 +42,7 @@ class ResidueSpec(Static):
     def factors(self):
         """For each modulus, what limbs are multiplied by: 2**21 and 2**42 modulo it, of least magnitude."""
         factors = [[(1 << (LIMB * i)) % p for i in range(self.limbs)] for p in self.moduli]
-        return tuple(
-            tuple(x - p if 2 * x > p else x for x in row) for p, row in zip(self.moduli, factors, strict=True)
-        )
+        return tuple(tuple(x - p if 2 * x > p else x for x in row) for p, row in zip(self.moduli, factors, strict=True))
 
     @property
     def reciprocals(self):
