@@ -9,8 +9,8 @@ from tritonmm import gpu as gpus
 from tritonmm.ozaki import planes, reconstruct
 from tritonmm.ozaki.planes import Launch, Planes
 
-SPILLS = {100: 64, 103: 64, 120: 64}
-"""Bytes that kernels may store and load for want of registers, by compute capability."""
+SPILLS = {80: 8}
+"""Bytes that a kernel may store and load for want of registers, by compute capability: one for fp32 does on sm_80."""
 
 
 @dataclass(frozen=True)

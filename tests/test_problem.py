@@ -92,3 +92,18 @@ def test_former_spellings_of_scales_are_read(dtypes, former, scales):
     dtype, b_dtype = dtypes.split()
     written = json.loads(problem_json(Problem(64, 64, 64, dtype=dtype, b_dtype=b_dtype, scales=scales)))
     assert problem_of(json.dumps(written | {"scales": former})).scales == scales
+
+
+def test_products_of_residues():
+    problem = Problem(64, 48, 32, 14, "int8", layout="nt", moduli=7)
+    assert (problem.out_dtype, problem.sum_dtype, str(problem)) == ("int8", "int32", "14x64x48x32 nt int8 modulo 7")
+    for fields, wrong in (
+        ({"moduli": 4}, "moduli is 4"),
+        ({"batch": 8}, "moduli is 7, batch 8"),
+        ({"out_dtype": "int32"}, "residues are int8"),
+        ({"k": 131_072}, "k is 131072; .* up to 131071"),
+        ({"epilogue": Epilogue(bias=True)}, "nor an epilogue"),
+        ({"moduli": 0}, "out_dtype is 'int8'"),
+    ):
+        with pytest.raises(ValueError, match=wrong):
+            replace(problem, **fields)

@@ -136,8 +136,7 @@ class Problem:
         `groups` outputs. m and k are those of all groups together. How many each has is known to the device alone, and
         some may belong to none.
 
-    moduli: 0, or the number of moduli of an int8 product of residues: the output of batch i is its sum modulo
-        `moduli.MODULI`[i % moduli], as int8.
+    moduli: 0, or N for int8 products of residues: batch i is reduced modulo `moduli.MODULI`[i % N], to int8.
 
     Immutable and hashable. Raises ValueError, naming the field, for values that no GEMM has.
 
@@ -217,9 +216,8 @@ class Problem:
             return f"dtypes are {self.dtype}, {self.b_dtype} and {self.out_dtype}; residues are int8"
         if self.k > MOST_K:
             return f"k is {self.k}; sums of products of residues fit int32 up to {MOST_K}"
-        if self.scales or self.symmetric or self.ragged or self.epilogue != Epilogue():
-            return f"residues have neither scales, symmetry, groups nor an epilogue; moduli is {self.moduli}"
-        return ""
+        has_more = self.scales or self.symmetric or self.ragged or self.epilogue != Epilogue()
+        return "residues have neither scales, symmetry, groups nor an epilogue" if has_more else ""
 
     def _groups_reason(self) -> str:
         """Why such a product has no groups, or ""."""

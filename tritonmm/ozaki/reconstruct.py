@@ -87,5 +87,10 @@ def launches(
     options = launch_options(out.device, num_warps=NUM_WARPS)
     return [
         (reconstruct_kernel, grid, (sums, *finite, *out_strides, spec), options),
-        (nonfinite_kernel, min(blocks, NONFINITE_PROGRAMS), (*others, *out_strides, special), options),
+        (
+            nonfinite_kernel,
+            min(blocks, NONFINITE_PROGRAMS),
+            (*others, *out_strides, special),
+            options | {"num_stages": 1},
+        ),
     ]
