@@ -9,7 +9,7 @@ from tritonmm import gpu as gpus
 from tritonmm.ozaki import planes, reconstruct
 from tritonmm.ozaki.planes import Launch, Planes
 
-SPILLS = {80: 8}
+SPILLS = {80: 16}
 """Bytes that a kernel may store and load for want of registers, by compute capability: one for fp32 does on sm_80."""
 
 

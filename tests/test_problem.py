@@ -1,6 +1,7 @@
 """Problems as values: dtypes are accepted in torch's spellings wherever they are named."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from tritonmm.autotune.bench import suite
 from tritonmm.autotune.measuring.trial import problem_json, problem_of
 from tritonmm.cli import main
 from tritonmm.dtypes import DTYPES
-from tritonmm.problem import KINDS, Problem, kind_name
+from tritonmm.problem import KINDS, Epilogue, Problem, kind_name
 
 SPELLED = [
     ("bf16", [torch.bfloat16, "torch.bfloat16", "bfloat16"]),

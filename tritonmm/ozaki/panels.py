@@ -43,6 +43,7 @@ def _bytes(m: int, n: int, k: int) -> int:
 def _slices(size: int, most: int) -> Iterator[slice]:
     """`size` in slices of at most `most`, of nearly equal multiples of FEWEST."""
     count = -(-size // most)
-    each = size if count == 1 else min(most, size // count + FEWEST) // FEWEST * FEWEST
+    share = -(-size // count)
+    each = size if count == 1 else min(-(-share // FEWEST), most // FEWEST) * FEWEST
     for start in range(0, size, each):
         yield slice(start, min(start + each, size))
