@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import torch
 from compile_groups import grouped_cases
+from compile_ozaki import ozaki_cases
 from pairs import all_pairs
 from random_products import products, unsupported
 
@@ -173,6 +174,14 @@ def kind_cases():
         for block_m, block_n, k_bytes, *rest in sorted(tiles):
             yield case((block_m, block_n, k_bytes // size, *rest), **fields)
     int8, fp8 = {"layout": "nt", "dtype": "int8"}, {"layout": "nt", "dtype": "fp8e4m3"}
+    residues = {"batch": 15, "moduli": 15, **int8}
+    for blocks in sorted(HOPPER_KINDS["int8"]):
+        yield case(blocks, **residues)
+    yield case((128, 256, 128, 4, 8), split_tail=4, **residues)
+    yield case((128, 128, 128, 6, 8), split_k=2, **residues)
+    for gpu in map(gpus.spec, ("a100", "rtx4090", "h200", "b200", "rtx5090", "mi300x")):
+        problem = Problem(4096, 4096, 4096, **residues)
+        yield gpu, problem, choose(problem, gpu, "tile")
     everything = Epilogue(scaled=True, bias=True, c=True)
     yield case((128, 256, 128, 4, 8), n=1023, **int8)
     yield case((128, 128, 128, 6, 8), split_k=4, **int8)
@@ -482,7 +491,7 @@ FAMILIES = {
     "mixed-input": weights_cases, "hopper": hopper_cases, "kinds": kind_cases, "clusters": cluster_cases,
     "grouped": grouped_cases, "symmetric": symmetric_cases, "chunks": chunk_cases, "skinny": skinny_cases,
     "persistent": persistent_cases, "exact": exact_cases, "chosen": cases, "transpose": transpose_cases,
-    "repack": repack_cases, "quantize-rows": quantize_rows_cases, "random": random_cases,
+    "repack": repack_cases, "quantize-rows": quantize_rows_cases, "ozaki": ozaki_cases, "random": random_cases,
 }  # fmt: skip
 if not HAS_CLUSTERS:
     del FAMILIES["clusters"]

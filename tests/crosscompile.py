@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import torch
 import triton
 from compile_cases import FAMILIES, share
+from compile_ozaki import SPILLS, OzakiCase
 from random_products import Product
 from triton.runtime import driver
 
@@ -357,6 +358,11 @@ def compiled(gpu: gpus.Gpu, *what) -> tuple[Compiled, str]:
         given = x, torch.empty_like(x, dtype=torch.float8_e4m3fn), x.new_empty(8, 1, dtype=torch.float32)
         found = compile_kernel(gpu, quantize_rows_kernel, *quantize_rows.launch(*given))
         return found, f"spills {found.spilled_bytes} bytes" if found.spilled_bytes else ""
+    if isinstance(what[0], OzakiCase):
+        driver.set_active(Elsewhere(gpu))
+        each = [compile_kernel(gpu, kernel, *launch) for kernel, _, *launch in what[0].launches()]
+        wrong = [resource_fault(found, gpu, gpu.shared_bytes, SPILLS.get(gpu.capability, 0)) for found in each]
+        return each[-1], next(filter(None, wrong), "")
     (tile,) = what
     x = torch.empty(4096, 4096, dtype=transposes.INTEGERS[tile.elem_bytes], device="meta")
     found = compile_kernel(gpu, transposes.transpose_kernel, *transposes.arguments_of(x, x, tile))

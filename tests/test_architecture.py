@@ -17,10 +17,10 @@ from tritonmm.autotune.measuring.code_digest import modules as sources
 
 ROOT = Path(__file__).parents[1]
 
-VALUES = {"version", "forks", "alignment", "dtypes", "problem", "config", "gpu", "orders", "families"}
+VALUES = {"version", "forks", "alignment", "dtypes", "moduli", "problem", "config", "gpu", "orders", "families"}
 BELOW = VALUES | {"device", "layouts", "model", "launch"}
 CHOOSING = BELOW | {"families.*", "tuned", "selection", "policy", "plan"}
-LIBRARY = CHOOSING | {"torch_ops", "nn", "explanation", "accumulation"}
+LIBRARY = CHOOSING | {"ozaki", "torch_ops", "nn", "explanation", "accumulation"}
 
 KNOWS = {
     **dict.fromkeys(VALUES, VALUES),
@@ -33,7 +33,8 @@ KNOWS = {
     "selection": VALUES | {"model", "tuned", "selection"},
     "policy": VALUES | {"model", "tuned", "selection"},
     "plan": VALUES | {"launch", "plan"},
-    "torch_ops": VALUES | {"model", "launch", "tuned", "selection", "policy", "plan", "torch_ops"},
+    "ozaki": VALUES | {"device", "launch", "ozaki"},
+    "torch_ops": VALUES | {"model", "launch", "tuned", "selection", "policy", "plan", "ozaki", "torch_ops"},
     "nn": {"torch_ops", "nn"},
     "explanation": VALUES | {"model", "selection", "policy", "torch_ops"},
     "accumulation": {"dtypes", "problem", "model", "accumulation"},

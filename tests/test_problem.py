@@ -1,6 +1,7 @@
 """Problems as values: dtypes are accepted in torch's spellings wherever they are named."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from tritonmm.autotune.bench import suite
 from tritonmm.autotune.measuring.trial import problem_json, problem_of
 from tritonmm.cli import main
 from tritonmm.dtypes import DTYPES
-from tritonmm.problem import KINDS, Problem, kind_name
+from tritonmm.problem import KINDS, Epilogue, Problem, kind_name
 
 SPELLED = [
     ("bf16", [torch.bfloat16, "torch.bfloat16", "bfloat16"]),
@@ -92,3 +93,18 @@ def test_former_spellings_of_scales_are_read(dtypes, former, scales):
     dtype, b_dtype = dtypes.split()
     written = json.loads(problem_json(Problem(64, 64, 64, dtype=dtype, b_dtype=b_dtype, scales=scales)))
     assert problem_of(json.dumps(written | {"scales": former})).scales == scales
+
+
+def test_products_of_residues():
+    problem = Problem(64, 48, 32, 14, "int8", layout="nt", moduli=7)
+    assert (problem.out_dtype, problem.sum_dtype, str(problem)) == ("int8", "int32", "14x64x48x32 nt int8 modulo 7")
+    for fields, wrong in (
+        ({"moduli": 4}, "moduli is 4"),
+        ({"batch": 8}, "moduli is 7, batch 8"),
+        ({"out_dtype": "int32"}, "residues are int8"),
+        ({"k": 131_072}, "k is 131072; .* up to 131071"),
+        ({"epilogue": Epilogue(bias=True)}, "nor an epilogue"),
+        ({"moduli": 0}, "out_dtype is 'int8'"),
+    ):
+        with pytest.raises(ValueError, match=wrong):
+            replace(problem, **fields)

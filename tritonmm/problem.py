@@ -22,6 +22,7 @@ from tritonmm.dtypes import (
     precision_of,
     short_name,
 )
+from tritonmm.moduli import FEWEST_MODULI, MODULI, MOST_K
 
 _SCALED: dict[str, Any] = {"dtype": "fp8e4m3", "scales": "tensor"}
 
@@ -135,6 +136,8 @@ class Problem:
         `groups` outputs. m and k are those of all groups together. How many each has is known to the device alone, and
         some may belong to none.
 
+    moduli: 0, or N for int8 products of residues: batch i is reduced modulo `moduli.MODULI`[i % N], to int8.
+
     Immutable and hashable. Raises ValueError, naming the field, for values that no GEMM has.
 
     >>> problem = tritonmm.Problem.dense(4096, 1000, 14336, layout="nt")
@@ -163,6 +166,7 @@ class Problem:
     symmetric: str = ""
     ragged: str = ""
     groups: int = 0
+    moduli: int = 0
 
     def __post_init__(self):
         for name in ("dtype", "b_dtype", "out_dtype"):
@@ -170,15 +174,16 @@ class Problem:
         if not self.b_dtype:
             object.__setattr__(self, "b_dtype", self.dtype)
         if not self.out_dtype:
-            object.__setattr__(self, "out_dtype", default_output(self.dtype))
-        for name in ("m", "n", "k", "batch", "groups"):
+            object.__setattr__(self, "out_dtype", "int8" if self.moduli else default_output(self.dtype))
+        for name in ("m", "n", "k", "batch", "groups", "moduli"):
             size = getattr(self, name)
             if not isinstance(size, int) or size < 0:
                 raise ValueError(f"Problem: {name} is {size!r}; it must be an integer >= 0")
         for name in ("dtype", "b_dtype", "out_dtype"):
             if getattr(self, name) not in DTYPES:
                 raise ValueError(f"Problem: {name} is {getattr(self, name)!r}; it must be one of {', '.join(DTYPES)}")
-        if reason := dtypes_reason(self.dtype, self.b_dtype, self.out_dtype):
+        reason = self._moduli_reason() if self.moduli else dtypes_reason(self.dtype, self.b_dtype, self.out_dtype)
+        if reason:
             raise ValueError(f"Problem: {reason}")
         if self.precision not in (known := PRECISIONS.get(self.dtype, ("ieee",))):
             raise ValueError(
@@ -202,6 +207,17 @@ class Problem:
             raise ValueError(f"Problem: {reason}")
         if (self.ragged or self.groups) and (reason := self._groups_reason()):
             raise ValueError(f"Problem: {reason}")
+
+    def _moduli_reason(self) -> str:
+        """Why such a product has no residues, or ""."""
+        if not FEWEST_MODULI <= self.moduli <= len(MODULI) or self.batch % self.moduli:
+            return f"moduli is {self.moduli}, batch {self.batch}; there are {FEWEST_MODULI} to {len(MODULI)} to a batch"
+        if {self.dtype, self.b_dtype, self.out_dtype} != {"int8"}:
+            return f"dtypes are {self.dtype}, {self.b_dtype} and {self.out_dtype}; residues are int8"
+        if self.k > MOST_K:
+            return f"k is {self.k}; sums of products of residues fit int32 up to {MOST_K}"
+        has_more = self.scales or self.symmetric or self.ragged or self.epilogue != Epilogue()
+        return "residues have neither scales, symmetry, groups nor an epilogue" if has_more else ""
 
     def _groups_reason(self) -> str:
         """Why such a product has no groups, or ""."""
@@ -454,12 +470,13 @@ class Problem:
     def __str__(self) -> str:
         batch = f"{self.batch}x" if self.batch != 1 else ""
         dtype = self.dtype if self.b_dtype == self.dtype else f"{self.dtype}*{self.b_dtype}"
-        dtype += f"->{self.out_dtype}" if self.out_dtype != default_output(self.dtype) else ""
+        dtype += f"->{self.out_dtype}" if self.out_dtype != default_output(self.dtype) and not self.moduli else ""
         dtype += f" {self.precision}" if self.precision != "ieee" else ""
         dtype += f" {self.scales} scales" if self.scales else ""
         dtype += " invariant" if self.accumulation == "invariant" else ""
         dtype += {"gram": " gram", "known": " symmetric", "output": " symmetric with C"}.get(self.symmetric, "")
         dtype += f" {self.groups} groups of {self.ragged}" if self.ragged else ""
+        dtype += f" modulo {self.moduli}" if self.moduli else ""
         return f"{batch}{self.m}x{self.n}x{self.k} {self.layout} {dtype}"
 
 

@@ -187,7 +187,7 @@ def _kind(problem: Problem) -> tuple:
     p = _as_bf16(problem)
     aligned = tuple(x == 16 for x in (p.a_alignment, p.b_alignment, p.out_alignment))
     dtypes = p.dtype, p.b_dtype, p.out_dtype, p.precision, p.scales, p.group, p.accumulation
-    return *dtypes, p.symmetric, p.ragged, p.groups, p.layout, p.epilogue, aligned, p.batch.bit_length()
+    return *dtypes, p.symmetric, p.ragged, p.groups, p.moduli, p.layout, p.epilogue, aligned, p.batch.bit_length()
 
 
 def _bits(problem: Problem) -> Iterator[int]:

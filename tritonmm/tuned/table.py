@@ -1,6 +1,6 @@
 """A table of tuned problems: a JSON file for each GPU, written as a whole, and never trusted when it is read.
 
-    {"schema": 4, "gpu": {"name": "h200", "arch": "sm_90", "sms": 132}, "rows": [
+    {"schema": 5, "gpu": {"name": "h200", "arch": "sm_90", "sms": 132}, "rows": [
     {"problem": {"m": 4096, ...}, "config": {"kernel": "hopper", ...}, "us": 193.1,
      "tritonmm": "0.1.0", "triton": "3.6", "date": "2026-11-21", "torch_us": 196.4},
     ...]}
@@ -25,9 +25,10 @@ from tritonmm.orders import Order
 from tritonmm.problem import Epilogue, Problem
 from tritonmm.tuned import files
 
-SCHEMA = 4
+SCHEMA = 5
 """Version of the file format. A new field in `Problem` or `Config` needs a new version; older files are still read:
-those of version 1 have no accumulation, those of 1 and 2 no symmetric products, and those of 1 to 3 no groups."""
+those of version 1 have no accumulation, those of 1 and 2 no symmetric products, those of 1 to 3 no groups, and
+those of 1 to 4 no moduli."""
 
 MAX_BYTES = 4 * 2**20
 MAX_ROWS = 4096

@@ -4,6 +4,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from tritonmm.device.epilogue import plus_c, scaled_plus_bias
+from tritonmm.device.residue import residue_in_plane
 
 
 @gluon.jit
@@ -25,7 +26,7 @@ def finish(x, added, batch, row, col, output, addends, TILING: gl.constexpr):
     """alpha * x + bias + beta * c for the block of the output that starts at (row, col), in fp32.
 
     x is first multiplied by the scales of A and B, where a tensor or each row and each column has one. added: C, if it
-    has been loaded; else None.
+    has been loaded; else None. Of residues the result is x modulo that of the batch, in int32.
     """
     m, n = output.m, output.n
     LAYOUT: gl.constexpr = x.type.layout
@@ -40,7 +41,10 @@ def finish(x, added, batch, row, col, output, addends, TILING: gl.constexpr):
         scale_b = gl.load(scales.b + cols * scales.stride_bn, mask=cols < n, other=0.0)[None, :]
     if TILING.bias:
         bias = gl.load(addends.bias + cols, mask=cols < n, other=0.0).to(gl.float32)[None, :]
-    if TILING.out_dtype != gl.int32 or TILING.scales != "" or TILING.scaled or TILING.bias or TILING.add_c:
+    MODULI: gl.constexpr = TILING.moduli
+    if len(MODULI) > 0:
+        x = residue_in_plane(x, batch % len(MODULI), MODULI)
+    elif TILING.out_dtype != gl.int32 or TILING.scales != "" or TILING.scaled or TILING.bias or TILING.add_c:
         x = x.to(gl.float32)
     x = scaled_plus_bias(x, scale_a, scale_b, addends.alpha if TILING.scaled else None, bias)
     if added is None:

@@ -17,6 +17,7 @@ from tritonmm.families.hopper.tiling import Tiling
 from tritonmm.launch import Plan, addend_strides, described, launch_options, scale_arguments, workspace
 from tritonmm.launch.gluon_dtypes import GLUON_DTYPES
 from tritonmm.model.chunks import chunk_k
+from tritonmm.moduli import MODULI
 from tritonmm.problem import Problem
 
 ROUNDS = {"round_f32_to_tf32": True} if "round_f32_to_tf32" in signature(TensorDescriptor).parameters else {}
@@ -142,6 +143,7 @@ def _tiling(
         symmetric=bool(problem.symmetric),
         mirrors_output=problem.mirrors_output,
         affinity=affinity,
+        moduli=MODULI[: problem.moduli],
     )
 
 

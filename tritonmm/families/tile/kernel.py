@@ -28,6 +28,7 @@ from tritonmm.device.numeric import block_offsets, multiple_of, rounded
 from tritonmm.device.operand import Addends, Operand, Output
 from tritonmm.device.order import tile_at
 from tritonmm.device.pdl import follow_previous_grid
+from tritonmm.device.residue import residue_in_plane
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class TileSpec(Static):
     symmetric: bool  # tiles meet the lower triangle, and each element is written to the opposite place too
     scales: str  # see Problem.scales
     group: int  # elements of K that share a scale; 0: all of K
+    moduli: tuple[int, ...]  # sums of batch i are reduced modulo the one of index i % their number; (): they are not
     wide: bool  # offsets within a tile have 64 bits
     interpreted: bool
 
@@ -150,7 +152,10 @@ def store(acc, batch, row, col, m_left, n_left, output, addends, scales, SIDE: t
     elif SIDE == "upper":
         inside = inside & ((row + rows)[:, None] < (col + cols)[None, :])
     out = output.pointer
-    if S.sum_dtype == tl.int32 and out.dtype.element_ty != tl.int32:
+    MODULI: tl.constexpr = S.moduli
+    if len(MODULI) > 0:
+        acc = residue_in_plane(acc, batch % len(MODULI), MODULI)
+    elif S.sum_dtype == tl.int32 and out.dtype.element_ty != tl.int32:
         acc = acc.to(tl.float32)
     of_rows, of_cols = None, None
     if S.scales == "tensor":

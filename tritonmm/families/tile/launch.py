@@ -9,6 +9,7 @@ from tritonmm.families.common_rules import divisor
 from tritonmm.families.tile.kernel import TileSpec, tile_kernel
 from tritonmm.launch import Plan, addend_strides, launch_options, line_divisor, needs_int64, scale_arguments, strides
 from tritonmm.launch.interpreter import INTERPRETED, dot_precision
+from tritonmm.moduli import MODULI
 from tritonmm.problem import Problem
 
 _SUMS = {"fp32": tl.float32, "fp64": tl.float64, "int32": tl.int32}
@@ -53,6 +54,7 @@ class TilePlan(Plan):
             symmetric=bool(p.symmetric),
             scales=p.scales,
             group=p.group if p.block_scaled else 0,
+            moduli=MODULI[: p.moduli],
             wide=wide,
             interpreted=INTERPRETED,
         )

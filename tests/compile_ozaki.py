@@ -1,0 +1,47 @@
+"""The kernels of exact int8 products that the compile gate compiles, besides those of families."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from tritonmm import gpu as gpus
+from tritonmm.ozaki import planes, reconstruct
+from tritonmm.ozaki.planes import Launch, Planes
+
+SPILLS = {80: 16}
+"""Bytes that a kernel may store and load for want of registers, by compute capability: one for fp32 does on sm_80."""
+
+
+@dataclass(frozen=True)
+class OzakiCase:
+    """A product of which all launches but the products of planes are compiled. layout: "n" or "t" for each operand."""
+
+    dtype: torch.dtype
+    moduli: int
+    layout: str = "nn"
+    size: int = 4096
+    everything: bool = False  # alpha, bias and C
+
+    def launches(self) -> Iterator[Launch]:
+        """The launches, in turn."""
+        n, moduli = self.size, self.moduli
+        a, b, out = (torch.empty(1, n, n, dtype=self.dtype, device="meta") for _ in range(3))
+        a, b = (x.mT if letter == "t" else x for x, letter in zip((a, b), self.layout, strict=True))
+        of_a, of_b = (Planes.empty(x, moduli, planes.round_up(n)) for x in (a, b))
+        yield from planes.launches(a, of_a, moduli)
+        yield from planes.launches(b.mT, of_b, moduli)
+        sums = torch.empty(moduli, n, planes.round_up(n), dtype=torch.int8, device="meta")
+        epilogue = reconstruct.Epilogue(0.5, 2.0, out, out[0, 0]) if self.everything else reconstruct.Epilogue()
+        yield from reconstruct.launches(sums, a, b, of_a, of_b, out, epilogue, moduli)
+
+
+def ozaki_cases():
+    """(gpu, case): both dtypes, layouts, aligned and ragged sizes, on every target."""
+    for name in ("a100", "rtx3090", "rtx4090", "h200", "b200", "b300", "rtx5090", "mi300x", "mi355x"):
+        yield gpus.spec(name), OzakiCase(torch.float64, 15)
+    for name in ("a100", "h200", "b200", "mi300x"):
+        gpu = gpus.spec(name)
+        yield gpu, OzakiCase(torch.float32, 7)
+        yield gpu, OzakiCase(torch.float32, 8, "tt", 1001, everything=True)
+        yield gpu, OzakiCase(torch.float64, 16, "tt", 1001, everything=True)

@@ -1,0 +1,80 @@
+"""Constants of exact int8 products: their defining laws, in integers."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from tritonmm.moduli import FEWEST_MODULI, MODULI, MOST_K
+from tritonmm.ozaki.crt import DIGIT_BITS, crt
+from tritonmm.ozaki.residues_kernel import ResidueSpec
+from tritonmm.ozaki.scaling import NORM_BITS, scaling
+
+COUNTS = range(FEWEST_MODULI, len(MODULI) + 1)
+
+
+def test_moduli_are_coprime_and_fit_int8():
+    assert all(math.gcd(p, q) == 1 for p, q in itertools.combinations(MODULI, 2))
+    assert max(MODULI) == 256
+    assert MOST_K * 128**2 <= 2**31 - 2**14 < (MOST_K + 1) * 128**2
+
+
+@pytest.mark.parametrize("moduli", COUNTS)
+def test_scaled_lines_stay_in_the_range_of_the_moduli(moduli):
+    """Also after elements have been rounded, which adds sqrt(K) / 2 to a norm at most."""
+    product = math.prod(MODULI[:moduli])
+    bound, squared, exponent = scaling(moduli)
+    assert 2**60 <= squared < 2**62
+    exact = bound**2 << 2 * NORM_BITS
+    assert squared == (exact >> 2 * exponent if exponent >= 0 else exact << -2 * exponent)
+    assert 2 * (bound + math.isqrt(MOST_K) / 2 + 1) ** 2 < product
+    assert bound < 2**63
+
+
+@pytest.mark.parametrize("moduli", COUNTS)
+def test_weights_are_one_modulo_their_own_modulus_and_zero_modulo_others(moduli):
+    bits, weights, product, quotient = crt(moduli)
+    primes, whole = MODULI[:moduli], math.prod(MODULI[:moduli])
+
+    def value(digits):
+        return sum(digit << bits * i for i, digit in enumerate(digits))
+
+    assert bits <= DIGIT_BITS
+    assert value(product) == whole
+    for i, digits in enumerate(weights):
+        assert [value(digits) % p for p in primes] == [int(i == j) for j in range(moduli)]
+        assert 2 * abs(value(digits)) <= whole
+    sums = [128 * sum(abs(digits[i]) for digits in weights) for i in range(len(product))]
+    most = 128 * sum(abs(value(digits)) for digits in weights) / whole + 1
+    assert all(of_digit + most * abs(one) < 2**53 for of_digit, one in zip(sums, product, strict=True))
+    lower = sum(of_digit << bits * i for i, of_digit in enumerate(sums[:-1])) / whole
+    assert quotient == pytest.approx(2 ** (bits * (len(product) - 1)) / whole)
+    assert 127 / 256 + lower + 1e-9 < 0.5  # the quotient is rounded to the right integer
+
+
+@pytest.mark.parametrize("modulus", MODULI)
+def test_residues_of_sums_fit_int8(modulus):
+    """By the operations of `device.residue`, at both ends of int32, at all multiples near them, and at random."""
+    reciprocal = ResidueSpec(8, 256, (modulus,), 60, False).reciprocals[0]
+    most = MOST_K * 128**2
+    rng = np.random.default_rng(modulus)
+    halves = np.arange(0, most, modulus)[-200_000:] + modulus // 2
+    x = np.concatenate([np.arange(most - 70_000, most + 1), rng.integers(0, most, 10**6), halves, halves + 1, [0]])
+    x = np.concatenate([x, -x])
+    x = x[abs(x) <= most]
+    found = x - ((x * reciprocal + (1 << 37)) >> 38) * modulus
+    assert found.min() >= -128
+    assert found.max() <= 127
+    assert ((found - x) % modulus == 0).all()
+
+
+@pytest.mark.parametrize("moduli", COUNTS)
+def test_sums_of_limbs_are_in_the_range_that_is_reduced(moduli):
+    bits = scaling(moduli).bound.bit_length()
+    spec = ResidueSpec(8, 256, MODULI[:moduli], bits, False)
+    top = 2 ** max(0, bits - 21 * (spec.limbs - 1))
+    limbs = [2**bits] if spec.limbs == 1 else [2**21] * (spec.limbs - 1) + [top]
+    for row, p in zip(spec.factors, spec.moduli, strict=True):
+        assert all((factor - (1 << 21 * i)) % p == 0 for i, factor in enumerate(row))
+        assert sum(limb * abs(factor) for limb, factor in zip(limbs, row, strict=True)) <= 2**31 - 2**14

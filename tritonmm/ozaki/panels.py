@@ -1,0 +1,49 @@
+"""A product in panels, such that the planes of one panel fit a bounded workspace."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tritonmm.ozaki.planes import round_up
+
+WORKSPACE = 2 * 2**30
+"""Bytes of planes at a time, at most, but for panels of `FEWEST` rows and columns. With 15 moduli an 8192^3 product has
+two panels, and each operand is quantized once."""
+
+FEWEST = 256
+"""Rows and columns of the smallest panel."""
+
+
+class Panel(NamedTuple):
+    """Rows of A, columns of B and matrices of the batch that are multiplied together. columns has at least one slice:
+    the planes of the rows serve all of them."""
+
+    batch: slice
+    rows: slice
+    columns: tuple[slice, ...]
+
+
+def panels(m: int, n: int, k: int, batch: int, moduli: int) -> Iterator[Panel]:
+    """The panels of a product. They cover each element of the output once; there are none if it has none."""
+    if not m * n * batch:
+        return
+    together = max(1, min(batch, WORKSPACE // max(1, moduli * _bytes(m, n, k))))
+    height = min(m, max(FEWEST, WORKSPACE // 2 // (together * moduli * round_up(k))))
+    left = WORKSPACE - together * moduli * min(m, height) * round_up(k)
+    width = min(n, max(FEWEST, left // (together * moduli * (round_up(k) + height))))
+    for first in range(0, batch, together):
+        for rows in _slices(m, height):
+            yield Panel(slice(first, min(first + together, batch)), rows, tuple(_slices(n, width)))
+
+
+def _bytes(m: int, n: int, k: int) -> int:
+    """Bytes of the planes of one modulus."""
+    return (m + n) * round_up(k) + m * round_up(n)
+
+
+def _slices(size: int, most: int) -> Iterator[slice]:
+    """`size` in slices of at most `most`, of nearly equal multiples of FEWEST."""
+    count = -(-size // most)
+    share = -(-size // count)
+    each = size if count == 1 else min(-(-share // FEWEST), most // FEWEST) * FEWEST
+    for start in range(0, size, each):
+        yield slice(start, min(start + each, size))

@@ -1,0 +1,107 @@
+"""Planes of residues of an operand: their memory, and the launches that fill them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tritonmm.launch import interpreter, launch_options, needs_int64, strides
+from tritonmm.moduli import MODULI
+from tritonmm.ozaki.norms_kernel import NormSpec, ScaleSpec, chunk_norms_kernel, scales_kernel
+from tritonmm.ozaki.residues_kernel import ResidueSpec, residues_kernel
+from tritonmm.ozaki.scaling import CHUNK, NORM_BITS, scaling
+
+PITCH = 16
+"""Elements that divide the length of a line of a plane, and the lines of a plane of B: TMA needs 16 bytes."""
+
+ALONG_K = {"norms": (4, 4), "residues": (8, 256, 4)}
+ACROSS_K = {"norms": (32, 8), "residues": (64, 64, 8)}
+"""Lines of a block of `chunk_norms_kernel` and its warps, and lines, elements of K and warps of `residues_kernel`, for
+an operand that is contiguous along K, and for others."""
+
+SCALES_BLOCK = 2048
+"""Chunks that a program of `scales_kernel` adds up."""
+
+Launch = tuple[Any, int, tuple, dict]
+"""A kernel, its grid, its arguments and its options."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planes:
+    """Residues of the rows of A, or of the columns of B, which lie as rows here.
+
+    planes: int8, (batch * moduli, lines, pitch): those of a batch are together. There may be more lines than in the
+        operand; what they hold has no meaning. pitch: K rounded up to a multiple of PITCH; elements beyond K are 0.
+    scales: int32, (batch, lines of the operand): the power of two that each line was multiplied by.
+    """
+
+    planes: torch.Tensor
+    scales: torch.Tensor
+
+    @classmethod
+    def empty(cls, x: torch.Tensor, moduli: int, held_lines: int) -> "Planes":
+        """Memory for the planes of x, (batch, lines, k), on the current stream."""
+        batch, lines, k = x.shape
+        planes = torch.empty(batch * moduli, held_lines, round_up(k), dtype=torch.int8, device=x.device)
+        return cls(planes, torch.empty(batch, lines, dtype=torch.int32, device=x.device))
+
+
+def round_up(elements: int) -> int:
+    """`elements` or the next multiple of PITCH; at least one, as no tensor map is empty."""
+    return max(1, -(-elements // PITCH)) * PITCH
+
+
+def quantize(x: torch.Tensor, moduli: int, held_lines: int) -> Planes:
+    """The planes of x, (batch, lines, k) of fp32 or fp64 with any strides, for the first `moduli` of `MODULI`.
+
+    held_lines: lines of a plane in memory, at least those of x.
+    Nothing is read on the host: launches may be captured in a graph.
+    """
+    found = Planes.empty(x, moduli, held_lines)
+    for kernel, grid, arguments, options in launches(x, found, moduli):
+        with interpreter.exclusive():
+            kernel[(grid,)](*arguments, **options)
+    return found
+
+
+def launches(x: torch.Tensor, into: Planes, moduli: int) -> list[Launch]:
+    """What fills the planes of x, in turn."""
+    batch, lines, k = x.shape
+    chunks = max(1, -(-k // CHUNK))
+    norms = torch.empty(batch, lines, chunks, dtype=torch.int64, device=x.device)
+    blocks = ALONG_K if x.stride(2) == 1 else ACROSS_K
+    x_strides = strides(x)
+    return [
+        _norms(x, norms, chunks, x_strides, *blocks["norms"]),
+        _scales(norms, into.scales, moduli),
+        _residues(x, into, moduli, x_strides, *blocks["residues"]),
+    ]
+
+
+def _norms(x: torch.Tensor, norms: torch.Tensor, chunks: int, x_strides: tuple, block: int, warps: int) -> Launch:
+    batch, lines, k = x.shape
+    wide = needs_int64(block, block, CHUNK, x_strides[1:], x_strides[1:])
+    grid = batch * -(-lines // block) * chunks
+    arguments = x, norms, lines, k, chunks, *x_strides, NormSpec(block, CHUNK, NORM_BITS, wide)
+    return chunk_norms_kernel, grid, arguments, launch_options(x.device, num_warps=warps)
+
+
+def _scales(norms: torch.Tensor, scales: torch.Tensor, moduli: int) -> Launch:
+    chunks, lines = norms.shape[2], scales.numel()
+    of_line = 1 << (chunks - 1).bit_length()
+    block = max(1, SCALES_BLOCK // of_line)
+    _, squared, exponent = scaling(moduli)
+    arguments = norms, scales, lines, chunks, ScaleSpec(block, of_line, squared, exponent)
+    return scales_kernel, -(-lines // block), arguments, launch_options(norms.device, num_warps=4)
+
+
+def _residues(
+    x: torch.Tensor, into: Planes, moduli: int, x_strides: tuple, block: int, block_k: int, warps: int
+) -> Launch:
+    batch, lines, k = x.shape
+    _, held_lines, pitch = into.planes.shape
+    wide = needs_int64(block, block, block_k, x_strides[1:], x_strides[1:])
+    spec = ResidueSpec(block, block_k, MODULI[:moduli], scaling(moduli).bound.bit_length(), wide)
+    grid = batch * -(-lines // block) * -(-pitch // block_k)
+    arguments = x, into.scales, into.planes, lines, k, held_lines, pitch, *x_strides, spec
+    return residues_kernel, grid, arguments, launch_options(x.device, num_warps=warps)

@@ -1,0 +1,96 @@
+"""From the planes of a product to the product: the launches."""
+
+from typing import Any, NamedTuple
+
+import torch
+
+from tritonmm.launch import addend_strides, interpreter, launch_options, strides
+from tritonmm.ozaki.crt import crt
+from tritonmm.ozaki.nonfinite_kernel import NonfiniteSpec, nonfinite_kernel
+from tritonmm.ozaki.planes import Launch, Planes
+from tritonmm.ozaki.reconstruct_kernel import ReconstructSpec, reconstruct_kernel
+
+BLOCK = 8, 256
+"""Rows and columns of a block of `reconstruct_kernel`."""
+
+NUM_WARPS = 4
+
+NONFINITE_BLOCK = 32, 32, 32
+"""Rows, columns and elements of K of a block of `nonfinite_kernel`."""
+
+NONFINITE_PROGRAMS = 256
+"""Programs of `nonfinite_kernel`, at most: each reads all scales, and rarely there is anything else to do."""
+
+SEARCHED = 1024
+"""Scales that a program reads at a time."""
+
+
+class Epilogue(NamedTuple):
+    """What is done with a product: alpha * product + bias + beta * c, with c of the product's shape."""
+
+    alpha: float = 1.0
+    beta: float = 1.0
+    c: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+
+
+def reconstruct(
+    sums: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    of_a: Planes,
+    of_b: Planes,
+    out: torch.Tensor,
+    epilogue: Epilogue,
+    moduli: int,
+) -> None:
+    """Writes the product with the residues `sums`, int8 (batch * moduli, m, n rounded up), to out.
+
+    a: (batch, m, k); b: (batch, k, n); out: (batch, m, n). of_a, of_b: the planes of a and of b.mT.
+    """
+    for kernel, grid, arguments, options in launches(sums, a, b, of_a, of_b, out, epilogue, moduli):
+        with interpreter.exclusive():
+            kernel[(grid,)](*arguments, **options)
+
+
+def launches(
+    sums: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    of_a: Planes,
+    of_b: Planes,
+    out: torch.Tensor,
+    epilogue: Epilogue,
+    moduli: int,
+) -> list[Launch]:
+    """What writes the product, in turn: finite elements, then all others."""
+    batch, m, n = out.shape
+    alpha, beta, c, bias = epilogue
+    scaled = alpha != 1
+    constants = crt(moduli)
+    spec = ReconstructSpec(
+        *BLOCK,
+        constants.bits,
+        tuple(tuple(map(float, digits)) for digits in constants.weights),
+        tuple(map(float, constants.product)),
+        constants.quotient,
+        scaled,
+        out.dtype == torch.float32,
+    )
+    written: tuple[Any, ...] = (out, c, bias, float(alpha), float(beta))
+    out_strides = strides(out), addend_strides(c, out)
+    finite = of_a.scales, of_b.scales, *written, m, n, sums.shape[2]
+    grid = batch * -(-m // BLOCK[0]) * -(-n // BLOCK[1])
+    others = of_a.scales, of_b.scales, a, b, *written, m, n, a.shape[2], batch, strides(a), strides(b)
+    blocks = batch * -(-m // NONFINITE_BLOCK[0]) * -(-n // NONFINITE_BLOCK[1])
+    special = NonfiniteSpec(*NONFINITE_BLOCK, SEARCHED, scaled)
+    options = launch_options(out.device, num_warps=NUM_WARPS)
+    return [
+        (reconstruct_kernel, grid, (sums, *finite, *out_strides, spec), options),
+        (
+            nonfinite_kernel,
+            min(blocks, NONFINITE_PROGRAMS),
+            (*others, *out_strides, special),
+            options | {"num_stages": 1},
+        ),
+    ]

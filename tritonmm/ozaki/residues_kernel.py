@@ -1,0 +1,110 @@
+"""Residues of an operand's lines, scaled to integers: a plane of int8 for each modulus, contiguous along K.
+
+A program reads a block of lines by K once and writes it to all planes. A scaled element is rounded to an integer of up
+to 63 bits, which is cut into limbs of 21 bits. Modulo p it is the sum of the limbs times 2**21 and 2**42 modulo p:
+below 2**29, so that `device.residue` reduces it.
+
+Supports fp32 and fp64; any sizes, strides and alignment; every GPU and the interpreter.
+"""
+
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+
+from tritonmm.device.constexpr_args import Static
+from tritonmm.device.exponent import times_power_of_two
+from tritonmm.device.numeric import block_offsets, multiple_of
+from tritonmm.device.pdl import follow_previous_grid
+from tritonmm.device.residue import residue
+from tritonmm.ozaki.norms_kernel import NONFINITE
+
+LIMB = 21
+"""Bits of a limb."""
+
+
+@dataclass(frozen=True)
+class ResidueSpec(Static):
+    """What `residues_kernel` is compiled for."""
+
+    lines: int  # of a block
+    block_k: int
+    moduli: tuple[int, ...]
+    integer_bits: int  # magnitudes of scaled elements are below 2**integer_bits
+    wide: bool  # offsets within a block of the operand have 64 bits
+
+    @property
+    def limbs(self):
+        """Limbs of an integer, the last one signed. One if the integers are in the range that `residue` reduces."""
+        return 1 if self.integer_bits < 31 else -(-(self.integer_bits + 1) // LIMB)
+
+    @property
+    def factors(self):
+        """For each modulus, what limbs are multiplied by: 2**21 and 2**42 modulo it, of least magnitude."""
+        factors = [[(1 << (LIMB * i)) % p for i in range(self.limbs)] for p in self.moduli]
+        return tuple(tuple(x - p if 2 * x > p else x for x in row) for p, row in zip(self.moduli, factors, strict=True))
+
+    @property
+    def reciprocals(self):
+        """2**38 over each modulus, rounded."""
+        return tuple(((1 << 38) + p // 2) // p for p in self.moduli)
+
+
+@triton.jit
+def nearest_integer(x, BITS: tl.constexpr):
+    """x of fp64, |x| < 2**BITS <= 2**63, rounded to nearest, ties to even, as int64."""
+    if BITS < 51:  # the sum has an exponent for which the integer is in its lowest bits
+        return (x + 6755399441055744.0).to(tl.int64, bitcast=True) - 0x4338000000000000
+    shift = tl.where(x < 0, -4503599627370496.0, 4503599627370496.0)
+    return tl.where(tl.abs(x) < 4503599627370496.0, (x + shift) - shift, x).to(tl.int64)
+
+
+@triton.jit
+def residues_kernel(
+    x, scales, planes, lines, k, held_lines, pitch, stride_xb, stride_line, stride_k, S: tl.constexpr
+):  # fmt: skip
+    """planes[batch, i, line, :k] = the residues of 2**scales[batch, line] * x[batch, line] modulo S.moduli[i].
+
+    Elements from k to pitch, a multiple of 16, are 0; lines from `lines` to held_lines are not written. Lines with an
+    infinity or NaN are zeros. Grid: batch x blocks of lines x blocks of K.
+    """
+    follow_previous_grid()
+    MODULI: tl.constexpr = S.moduli
+    FACTORS: tl.constexpr = S.factors
+    RECIPROCALS: tl.constexpr = S.reciprocals
+    LIMBS: tl.constexpr = S.limbs
+    pitch = multiple_of(pitch, 16)
+    steps, blocks = tl.cdiv(pitch, S.block_k), tl.cdiv(lines, S.lines)
+    depth = tl.program_id(0) % steps * S.block_k
+    line = tl.program_id(0) // steps % blocks * S.lines
+    batch = (tl.program_id(0) // steps // blocks).to(tl.int64)
+    first = x + batch * stride_xb + line.to(tl.int64) * stride_line + depth.to(tl.int64) * stride_k
+    across, along = block_offsets(S.lines, S.wide), block_offsets(S.block_k, S.wide)
+    of_block = tl.arange(0, S.lines)
+    of_lines = of_block < lines - line
+    inside = of_lines[:, None] & (along < k - depth)[None, :]
+    scale = tl.load(scales + batch * lines + line + of_block, mask=of_lines, other=0)
+    finite = scale != NONFINITE
+    loaded = tl.load(first + across[:, None] * stride_line + along[None, :] * stride_k, mask=inside, other=0.0)
+    loaded = tl.where(finite[:, None], loaded.to(tl.float64), 0.0)
+    integer = nearest_integer(times_power_of_two(loaded, tl.where(finite, scale, 0)[:, None]), S.integer_bits)
+    at = (batch * len(MODULI) * held_lines + line) * pitch + depth
+    target = planes + at + (of_block[:, None] * pitch + tl.arange(0, S.block_k)[None, :])
+    held = of_lines[:, None] & (tl.arange(0, S.block_k) < pitch - depth)[None, :]
+    if LIMBS == 1:
+        low, middle, high = integer.to(tl.int32), None, None
+    elif LIMBS == 2:
+        low, middle, high = (integer & 0x1FFFFF).to(tl.int32), (integer >> 21).to(tl.int32), None
+    else:
+        low, middle = (integer & 0x1FFFFF).to(tl.int32), (integer >> 21).to(tl.int32) & 0x1FFFFF
+        high = (integer >> 42).to(tl.int32)
+    for i in tl.static_range(len(MODULI)):
+        summed = low
+        if MODULI[i] != 256:  # else int8 keeps the low byte of the low limb
+            if LIMBS > 1:
+                summed += middle * FACTORS[i][1]
+            if LIMBS > 2:
+                summed += high * FACTORS[i][2]
+            summed = residue(summed, MODULI[i], RECIPROCALS[i])
+        tl.store(target, summed.to(tl.int8), mask=held)
+        target += tl.cast(held_lines, tl.int64) * pitch
