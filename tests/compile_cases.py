@@ -8,9 +8,9 @@ import contextlib
 import itertools
 from dataclasses import replace
 
-import torch
 from compile_groups import grouped_cases
 from compile_ozaki import ozaki_cases
+from compile_rows import quantize_rows_cases
 from pairs import all_pairs
 from random_products import products, unsupported
 
@@ -417,13 +417,6 @@ def transpose_cases():
                 yield gpus.spec("h200"), transposes.TransposeTile(layout, elem_bytes, *vectors)
         for gpu in ("a100", "b200"):
             yield gpus.spec(gpu), transposes.TransposeTile("swizzled", elem_bytes, widest, widest)
-
-
-def quantize_rows_cases():
-    """(gpu, dtype): rows that become fp8, on every target that has fp8."""
-    for gpu in map(gpus.spec, ("rtx4090", "h200", "b200", "rtx5090", "mi355x")):
-        for dtype in (torch.bfloat16, torch.float16, torch.float32):
-            yield gpu, dtype
 
 
 SYMMETRIC = {
