@@ -17,7 +17,7 @@ from tritonmm.autotune.measuring.code_digest import modules as sources
 
 ROOT = Path(__file__).parents[1]
 
-VALUES = {"version", "forks", "alignment", "dtypes", "problem", "config", "gpu", "orders", "families"}
+VALUES = {"version", "forks", "alignment", "dtypes", "problem", "config", "gpu", "user_files", "orders", "families"}
 BELOW = VALUES | {"device", "layouts", "model", "launch"}
 CHOOSING = BELOW | {"families.*", "tuned", "selection", "policy", "plan"}
 LIBRARY = CHOOSING | {"torch_ops", "explanation", "accumulation"}
