@@ -13,13 +13,10 @@ than those of a whole product. Its gradient is that of the estimates, by numeric
 """
 
 import hashlib
-import json
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
-from typing import Any
 
 import click
 import numpy as np
@@ -32,7 +29,7 @@ from tritonmm.config import Config
 from tritonmm.families.tiled_model import TiledModel
 from tritonmm.gpu import Gpu, spec
 from tritonmm.model import constants
-from tritonmm.model.constants import Limits, Record, Tile
+from tritonmm.model.record import Limits, Record, Tile, spelled, values
 from tritonmm.model.time import Launch, Moved, whole
 from tritonmm.orders import RowMajor
 from tritonmm.problem import Problem
@@ -356,39 +353,6 @@ def _mean(found: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, found)) / len(found))
 
 
-def spelled(record: Record) -> str:
-    """The text of a record's file: four digits, a tile a line."""
-
-    def rounded(value: Any) -> Any:
-        if isinstance(value, float):
-            return float(f"{value:.4g}")
-        if isinstance(value, Mapping):
-            return {key: rounded(each) for key, each in value.items() if each != math.inf}
-        return value
-
-    def section(found: Mapping[str, Any]) -> Mapping[str, Any]:
-        if "tiles" not in found:
-            return found
-        tiles = {
-            kind: {
-                str(t): [float(f"{t.share:.3g}"), float(f"{t.fixed_us:.3g}"), *([t.resident] if t.resident > 1 else [])]
-                for t in of_kind
-            }
-            for kind, of_kind in found["tiles"].items()
-        }
-        return {"limits": rounded(asdict(found["limits"])), "tiles": tiles}
-
-    found = {
-        "gpu": record.gpu,
-        "made": dict(record.made),
-        "shared": rounded(asdict(record.shared)),
-        "l2": rounded(asdict(record.l2)),
-        "families": {name: section(of_family) for name, of_family in record.families.items()},
-    }
-    text = json.dumps(found, indent=1)
-    return re.sub(r"\[\s+([^\[\]]*?)\s+\]", lambda m: "[" + re.sub(r"\s+", " ", m[1]) + "]", text) + "\n"
-
-
 @click.command()
 @click.option("--gpu", default="h200", show_default=True, help="The GPU of the results and the record.")
 @click.option("--write", is_flag=True, help="Fit the record and write it.")
@@ -407,7 +371,7 @@ def main(gpu: str, write: bool, rounds: int) -> None:
                 made={**record.made, "shared, hopper, persistent": f"{COMMAND}, {date.today()}; products: {files}"},
             )
             path = constants.FOLDER / f"{found.name}.json"
-            path.write_text(spelled(record), encoding="utf-8")
+            path.write_text(spelled(values(record)), encoding="utf-8")
             click.echo(f"wrote {path}; run again without --write to judge it")
             return
         for seen, said in ((True, "Fitted to:"), (False, "Only predicted:")):
