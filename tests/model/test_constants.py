@@ -98,38 +98,38 @@ def test_a_users_file_is_a_record_that_can_ship(folder, monkeypatch, tmp_path):
         constants._shipped_for.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ("{", "Expecting property name"),
-        (b"\xff\xfe", "utf-8"),
-        ("[1]", '"file"'),
-        ("[" * 100_000, "recursion"),
-        (lambda: (constants.FOLDER / "h200.json").read_text(), '"file"'),
-        (lambda: changed(file__schema=2), "its schema is 2"),
-        (lambda: changed(file__gpu={"name": "h200", "arch": "sm_90", "sms": 131}), "not fitted to"),
-        (lambda: text(H100), "not fitted to"),
-        (lambda: changed(file__base="0" * 16), "made from other constants"),
-        (lambda: changed(file__date="today"), "no date"),
-        (lambda: changed(gpu=...), '"gpu"'),
-        (lambda: changed(made=[1]), '"made"'),
-        (lambda: changed(shared=...), "the record must have the names"),
-        (lambda: changed(shared__launch_us=...), "shared must have the names"),
-        (lambda: changed(l2__more=1.0), "l2 must have the names"),
-        (lambda: changed(l2__capacity="0.5"), "l2 capacity must be a number"),
-        (lambda: changed(l2__capacity=True), "l2 capacity must be a number"),
-        (lambda: changed(shared__launch_us=-1.5), "shared launch_us is -1.5"),
-        (lambda: changed(shared__launch_us=0), "shared launch_us is 0"),
-        (lambda: changed(shared__launch_us=152), "must be within a factor of 100"),
-        (lambda: changed(families__tile__limits__again=0.1), "families tile limits again is 0.1"),
-        (lambda: changed(families__hopper__tiles__half={}), "families hopper tiles half must have the names"),
-        (lambda: re.sub(r"\[0\.945, 2\.5\]", "[0.945]", text()), "must have 2 numbers"),
-        (lambda: re.sub(r'"launch_us": 7\.5', '"launch_us": NaN', text()), "NaN is not JSON"),
-        (lambda: re.sub(r'"launch_us": 7\.5', '"launch_us": 1e999', text()), "must be a number"),
-        (lambda: "x" * (constants_file.MAX_BYTES + 1), "more than"),
-    ],
-    ids=str,
-)  # fmt: skip
+WRONG = [
+    ("{", "Expecting property name"),
+    (b"\xff\xfe", "utf-8"),
+    ("[1]", '"file"'),
+    ("[" * 100_000, "recursion"),
+    (lambda: (constants.FOLDER / "h200.json").read_text(), '"file"'),
+    (lambda: changed(file__schema=2), "its schema is 2"),
+    (lambda: changed(file__gpu={"name": "h200", "arch": "sm_90", "sms": 131}), "not fitted to"),
+    (lambda: text(H100), "not fitted to"),
+    (lambda: changed(file__base="0" * 16), "made from other constants"),
+    (lambda: changed(file__date="today"), "no date"),
+    (lambda: changed(gpu=...), '"gpu"'),
+    (lambda: changed(made=[1]), '"made"'),
+    (lambda: changed(shared=...), "the record must have the names"),
+    (lambda: changed(shared__launch_us=...), "shared must have the names"),
+    (lambda: changed(l2__more=1.0), "l2 must have the names"),
+    (lambda: changed(l2__capacity="0.5"), "l2 capacity must be a number"),
+    (lambda: changed(l2__capacity=True), "l2 capacity must be a number"),
+    (lambda: changed(shared__launch_us=-1.5), "shared launch_us is -1.5"),
+    (lambda: changed(shared__launch_us=0), "shared launch_us is 0"),
+    (lambda: changed(shared__launch_us=152), "must be within a factor of 100"),
+    (lambda: changed(families__tile__limits__again=0.1), "families tile limits again is 0.1"),
+    (lambda: changed(families__hopper__tiles__half={}), "families hopper tiles half must have the names"),
+    (lambda: re.sub(r"\[0\.945, 2\.5\]", "[0.945]", text()), "must have 2 numbers"),
+    (lambda: re.sub(r'"launch_us": 7\.5', '"launch_us": NaN', text()), "NaN is not JSON"),
+    (lambda: re.sub(r'"launch_us": 7\.5', '"launch_us": 1e999', text()), "must be a number"),
+    (lambda: "x" * (constants_file.MAX_BYTES + 1), "more than"),
+]
+"""Files that are refused, and what is said of each."""
+
+
+@pytest.mark.parametrize(("content", "says"), WRONG, ids=[says for _, says in WRONG])
 def test_what_cannot_be_this_gpus_constants_is_refused_and_not_used(folder, content, says):
     path = put(H200, content() if callable(content) else content)
     with pytest.warns(UserWarning, match="fitted constants not used") as warned:
