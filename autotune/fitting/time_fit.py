@@ -5,8 +5,9 @@ best one's, with a soft minimum; to which the squared errors of the estimates ar
 than those of a whole product. Its gradient is that of the estimates, by numerical derivatives of the model itself.
 """
 
+import contextlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -129,6 +130,17 @@ def with_tiles(record: Record, change: Callable[[str, str, Tile], Tile]) -> Reco
     return replace(record, families=found)
 
 
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Inside, torch uses one thread: with few points, several take ten times as long on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _blocks(config: Config) -> tuple[int, int, int]:
     return *config.cta_tile, config.block_k
 
@@ -138,13 +150,14 @@ class Fit:
 
     each_tile: whether the share and the fixed time of each measured tile are fitted as well; the free points are then
     of families with listed tiles. prior: weight in the loss of the sum of the squared logarithms by which constants
-    change, for few points.
+    change, for few points. moved: after `run`, the logarithms by which `constants` changed.
     """
 
     def __init__(
         self, found: Points, constants: Sequence[Constant], gpu: Gpu, *, each_tile: bool = False, prior: float = 0.0
     ):
         self.points, self.constants, self.gpu, self.prior = found, constants, gpu, prior
+        self.moved: list[float] = []
         pairs = zip(found.problems, found.configs, found.is_free, strict=True)
         keys = [
             (config.kernel, model_of(config.kernel).kind(problem), _blocks(config), config.num_warps)
@@ -233,12 +246,13 @@ class Fit:
                 slope = torch.stack(slopes, 1)
             x = torch.zeros(count + 2 * tiles, dtype=torch.float64, requires_grad=True)
             adam = torch.optim.Adam([x], lr=0.005)
-            for _ in range(300):
-                adam.zero_grad()
-                loss_at(at + slope @ x, moved + x).backward()
-                adam.step()
-                with torch.no_grad():
-                    x.clamp_(-trust, trust)
+            with _one_thread():
+                for _ in range(300):
+                    adam.zero_grad()
+                    loss_at(at + slope @ x, moved + x).backward()
+                    adam.step()
+                    with torch.no_grad():
+                        x.clamp_(-trust, trust)
             after = self.changed(record, x.tolist())
             now = torch.tensor(estimates(self.points, after, self.gpu))
             total = moved + x.detach()
@@ -247,6 +261,7 @@ class Fit:
             else:
                 trust /= 3
             say(f"loss {loss:.5f}")
+        self.moved = moved[:count].tolist()
         return record
 
     def _slope(self, record: Record, at: torch.Tensor, unit: Sequence[float]) -> torch.Tensor:

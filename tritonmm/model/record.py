@@ -175,7 +175,7 @@ def values(record: Record) -> dict[str, Any]:
 
     def section(found: Mapping[str, Any]) -> Mapping[str, Any]:
         if "tiles" not in found:
-            return found
+            return rounded(found)
         tiles = {
             kind: {
                 str(t): [float(f"{t.share:.3g}"), float(f"{t.fixed_us:.3g}"), *([t.resident] if t.resident > 1 else [])]
