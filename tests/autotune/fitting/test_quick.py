@@ -128,6 +128,16 @@ def test_choices_on_an_h200_get_better_where_nothing_was_fitted(start, monkeypat
     assert after.error < 0.75 * before.error, (before, after, best)
 
 
+def test_constants_that_are_right_are_kept():
+    """A fit of few GEMMs to noise would be a little better on those that judge it, by chance."""
+    trials = [
+        trial(problem, config, measured[config])
+        for problem, measured in sweep("random82").items()
+        for config in few(problem, measured, H200)
+    ]
+    assert quick.fitted(trials, H200).record is SHIPPED
+
+
 def test_constants_that_fit_only_what_was_fitted_are_not_taken():
     """Times of the fitted GEMMs as if launches took 30 us more, of all others as they are."""
     trials = [
