@@ -17,7 +17,19 @@ from tritonmm.autotune.measuring.code_digest import modules as sources
 
 ROOT = Path(__file__).parents[1]
 
-VALUES = {"version", "forks", "alignment", "dtypes", "moduli", "problem", "config", "gpu", "orders", "families"}
+VALUES = {
+    "version",
+    "forks",
+    "alignment",
+    "dtypes",
+    "moduli",
+    "problem",
+    "config",
+    "gpu",
+    "user_files",
+    "orders",
+    "families",
+}
 BELOW = VALUES | {"device", "layouts", "model", "launch"}
 CHOOSING = BELOW | {"families.*", "tuned", "selection", "policy", "plan"}
 LIBRARY = CHOOSING | {"ozaki", "torch_ops", "nn", "explanation", "accumulation"}

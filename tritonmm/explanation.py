@@ -10,7 +10,7 @@ from tritonmm import families
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.gpu import default as default_gpu
-from tritonmm.model import l2
+from tritonmm.model import constants, l2
 from tritonmm.model.chunks import chunk_k, chunks
 from tritonmm.model.groups import Sized, as_equal, sized, sizes_of, without_sizes
 from tritonmm.model.l2 import Traffic
@@ -43,6 +43,7 @@ class Explanation:
     traffic: predicted DRAM and L2 traffic.
     accumulation: in which order the products of an element are summed, and what invariant accumulation costs.
     time: its estimate, and what that is made of.
+    constants: which fitted constants the models read.
     us: time in microseconds, measured if `is_measured`, else estimated.
     overrides: whether `enable()` has tritonmm compute it. reason: why.
 
@@ -59,6 +60,7 @@ class Explanation:
     traffic: Traffic
     accumulation: str
     time: Time
+    constants: str
     us: float
     is_measured: bool
     overrides: bool
@@ -86,6 +88,7 @@ class Explanation:
             l2.of(problem, choice.config, gpu),
             _accumulation(problem, gpu, choice),
             families.family(choice.config.kernel).estimate(choice.config, problem, gpu),
+            constants.of(gpu).source,
             choice.us,
             choice.is_measured,
             *_overrides(problem, gpu, kept),
@@ -119,6 +122,7 @@ class Explanation:
             ("traffic", str(self.traffic)),
             ("time", f"{self.us:.1f} us, {source}"),
             ("parts", f"{self.time}" if self.is_measured else str(self.time).partition(", ")[2]),
+            ("constants", self.constants),
             ("enable()", f"{verdict}: {self.reason}"),
         ]
         return "\n".join(_wrapped(name, text) for name, text in lines if text)

@@ -5,8 +5,12 @@ import importlib.metadata
 import itertools
 import re
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from tritonmm.model.record import Record
 
 TRITON = importlib.metadata.version("triton")
 """Version of the installed Triton, read without importing it: the import takes longer than all of tritonmm."""
@@ -30,6 +34,7 @@ class Gpu:
         1 if all programs share the L2, or if it is not known which die runs which program.
     llc_bytes: the cache between the L2s of several dies and device memory, 0 if there is none.
     llc_bandwidth: its peak bandwidth in bytes/s.
+    constants: what models read for it instead of the fitted constants of this installation, see `model.constants`.
     """
 
     name: str
@@ -45,6 +50,7 @@ class Gpu:
     dies: int = 1
     llc_bytes: int = 0
     llc_bandwidth: float = 0.0
+    constants: "Record | None" = field(default=None, repr=False)
 
     def rate(self, dtype: str, precision: str = "ieee") -> float:
         """Peak dense FLOP/s for operands of `dtype` multiplied with `precision`, both as in `Problem`.

@@ -18,6 +18,7 @@ from tritonmm import tuned
 from tritonmm.autotune.measuring import counters
 from tritonmm.autotune.measuring.environment import Environment
 from tritonmm.gpu import Gpu
+from tritonmm.model import constants, constants_file
 from tritonmm.plan import INTERPRETED
 from tritonmm.torch_ops.product import fp32_precision
 from tritonmm.tuned import table
@@ -73,6 +74,7 @@ def findings(store: Path) -> Iterator[Finding]:
     gpu = gpus.default()
     compared = "compared" if gpu.verified else "not compared"
     yield Finding("models", f"{gpu.name}: {compared} with counters of this GPU")
+    yield _constants(gpu)
     yield _precision()
     yield _profiler(found)
     yield from _extras()
@@ -179,6 +181,16 @@ def _place(name: str, path: Path, value: str = "") -> Finding:
     elif (free := shutil.disk_usage(nearest).free) < MIN_FREE_BYTES:
         trouble = f"only {free / 2**20:.0f} MiB are free there"
     return Finding(name, value or str(path), trouble, bool(trouble))
+
+
+def _constants(gpu: Gpu) -> Finding:
+    """Which fitted constants the models read."""
+    base = constants.shipped(gpu)
+    try:
+        found = constants_file.read(constants_file.path(gpu), gpu, base)
+    except constants.ConstantsError as error:
+        return Finding("constants", base.source, f"not used: {error}", True)
+    return Finding("constants", (found or base).source)
 
 
 def _tables(gpu: Gpu) -> Iterator[Finding]:

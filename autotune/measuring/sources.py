@@ -28,6 +28,7 @@ from tritonmm.autotune.measuring.nvml import Nvml
 from tritonmm.config import Config
 from tritonmm.dtypes import DTYPES, FP8
 from tritonmm.gpu import Gpu
+from tritonmm.model import constants
 from tritonmm.plan import INTERPRETED, plan_for
 from tritonmm.problem import Problem
 
@@ -63,6 +64,8 @@ class ModelSource:
             )
         self.gpu = gpu
         self.environment = Environment.here(gpu.name)
+        if (fitted := constants.of(gpu)) is not constants.shipped(gpu):
+            self.environment = replace(self.environment, code=f"{self.environment.code}+{fitted.digest}")
         self._ratios: dict[tuple[Problem, Config], float] = {}
 
     def error_ratio(self, problem: Problem, config: Config) -> float:

@@ -1,26 +1,25 @@
 """Fits the constants of `tritonmm.l2` to counters and checks them. `python -m tritonmm.autotune.studies.fit_l2`
 
-The data are what an H200 counted, autotune/results/h200-l2*.csv. The shapes of `FIT` give the constants, all others are
-only predicted. The constants of DRAM reads are found first, by the squared logarithm of predicted over counted bytes,
-then those of merging, by that of the L2 reads: a descent along one constant after the other on a fixed grid of
-factors, so the result is the same on every machine. It prints the constants, then tables of the errors in Markdown.
+The data are what an H200 counted, autotune/results/h200-l2*.csv. The shapes of `FIT` give the constants, by the descent
+of `fitting.l2_fit`; all others are only predicted. It prints the constants, then tables of the errors in Markdown.
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 import numpy as np
 
 from tritonmm import orders
+from tritonmm.autotune.fitting.l2_fit import fit
 from tritonmm.autotune.measuring import results_file
 from tritonmm.config import Config
 from tritonmm.gpu import spec
 from tritonmm.model import l2
-from tritonmm.model.constants import of as constants_of
+from tritonmm.model.constants import shipped
 from tritonmm.model.l2 import Constants, Traffic
 from tritonmm.problem import Problem
 
@@ -44,8 +43,6 @@ FIT = {
 START = Constants(
     capacity=0.6, spread=0.2, drift=0.1, coupled=10.0, partner=1.0, merged=0.3, apart=2000.0, scattered=0.2
 )
-STEPS = (1.3, 1.1, 1.03, 1.01)
-"""Factors by which a constant is tried larger and smaller, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,39 +85,6 @@ def _point(name: str, row: results_file.Row) -> Point:
 
 def counted(found: Iterable[Point]) -> list[Point]:
     return [point for point in found if point.dram_read_bytes is not None]
-
-
-def fit(found: list[Point], start: Constants = START, *, steps: tuple[float, ...] = STEPS) -> Constants:
-    """The constants with the smallest loss on `found`, by descent from `start` in `steps`."""
-    dram = [point.dram_read_bytes for point in found]
-    reads = [point.l2_read_bytes for point in found]
-    lockstep = ("capacity", "spread", "drift", "coupled")
-    best = _descend(start, lockstep, lambda c: _loss(_predicted(found, c)[0], dram), steps)
-    merging = ("partner", "merged", "apart", "scattered")
-    return _descend(best, merging, lambda c: _loss(_predicted(found, c)[1], reads), steps)
-
-
-def _predicted(found: list[Point], constants: Constants) -> tuple[list[int], list[int]]:
-    traffic = [l2.estimate(point.problem, point.config, GPU, constants) for point in found]
-    return [t.dram_read_bytes for t in traffic], [t.l2_read_bytes for t in traffic]
-
-
-def _loss(predicted: list[float], measured: list[float]) -> float:
-    return float(np.square(np.log(np.array(predicted) / np.array(measured))).mean())
-
-
-def _descend(start: Constants, names: tuple[str, ...], loss: Callable[[Constants], float], steps) -> Constants:
-    best, least = start, loss(start)
-    for step in steps:
-        moved = True
-        while moved:
-            moved = False
-            for name in names:
-                for factor in (step, 1 / step):
-                    tried = replace(best, **{name: float(f"{getattr(best, name) * factor:.3g}")})
-                    if (found := loss(tried)) < least * (1 - 1e-4):
-                        best, least, moved = tried, found, True
-    return best
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +179,9 @@ def main(results: Path) -> None:
     seen, unseen = [p for p in found if p.fitted], [p for p in found if not p.fitted]
     if not seen or not unseen:
         raise click.ClickException(f"{results}: there are no counters of shapes to fit, or none of others to check")
-    constants = fit(seen)
+    constants = fit(seen, GPU, START)
     print("Fitted:", ", ".join(f"{name}={value:g}" for name, value in asdict(constants).items()))
-    print("In l2 :", "the same" if constants == constants_of(GPU).l2 else constants_of(GPU).l2, "\n")
+    print("In l2 :", "the same" if constants == shipped(GPU).l2 else shipped(GPU).l2, "\n")
     columns = "points | DRAM median | DRAM p95 | L2 median | L2 p95 | hit rate median"
     print(f"| | {columns} |\n|---|---:|---:|---:|---:|---:|---:|")
     for name, group in (("fit", seen), ("test", unseen)):

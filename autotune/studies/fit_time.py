@@ -7,33 +7,26 @@ The data are committed results files of a GPU: exhaustive sweeps of random produ
 differ in their tiles, and sweeps over tile orders, in which they differ in nothing else. Half of the products give the
 constants, the others are only predicted.
 
-The loss is what choosing by the estimates costs, in logarithms: the time of the config that would be chosen, over the
-best one's, with a soft minimum; to which the squared errors of the estimates are added, those within a product for more
-than those of a whole product. Its gradient is that of the estimates, by numerical derivatives of the model itself.
+The loss and the descent are those of `fitting.time_fit`.
 """
 
 import hashlib
-import json
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import date
-from typing import Any
 
 import click
 import numpy as np
-import torch
 
 from tritonmm import families
+from tritonmm.autotune.fitting.time_fit import Constant, Fit, Points, model_of
 from tritonmm.autotune.studies import regret
 from tritonmm.autotune.studies.measured_products import RESULTS
 from tritonmm.config import Config
-from tritonmm.families.tiled_model import TiledModel
 from tritonmm.gpu import Gpu, spec
 from tritonmm.model import constants
-from tritonmm.model.constants import Limits, Record, Tile
-from tritonmm.model.time import Launch, Moved, whole
+from tritonmm.model.record import Limits, Record, spelled, values
 from tritonmm.orders import RowMajor
 from tritonmm.problem import Problem
 
@@ -43,9 +36,6 @@ ORDERS = ("orders62", "orders93", "orders-large", "l2", "l2-16384")
 
 COMMAND = "python -m tritonmm.autotune.studies.fit_time --write"
 
-NEAR, FAR = 1.3, 3.0
-"""Errors count of configs that take up to so many times as long as the best of a GEMM, and choices of all up to FAR."""
-
 SHARED = ("launch_us", "first_us", "lone_bandwidth", "split_us", "part_us", "partial_bandwidth")
 LIMITS = (
     "again", "write_page", "sm_bandwidth", "l2_bandwidth", "crossed", "half_lines", "late", "step_overlap", "overlap",
@@ -53,38 +43,8 @@ LIMITS = (
 )  # fmt: skip
 """What is fitted besides the tiles. `stream` is what a copy reaches."""
 
-WITHIN, IN_ORDERS, WHOLE, CHOICE = 1.0, 3.0, 0.2, 0.3
-"""Weights in the loss: of squared errors around the mean of a GEMM's configs, and of a config's orders; of the squared
-means; and of what choosing by the estimates costs. Round numbers."""
-
-SOFT = 0.01
-"""The temperature of the soft minimum: an estimate longer by so much, in logarithms, is chosen e times less often."""
-
-STEP, TRUST, ROUNDS = 0.01, 0.1, 6
-"""Of the logarithms of constants: the step of derivatives, and the most that a round of the fit changes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Points:
-    """Measured configs.
-
-    group: numbers the sets from which a config is chosen; is_order: whether a set has orders of one config. is_free:
-    whether a config's estimate is fitted; other families' only compete.
-    """
-
-    problems: list[Problem]
-    configs: list[Config]
-    us: np.ndarray
-    group: np.ndarray
-    is_order: np.ndarray
-    is_free: np.ndarray
-
-    @property
-    def best_us(self) -> np.ndarray:
-        """The shortest time of each point's group."""
-        least = np.full(self.group.max() + 1, math.inf)
-        np.minimum.at(least, self.group, self.us)
-        return least[self.group]
+ROUNDS = 6
+"""Of the fit."""
 
 
 def is_seen(problem: Problem) -> bool:
@@ -109,67 +69,28 @@ def points(
 
     kernels: the families whose listed tiles are free.
     """
-    found: list[tuple[Problem, Config, float, int, bool, bool]] = []
-    groups = 0
+    return Points.of(
+        _sets(gpu, seen, sweeps, orders),
+        lambda config, problem: config.kernel in kernels and _is_listed(config, problem, gpu),
+    )
+
+
+def _sets(
+    gpu: Gpu, seen: bool, sweeps: Iterable[str], orders: Iterable[str]
+) -> Iterator[tuple[Problem, dict[Config, float], bool]]:
     for name, is_order in [(name, False) for name in sweeps] + [(name, True) for name in orders]:
         for problem, times in read(gpu, name, seen).items():
             apart: dict[Config | None, dict[Config, float]] = {}
             for config, us in times.items():
                 apart.setdefault(replace(config, order=RowMajor()) if is_order else None, {})[config] = us
             for of_group in apart.values():
-                near = {config: us for config, us in of_group.items() if us <= FAR * min(of_group.values())}
-                if len(near) > 1:
-                    for config, us in near.items():
-                        is_free = config.kernel in kernels and _is_listed(config, problem, gpu)
-                        found.append((problem, config, us, groups, is_order, is_free))
-                    groups += 1
-    problems, configs, *columns = zip(*found, strict=True)
-    return Points(list(problems), list(configs), *map(np.array, columns))
+                yield problem, of_group, is_order
 
 
 def _is_listed(config: Config, problem: Problem, gpu: Gpu) -> bool:
     model = model_of(config.kernel)
     tile = model.tile_of(config, problem, gpu)
     return tile in model.tiles(problem, gpu) and tile.num_stages == config.num_stages and not config.cluster
-
-
-def model_of(kernel: str) -> TiledModel:
-    """The model of a family of listed tiles. Raises ValueError for other families."""
-    model = getattr(families.family(kernel), "MODEL", None)
-    if not isinstance(model, TiledModel):
-        raise ValueError(f"{kernel} has no listed tiles, whose model could be fitted here")
-    return model
-
-
-def estimates(found: Points, record: Record, gpu: Gpu) -> np.ndarray:
-    """Logarithms of the microseconds of all free points by a record; 0 of the others."""
-    us = np.ones(len(found.us))
-    launches: dict[tuple[Config, Problem], tuple[Launch, Moved]] = {}
-    for at in np.flatnonzero(found.is_free):
-        problem, config = found.problems[at], found.configs[at]
-        model, one = model_of(config.kernel), whole(config)
-        limits = record.limits(config.kernel)
-        if (one, problem) not in launches:
-            tiles = record.tiles(config.kernel, model.kind(problem))
-            tile = next(t for t in tiles if t.blocks == _blocks(one) and t.num_warps == one.num_warps)
-            terms = model.terms(one, problem, gpu)
-            launch = Launch.of(one, tile, limits, terms, problem, gpu, record.shared)
-            launches[one, problem] = launch, launch.moved(one, problem, gpu, limits, terms.has_affinity)
-        launch, moved = launches[one, problem]
-        us[at] = launch.time(moved, config.split_k, config.split_tail, limits, gpu, record.shared).us
-    return np.log(us)
-
-
-def _blocks(config: Config) -> tuple[int, int, int]:
-    return *config.cta_tile, config.block_k
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """One number of a record, or one of each tile: `changed` multiplies it by e to a power."""
-
-    name: str
-    changed: Callable[[Record, float], Record]
 
 
 def free(kernels: Sequence[str]) -> list[Constant]:
@@ -203,124 +124,8 @@ def with_limits(record: Record, kernels: Sequence[str], change: Callable[[Limits
     return replace(record, families=found)
 
 
-def with_tiles(record: Record, change: Callable[[str, str, Tile], Tile]) -> Record:
-    """The record with every tile changed, by family and kind."""
-    found = {
-        name: section
-        | {
-            "tiles": {
-                kind: tuple(change(name, kind, tile) for tile in tiles) for kind, tiles in section["tiles"].items()
-            }
-        }
-        if "tiles" in section
-        else section
-        for name, section in record.families.items()
-    }
-    return replace(record, families=found)
-
-
-class Fit:
-    """A fit of the constants of some families to some points."""
-
-    def __init__(self, found: Points, kernels: Sequence[str], gpu: Gpu):
-        self.points, self.gpu = found, gpu
-        self.constants = free(kernels)
-        pairs = zip(found.problems, found.configs, found.is_free, strict=True)
-        keys = [
-            (config.kernel, model_of(config.kernel).kind(problem), _blocks(config), config.num_warps)
-            if is_free
-            else None
-            for problem, config, is_free in pairs
-        ]
-        self.tiles = {key: i for i, key in enumerate(dict.fromkeys(key for key in keys if key))}
-        self.one_of = torch.zeros(len(keys), len(self.tiles), dtype=torch.float64)
-        for at, key in enumerate(keys):
-            if key:
-                self.one_of[at, self.tiles[key]] = 1.0
-        fixed = [
-            0.0 if is_free else math.log(families.family(config.kernel).estimate(config, problem, gpu).us)
-            for problem, config, is_free in zip(found.problems, found.configs, found.is_free, strict=True)
-        ]
-        self.fixed = torch.tensor(fixed, dtype=torch.float64)
-        self.logs = torch.tensor(np.log(found.us))
-        self.cost = torch.tensor(np.log(found.us / found.best_us))
-        self.group = torch.tensor(found.group)
-        self.is_order = torch.tensor(found.is_order)
-        self.counts = torch.tensor(found.is_free & (found.us <= NEAR * found.best_us)).double()
-
-    def loss(self, free_logs: torch.Tensor) -> torch.Tensor:
-        """Of the logarithms of the free estimates."""
-        estimated = free_logs + self.fixed
-        group, groups = self.group, int(self.group.max()) + 1
-        zeros = torch.zeros(groups, dtype=torch.float64)
-        counts = zeros.index_add(0, group, self.counts)
-        error = torch.where(self.counts > 0, estimated - self.logs, 0.0)
-        mean = zeros.index_add(0, group, error) / counts.clamp_min(1)
-        around = self.counts * (error - mean[group]) ** 2
-        least = torch.full((groups,), math.inf, dtype=torch.float64)
-        least = least.scatter_reduce(0, group, estimated.detach(), "amin")
-        weight = torch.exp((least[group] - estimated) / SOFT)
-        chosen = zeros.index_add(0, group, weight * self.cost) / zeros.index_add(0, group, weight)
-        of_orders = zeros.index_add(0, group, self.is_order.double()) > 0
-        loss = WHOLE * (mean[counts > 0] ** 2).mean()
-        for kind, is_kind, factor in ((~of_orders, ~self.is_order, WITHIN), (of_orders, self.is_order, IN_ORDERS)):
-            loss = loss + factor * around[is_kind].sum() / self.counts[is_kind].sum() + CHOICE * chosen[kind].mean()
-        return loss
-
-    def changed(self, record: Record, x: Sequence[float]) -> Record:
-        """The record with all constants multiplied by e to the powers `x`: of `constants`, the shares of the tiles, and
-        their fixed times."""
-        for constant, power in zip(self.constants, x, strict=False):
-            record = constant.changed(record, power)
-        of_tiles = x[len(self.constants) :]
-
-        def change(kernel: str, kind: str, tile: Tile) -> Tile:
-            at = self.tiles.get((kernel, kind, tile.blocks, tile.num_warps))
-            if at is None:
-                return tile
-            share, fixed_us = of_tiles[at], of_tiles[len(self.tiles) + at]
-            return tile._replace(share=tile.share * math.exp(share), fixed_us=tile.fixed_us * math.exp(fixed_us))
-
-        return with_tiles(record, change)
-
-    def run(self, record: Record, rounds: int, say: Callable[[str], None]) -> Record:
-        """The record with the least loss that is found."""
-        count, tiles = len(self.constants), len(self.tiles)
-        at = torch.tensor(estimates(self.points, record, self.gpu))
-        loss, trust = float(self.loss(at)), TRUST
-        say(f"loss {loss:.5f} of {len(self.logs)} points")
-        for _ in range(rounds):
-            slopes = [self._slope(record, at, unit) for unit in np.eye(count + 2 * tiles)[:count]]
-            shares, fixed = (
-                self._slope(record, at, [0.0] * count + [1.0 * is_share] * tiles + [1.0 * (not is_share)] * tiles)
-                for is_share in (True, False)
-            )
-            of_tiles = self.one_of * shares[:, None], self.one_of * fixed[:, None]
-            slope = torch.cat([torch.stack(slopes, 1), *of_tiles], 1)
-            x = torch.zeros(count + 2 * tiles, dtype=torch.float64, requires_grad=True)
-            adam = torch.optim.Adam([x], lr=0.005)
-            for _ in range(300):
-                adam.zero_grad()
-                self.loss(at + slope @ x).backward()
-                adam.step()
-                with torch.no_grad():
-                    x.clamp_(-trust, trust)
-            after = self.changed(record, x.tolist())
-            now = torch.tensor(estimates(self.points, after, self.gpu))
-            if float(self.loss(now)) < loss:
-                record, at, loss = after, now, float(self.loss(now))
-            else:
-                trust /= 3
-            say(f"loss {loss:.5f}")
-        return record
-
-    def _slope(self, record: Record, at: torch.Tensor, unit: Sequence[float]) -> torch.Tensor:
-        after = estimates(self.points, self.changed(record, [STEP * u for u in unit]), self.gpu)
-        return (torch.tensor(after) - at) / STEP
-
-
 def report(gpu: Gpu, seen: bool) -> Iterator[str]:
-    """How good choices of tiles and of orders are by the record of this installation, and how far off its times.
+    """How good choices of tiles and of orders are by the record that ships, and how far off its times.
 
     seen: on the GEMMs that the fit has seen, or on the others.
     """
@@ -356,39 +161,6 @@ def _mean(found: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, found)) / len(found))
 
 
-def spelled(record: Record) -> str:
-    """The text of a record's file: four digits, a tile a line."""
-
-    def rounded(value: Any) -> Any:
-        if isinstance(value, float):
-            return float(f"{value:.4g}")
-        if isinstance(value, Mapping):
-            return {key: rounded(each) for key, each in value.items() if each != math.inf}
-        return value
-
-    def section(found: Mapping[str, Any]) -> Mapping[str, Any]:
-        if "tiles" not in found:
-            return found
-        tiles = {
-            kind: {
-                str(t): [float(f"{t.share:.3g}"), float(f"{t.fixed_us:.3g}"), *([t.resident] if t.resident > 1 else [])]
-                for t in of_kind
-            }
-            for kind, of_kind in found["tiles"].items()
-        }
-        return {"limits": rounded(asdict(found["limits"])), "tiles": tiles}
-
-    found = {
-        "gpu": record.gpu,
-        "made": dict(record.made),
-        "shared": rounded(asdict(record.shared)),
-        "l2": rounded(asdict(record.l2)),
-        "families": {name: section(of_family) for name, of_family in record.families.items()},
-    }
-    text = json.dumps(found, indent=1)
-    return re.sub(r"\[\s+([^\[\]]*?)\s+\]", lambda m: "[" + re.sub(r"\s+", " ", m[1]) + "]", text) + "\n"
-
-
 @click.command()
 @click.option("--gpu", default="h200", show_default=True, help="The GPU of the results and the record.")
 @click.option("--write", is_flag=True, help="Fit the record and write it.")
@@ -397,17 +169,18 @@ def main(gpu: str, write: bool, rounds: int) -> None:
     """Fit the constants of the time model, and judge what is chosen by them."""
     try:
         found = spec(gpu)
+        found = replace(found, constants=constants.shipped(found))  # whatever is fitted to this machine's
         if write:
             kernels = "hopper", "persistent"
-            fit = Fit(points(found, True, kernels=kernels), kernels, found)
-            record = fit.run(constants.of(found), rounds, click.echo)
+            fit = Fit(points(found, True, kernels=kernels), free(kernels), found, each_tile=True)
+            record = fit.run(constants.shipped(found), rounds, click.echo)
             files = ", ".join(f"{found.name}-{name}" for name in (*SWEEPS, *ORDERS))
             record = replace(
                 record,
                 made={**record.made, "shared, hopper, persistent": f"{COMMAND}, {date.today()}; products: {files}"},
             )
             path = constants.FOLDER / f"{found.name}.json"
-            path.write_text(spelled(record), encoding="utf-8")
+            path.write_text(spelled(values(record)), encoding="utf-8")
             click.echo(f"wrote {path}; run again without --write to judge it")
             return
         for seen, said in ((True, "Fitted to:"), (False, "Only predicted:")):

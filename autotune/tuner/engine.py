@@ -200,9 +200,14 @@ class Engine:
                 break
             yield from self._collect()
             yield from self._maintain()
-        for job in (job for lane in self.lanes for job in lane.jobs):
-            if not (job.asked or job.open):
-                job.go_on()  # a trial that ended after the deadline may have been its last
+        for lane in self.lanes:
+            for job in lane.jobs:
+                if not (job.asked or job.open):
+                    job.go_on()  # a trial that ended after the deadline may have been its last
+                for item in job.open:
+                    self._forget(item)
+            lane.jobs = []  # another run begins with its own searches
+        self._release()
 
     def _about(self) -> dict:
         """The description that all lanes' sources give, which must be equal."""

@@ -11,6 +11,7 @@ import click
 
 from tritonmm.cli import groups as grouped
 from tritonmm.cli import needs, values
+from tritonmm.cli import quick as quick_tuning
 from tritonmm.cli.values import Parsed
 
 _SEARCHES = ("exhaustive", "model", "halving")
@@ -18,7 +19,7 @@ _SEARCHES = ("exhaustive", "model", "halving")
 
 _END = """\b
 Examples:
-  tritonmm tune --dry-run
+  tritonmm tune --quick
   tritonmm tune --suite mine.json --budget 30
   tritonmm tune --m 100,2049 --n 4096 --k 4096
 """
@@ -32,6 +33,7 @@ Examples:
 @click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16", help="With --m.")
 @click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nn", help="With --m.")
 @grouped.options
+@click.option("--quick", is_flag=True, help="First fit the models to this GPU; 10 minutes in all without --budget.")
 @click.option("--search", type=click.Choice(_SEARCHES), default="halving", help="Which configs are measured.")
 @click.option("--budget", type=Parsed("minutes", values.minutes), help="Minutes; a halving search is reduced to fit.")
 @click.option(
@@ -49,12 +51,13 @@ Examples:
 @click.option("--dry-run", is_flag=True, help="Only say what would be tried.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
 def tune(
-    suite, ms, n, k, dtype, layout, groups, ragged, search, budget, gpus, scheduler, store_path, csv_path,
-    parquet_path, dry_run, as_json,
+    suite, ms, n, k, dtype, layout, groups, ragged, quick, search, budget, gpus, scheduler, store_path,
+    csv_path, parquet_path, dry_run, as_json,
 ):  # fmt: skip
     """Find the fastest config of each problem, on all GPUs.
 
-    The winners go into the table that `tritonmm.select` reads from then on.
+    The winners go into the table that `tritonmm.select` reads from then on. With --quick the models' constants are
+    fitted to this GPU before.
 
     Every config is checked before it is timed, in a process that may hang or crash. Every trial is stored at once, so
     the same command continues after an interruption. See docs/tuning.md. Exits with 1 if no config of a problem is
@@ -63,8 +66,11 @@ def tune(
     problems = _problems(suite, ms, n, k, dtype, layout, groups, ragged)
     if parquet_path:
         needs.module("pyarrow", "tritonmm[parquet]", "--parquet")
+    if quick:
+        needs.refuse("scheduler", why="--quick fits and counts on this machine")
+        budget = budget or quick_tuning.MINUTES
     if dry_run:
-        return _dry_run(problems, search, budget, gpus, as_json)
+        return _dry_run(problems, quick, search, budget, gpus, as_json)
     for name in ("distributed", "cryptography"):
         needs.module(name, "tritonmm[tune]", "tuning")
     from tritonmm.autotune.measuring.group_sizes import TYPICAL
@@ -75,25 +81,39 @@ def tune(
     from tritonmm.autotune.tuner.store import Store, StoreError, write_csv, write_parquet
 
     store_path = store_path or needs.default_store()
-    trials = []
+    known = {}  # trials by what is measured, and how
     measured = 0
     workers, setup = _workers(gpus, scheduler)
     try:
         # The store is opened first, so that an unwritable file is reported before anything starts.
         with Store(store_path) as store, Leases(store) as leases, workers as client:
             engine = Engine(client, store, leases, setup)
+
+            def run(asked: list, deadline: float) -> list:
+                nonlocal measured
+                found = []
+                with report.Tuning(sum(sum(each.counts()) for each in asked)) as progress:
+                    for trial, new in engine.run(asked, deadline):
+                        known[trial.problem, trial.config, trial.regime] = trial
+                        found.append(trial)
+                        measured += new
+                        progress.count(trial, new)
+                return found
+
             begun = time.monotonic()
-            deadline = begun + budget * 60 if budget else float("inf")
-            searches = _searches(problems, engine.gpu, search, budget, len(engine.lanes))
             click.echo(f"tuning on {len(engine.lanes)} x {engine.environment.gpu}, into {store_path}", err=True)
             if any(problem.ragged for problem in problems):
                 click.echo(f"groups have {TYPICAL} sizes", err=True)
-            with report.Tuning(sum(sum(each.counts()) for each in searches)) as progress:
-                for trial, new in engine.run(searches, deadline):
-                    trials.append(trial)
-                    measured += new
-                    progress.count(trial, new)
+            gpu, left = engine.gpu, budget
+            if quick:
+                fitting = quick_tuning.Quick(engine, store, problems, run)
+                gpu = fitting.fit(budget)
+                left = fitting.tuning_budget(budget)
+            searches = _searches(problems, gpu, search, left, len(engine.lanes))
+            run(searches, time.monotonic() + left * 60 if left else float("inf"))
+            gained = fitting.gains(searches) if quick else None
             minutes = (time.monotonic() - begun) / 60
+        trials = list(known.values())
         if csv_path:
             write_csv(csv_path, trials, engine.environment, (*COLUMNS, "regime"))
         if parquet_path:
@@ -103,7 +123,7 @@ def tune(
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         command = shlex.join(["tritonmm", *sys.argv[1:]])
-        said = f"interrupted; {len(trials)} trials are in {store_path}, and this goes on: {command}"
+        said = f"interrupted; {len(known)} trials are in {store_path}, and this goes on: {command}"
         click.echo(f"tritonmm: {said}", err=True)
         sys.exit(130)
 
@@ -112,9 +132,11 @@ def tune(
     outcome |= {"minutes": minutes, "measured": measured, "measured_a_minute": measured / minutes}
     outcome |= {name: str(path) if path else None for name, path in files.items()}
     if as_json:
-        click.echo(json.dumps(outcome, indent=2))
+        click.echo(json.dumps(outcome | ({"quick": gained} if gained else {}), indent=2))
     else:
         report.show_tuned(outcome)
+        if gained:
+            quick_tuning.show(gained)
     sys.exit(int(any(each.over and each.best is None for each in searches)))
 
 
@@ -201,12 +223,15 @@ def _publish(searches, engine) -> Path | None:
         raise click.ClickException(f"the winners are in the store, and not published: {error}") from None
 
 
-def _dry_run(problems, search: str, budget: float | None, gpus: int | None, as_json: bool) -> None:
+def _dry_run(problems, quick: bool, search: str, budget: float | None, gpus: int | None, as_json: bool) -> None:
     from tritonmm import gpu as specs
     from tritonmm.autotune.tuner.search import seconds
 
     gpu = specs.default()
     lanes = gpus or len(_visible()) or 1
+    fitting = quick_tuning.expected(problems, gpu, lanes) if quick else None
+    if fitting and budget:
+        budget = max(0.1, budget - fitting["minutes"])
     searches = _searches(problems, gpu, search, budget, lanes)
     rungs = searches[0].rungs
     minutes = seconds(rungs, [len(each.ranked) for each in searches]) / 60 / lanes
@@ -218,8 +243,13 @@ def _dry_run(problems, search: str, budget: float | None, gpus: int | None, as_j
             for each in searches
         ]
         said = {"gpu": gpu.name, "gpus": lanes, "search": search, "trials": trials, "minutes": round(minutes, 1)}
-        click.echo(json.dumps(said | {"problems": listed}, indent=2))
+        click.echo(json.dumps(said | ({"quick": fitting} if fitting else {}) | {"problems": listed}, indent=2))
         return
+    if fitting:
+        click.echo(
+            f"first {fitting['trials']} trials to fit constants, and a comparison at the end: about"
+            f" {fitting['minutes']:.0f} min"
+        )
     for each in searches:
         counts = ", then ".join(f"{count} {rung.regime}" for count, rung in zip(each.counts(), rungs, strict=True))
         tried = f"{counts} of {len(each.ranked)} configs, from {each.ranked[0]}" if each.ranked else "nothing is legal"

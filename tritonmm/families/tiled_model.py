@@ -11,7 +11,7 @@ from tritonmm.families.family import Bounded
 from tritonmm.gpu import Gpu
 from tritonmm.model import constants, groups, tile_order
 from tritonmm.model.chunks import chunks
-from tritonmm.model.constants import Tile
+from tritonmm.model.record import Tile
 from tritonmm.model.time import SPLITS, UNKNOWN, Launch, Moved, Parts, Terms, Time, whole
 from tritonmm.orders import Dies, Grouped, Order, SwizzleMerge, Triangular
 from tritonmm.problem import Problem

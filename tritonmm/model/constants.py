@@ -1,177 +1,63 @@
-"""What was fitted to one GPU: the constants of the time model and of the L2 model, one record a GPU.
+"""Which fitted constants a GPU has: the user's, those that ship for it, or those that ship for the GPU most like it.
 
-`h200.json` in this folder is the H200's. `python -m tritonmm.autotune.studies.fit_time --write` fits it and names in it
-what it was fitted to. A GPU without a record has the H200's constants with its own peak rates, bandwidth and SMs.
+`h200.json` in this folder is the H200's record. `python -m tritonmm.autotune.studies.fit_time --write` fits it and
+names in it what it was fitted to. A GPU without a record has another's constants with its own peak rates, bandwidth and
+SMs.
+`tritonmm tune --quick` corrects them for this machine's GPU and writes the user's file, see `constants_file`.
 """
 
 import functools
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import warnings
 from pathlib import Path
-from typing import Any, NamedTuple
 
+from tritonmm import gpu as gpus
+from tritonmm import user_files
 from tritonmm.gpu import Gpu
-from tritonmm.model.l2_laws import Constants as L2Constants
+from tritonmm.model import constants_file
+from tritonmm.model.constants_file import ConstantsError
+from tritonmm.model.record import Record, parsed
 
 FOLDER = Path(__file__).parent
 DEFAULT = "h200"
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What the launches of all families have in common.
-
-    launch_us: a launch that follows another, its first loads included.
-    cluster_us: a launch of clusters takes so much longer.
-    first_us: from the launch to the first bytes of memory, and from the last bytes to the end.
-    lone_bandwidth: bytes/s that one SM reads from device memory while few do.
-    split_us: a launch with split tiles takes so much longer, for a cooperative grid and the fixup.
-    part_us: the same for each part, which adds its sums after the part before it.
-    partial_bandwidth: bytes/s at which all parts write and read their fp32 sums.
-    gather_bandwidth: bytes/s at which the one program that arrives last reads the sums of its tile.
-    staged_bandwidth: bytes/s of unaligned outputs, which are stored an element a thread.
-    repack_us: a launch that copies an operand into aligned rows.
-    repack_share: share of the bandwidth of device memory that those copies reach.
-    load_latency_us: from the request of a stage's operands to their arrival.
-    element_rate: elements/s that an SM loads where alignment allows one at a time.
-    element_wait_us: what a step of such loads waits for memory and its threads, however many programs there are.
-    element_us: what that takes longer for each such element of a thread.
-    """
-
-    launch_us: float
-    cluster_us: float
-    first_us: float
-    lone_bandwidth: float
-    split_us: float
-    part_us: float
-    partial_bandwidth: float
-    gather_bandwidth: float
-    staged_bandwidth: float
-    repack_us: float
-    repack_share: float
-    load_latency_us: float
-    element_rate: float
-    element_wait_us: float
-    element_us: float
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What limits one kernel family besides its tiles.
-
-    stream: share of the bandwidth of device memory.
-    sm_bandwidth: bytes/s that an SM receives while all do.
-    l2_bandwidth: bytes/s of the requests of all SMs that reach L2.
-    crossed: extra cost of a byte in a line that crosses cache lines. half_lines: the same of B in lines of 64 bytes.
-    late: the share by which that grows where just more than half of the SMs are busy, see `time.beyond_half`.
-    again: cost of an operand that several rows or columns of tiles read, as a share of reading it once from DRAM.
-    write_page: cost in bytes of each contiguous run of the output, see `tile_order.run_bytes`.
-    step_overlap, overlap: the p of the p-norms of a step, and of the whole.
-    absent: the power with which the mma of a step grows with the consumers that have rows, where not all have.
-    drain_us: from the end of the last tiles to the end of their stores, for 10^4 elements of a tile on every SM.
-    caution: factor of estimates that err more than others: the shortest of many estimates is likely one that errs.
-    """
-
-    stream: float
-    sm_bandwidth: float
-    l2_bandwidth: float
-    crossed: float
-    overlap: float
-    again: float = 0.0
-    write_page: float = 0.0
-    late: float = 0.0
-    half_lines: float = 0.0
-    step_overlap: float = float("inf")
-    absent: float = 0.0
-    drain_us: float = 0.0
-    caution: float = 1.0
-
-
-class Tile(NamedTuple):
-    """A tile that is tried: its shape, and what it reaches.
-
-    share: of the peak rate, by a full wave within its loop over K where nothing else limits it; fixed_us: microseconds
-    a wave beside that loop; resident: programs that an SM runs at once, a wave's. Fewer take as long: what a thread
-    waits for, others of its SM fill.
-    """
-
-    blocks: tuple[int, int, int]
-    num_stages: int
-    num_warps: int
-    share: float
-    fixed_us: float
-    resident: int = 1
-
-    def __str__(self) -> str:
-        return f"{'x'.join(map(str, self.blocks))} stages:{self.num_stages} warps:{self.num_warps}"
-
-
-@dataclass(frozen=True)
-class Record:
-    """The constants of one GPU.
-
-    made: how each part was made: the command, its data and the date. l2: the constants of the L2 model. families: what
-    the model of each kernel family reads: `limits` and `tiles` where it lists tiles.
-    """
-
-    gpu: str
-    made: Mapping[str, str]
-    shared: Shared
-    l2: L2Constants
-    families: Mapping[str, Mapping[str, Any]]
-
-    def limits(self, family: str) -> Limits:
-        return self.families[family]["limits"]
-
-    def tiles(self, family: str, kind: str) -> tuple[Tile, ...]:
-        """The tiles that a family tries for operands of a kind, the first preferred among equals."""
-        return self.families[family]["tiles"][kind]
-
-
 def of(gpu: Gpu) -> Record:
-    """The record of a GPU, or the H200's."""
-    return _of(gpu.name)
+    """The record that models read for a GPU: its `constants`, or else those of this installation.
+
+    These are read once in a process. A user's file that cannot be used causes one warning.
+    """
+    return gpu.constants or _installed(gpu)
+
+
+@functools.lru_cache(maxsize=64)
+def _installed(gpu: Gpu) -> Record:
+    base = shipped(gpu)
+    try:
+        return constants_file.read(constants_file.path(gpu), gpu, base) or base
+    except ConstantsError as error:
+        warnings.warn(f"tritonmm: fitted constants not used: {error}", stacklevel=2)
+        return base
+
+
+def shipped(gpu: Gpu) -> Record:
+    """The record that ships for a GPU, or for one of its architecture, or the H200's."""
+    name = _shipped_for(gpu.name, gpu.arch)
+    is_its_own = name == gpu.name
+    return read(FOLDER / f"{name}.json", f"the {name}'s, which ship{'' if is_its_own else '; none do for this GPU'}")
+
+
+@functools.cache
+def _shipped_for(name: str, arch: str) -> str:
+    found = [path.stem for path in sorted(FOLDER.glob("*.json"))]
+    alike = [each for each in (DEFAULT, *found) if gpus.spec(each).arch == arch]
+    return name if name in found else next(iter(alike), DEFAULT)
 
 
 @functools.lru_cache(maxsize=16)
-def _of(name: str) -> Record:
-    path = FOLDER / f"{name}.json"
-    return read(path if name.isalnum() and path.is_file() else FOLDER / f"{DEFAULT}.json")
-
-
-def read(path: Path) -> Record:
-    """The record in a file. Raises ValueError for a file that is none."""
+def read(path: Path, source: str = "") -> Record:
+    """The record in a file that ships. Raises ValueError for a file that is none. source: as in `Record`."""
+    content = path.read_bytes()
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return Record(
-            found["gpu"],
-            found["made"],
-            Shared(**found["shared"]),
-            L2Constants(**found["l2"]),
-            {name: _family(name, section) for name, section in found["families"].items()},
-        )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path} is not a record of fitted constants: {error}") from None
-
-
-def _family(name: str, section: Mapping[str, Any]) -> Mapping[str, Any]:
-    if "limits" not in section:
-        return section
-    tiles = {kind: tuple(map(_tile, named.items())) for kind, named in section["tiles"].items()}
-    return {"limits": Limits(**section["limits"]), "tiles": tiles}
-
-
-def _tile(named: tuple[str, list[float]]) -> Tile:
-    """Of a tile as `str` spells it, and its share, fixed_us and resident."""
-    blocks, stages, warps = named[0].split()
-    block_m, block_n, block_k = map(int, blocks.split("x"))
-    share, fixed_us, *resident = named[1]
-    return Tile(
-        (block_m, block_n, block_k),
-        int(stages.removeprefix("stages:")),
-        int(warps.removeprefix("warps:")),
-        share,
-        fixed_us,
-        *map(int, resident),
-    )
+        return parsed(user_files.parsed(content), source, content)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None

@@ -2,7 +2,7 @@
 
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
-from tritonmm.model.constants import Shared
+from tritonmm.model.record import Shared
 from tritonmm.problem import Problem
 
 REGISTERS = 65536

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.model import constants, l2, tile_order
-from tritonmm.model.constants import Limits, Shared, Tile
+from tritonmm.model.record import Limits, Shared, Tile
 from tritonmm.problem import Problem
 
 SPLITS = (2, 3, 4, 6, 8, 12, 16, 32)

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from tritonmm import forks
-from tritonmm import gpu as gpus
+from tritonmm import forks, user_files
 from tritonmm.config import Config
 from tritonmm.gpu import TRITON, Gpu
 from tritonmm.model.chunks import chunk_k
@@ -83,18 +82,13 @@ def tables(gpu: Gpu) -> Tables:
             if found is None:
                 while len(_TABLES) >= 64:
                     del _TABLES[next(iter(_TABLES))]
-                found = _TABLES[gpu] = Tables(_rows(user_path(gpu), gpu), _rows(_SHIPPED / _file(gpu), gpu))
+                found = _TABLES[gpu] = Tables(_rows(user_path(gpu), gpu), _rows(_SHIPPED / user_files.name(gpu), gpu))
     return found
 
 
 def user_path(gpu: Gpu) -> Path:
     """Path of the user's table for a GPU."""
-    folder = os.environ.get("TRITONMM_TABLES")
-    if not folder:
-        import platformdirs
-
-        folder = platformdirs.user_data_dir("tritonmm")
-    return Path(folder) / _file(gpu)
+    return user_files.path(gpu)
 
 
 Winner = tuple[Problem, Config, float] | tuple[Problem, Config, float, float | None]
@@ -155,13 +149,6 @@ def _kept(path: Path, gpu: Gpu) -> list[Row]:
         os.replace(path, aside)
         warnings.warn(f"tritonmm: {error}; renamed to {aside.name}", stacklevel=3)
         return []
-
-
-def _file(gpu: Gpu) -> str:
-    """File name of a GPU's table. A GPU partition, or a variant with fewer SMs, has its own."""
-    known = gpu.name in gpus.names() and gpus.spec(gpu.name).sms == gpu.sms
-    name = "".join(x if x.isascii() and (x.isalnum() or x in "_-") else "-" for x in gpu.name)
-    return f"{name}.json" if known else f"{name}-{gpu.sms}sms.json"
 
 
 def _key(row: Row) -> tuple[Problem, str]:

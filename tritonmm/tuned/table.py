@@ -11,14 +11,13 @@ measurement. torch_us is torch's time in the same measurement, if it was measure
 
 import datetime
 import json
-import os
 import re
-import stat
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from tritonmm import user_files
 from tritonmm.config import FORMER_FIELDS, Config
 from tritonmm.gpu import Gpu
 from tritonmm.orders import Order
@@ -104,21 +103,21 @@ def read(path: Path, gpu: Gpu) -> tuple[list[Row], list[str]]:
     content that is not a table.
     """
     try:
-        content = _content(path)
+        content = user_files.content(path, MAX_BYTES)
     except FileNotFoundError:
         return [], []
     except OSError as error:
         raise TableError(f"{path}: cannot be read: {error}") from error
     try:
-        found = json.loads(content.decode(), object_pairs_hook=_once, parse_constant=_refuse)
+        found = user_files.parsed(content)
     except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{path}: not a table: {_line(error)}") from None
+        raise DamagedError(f"{path}: not a table: {user_files.line(error)}") from None
     if not isinstance(found, dict) or type(found.get("schema")) is not int or not isinstance(found.get("rows"), list):
         raise DamagedError(f"{path}: not a table: it must be an object with a schema and a list of rows")
     if found["schema"] > SCHEMA:
         raise TableError(f"{path}: written by a newer tritonmm; this one knows schema {SCHEMA}")
-    if found.get("gpu") != _named(gpu):
-        raise TableError(f"{path}: not measured on {json.dumps(_named(gpu))}")
+    if found.get("gpu") != user_files.named(gpu):
+        raise TableError(f"{path}: not measured on {json.dumps(user_files.named(gpu))}")
     if len(found["rows"]) > MAX_ROWS:
         raise TableError(f"{path}: {len(found['rows'])} rows; at most {MAX_ROWS} are read")
     rows, wrong = [], []
@@ -126,7 +125,7 @@ def read(path: Path, gpu: Gpu) -> tuple[list[Row], list[str]]:
         try:
             rows.append(Row.of(row))
         except (ValueError, TypeError, OverflowError) as error:
-            wrong.append(f"row {i}: {_line(error)}")
+            wrong.append(f"row {i}: {user_files.line(error)}")
     return rows, wrong
 
 
@@ -134,25 +133,9 @@ def write(path: Path, rows: Iterable[Row], gpu: Gpu) -> None:
     """Replaces the file in one step: a reader sees either the old rows or the new ones, even after a crash. Raises
     OSError."""
     lines = ",\n".join(row.to_json() for row in rows)
-    head = json.dumps({"schema": SCHEMA, "gpu": _named(gpu), "rows": []}).removesuffix("]}")
+    head = json.dumps({"schema": SCHEMA, "gpu": user_files.named(gpu), "rows": []}).removesuffix("]}")
     with files.written(path) as file:
         file.write(f"{head}\n{lines}\n]}}\n")
-
-
-def _content(path: Path) -> bytes:
-    # O_NONBLOCK, because opening a pipe would wait for its writer.
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError("not a file")
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise OSError(f"more than {MAX_BYTES} bytes")
-    return content
-
-
-def _named(gpu: Gpu) -> dict[str, object]:
-    return {"name": gpu.name, "arch": gpu.arch, "sms": gpu.sms}
 
 
 def _typed(name: str, found: object, of: type, most: int) -> dict:
@@ -197,19 +180,3 @@ def _integer(name: str, value: object, least: int, most: int) -> None:
 def _text(name: str, value: object) -> None:
     if not isinstance(value, str) or len(value) > MAX_TEXT:
         raise ValueError(f"{name} must be a text of at most {MAX_TEXT} characters")
-
-
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name occurs twice in an object")
-    return found
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _line(error: BaseException) -> str:
-    """The message of an error as ASCII of at most 200 characters, whatever the file contains."""
-    return ascii(str(error))[1:-1][:200]

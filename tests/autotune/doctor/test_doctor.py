@@ -104,6 +104,20 @@ def test_a_damaged_table_is_wrong(tmp_path, monkeypatch):
     assert "not a table" in finding(tmp_path, "tuned table").trouble
 
 
+def test_it_says_which_fitted_constants_are_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITONMM_TABLES", str(tmp_path))
+    gpu = checkup.gpus.default()
+    base = checkup.constants.shipped(gpu)
+    assert finding(tmp_path, "constants").value == base.source
+    path = checkup.constants_file.path(gpu)
+    path.write_text(checkup.constants_file.text(base, gpu, base, "2026-11-26"))
+    assert finding(tmp_path, "constants").value == f"fitted to this machine's GPU on 2026-11-26, {path}"
+    path.write_text("{")
+    found = finding(tmp_path, "constants")
+    assert found.wrong
+    assert (found.value, str(path) in found.trouble) == (base.source, True)
+
+
 def test_the_self_test_has_a_product_of_every_kernel_family():
     assert {kernel for kernel, *_ in selftest.PRODUCTS} == set(families.names())
 

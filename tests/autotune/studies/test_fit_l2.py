@@ -2,6 +2,7 @@
 
 import pytest
 
+from tritonmm.autotune.fitting import l2_fit
 from tritonmm.autotune.studies import fit_l2
 from tritonmm.model import constants, l2_simulator
 
@@ -38,4 +39,4 @@ def test_the_best_factor_is_fast():
 def test_no_other_value_near_the_fitted_one_is_better():
     """The constants in `tritonmm.l2` are those that the script finds: it has nowhere to go from them."""
     seen = [point for point in COUNTED if point.fitted]
-    assert fit_l2.fit(seen, FITTED, steps=(1.03,)) == FITTED
+    assert l2_fit.fit(seen, fit_l2.GPU, FITTED, steps=(1.03,)) == FITTED

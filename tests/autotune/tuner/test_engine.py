@@ -24,7 +24,7 @@ from tritonmm import gpu
 from tritonmm.autotune.measuring import space
 from tritonmm.autotune.tuner import cluster
 from tritonmm.autotune.tuner import store as stores
-from tritonmm.autotune.tuner.engine import Engine, EngineError, Limits
+from tritonmm.autotune.tuner.engine import Engine, EngineError, Limits, _Job
 from tritonmm.autotune.tuner.leases import Leases
 from tritonmm.autotune.tuner.search import Rung, Search
 from tritonmm.autotune.tuner.store import Store, StoreError
@@ -80,6 +80,22 @@ def statuses(found):
 
 
 GOOD = [faults.config(number) for number in range(1, 6)]
+
+
+def test_a_run_does_not_go_on_with_what_an_earlier_one_left_undone(client, path):
+    """Nor does it hold the leases on that."""
+    slow = [faults.config(number, slow=True) for number in range(1, 200)]
+    with Store(path) as store, Leases(store) as claims:
+        engine = Engine(client, store, claims, FAULTY)
+        (left,), fast = searches(*slow, problems=PROBLEMS[:1]), searches(*GOOD, problems=PROBLEMS[2:])
+        first = list(engine.run([left], deadline=time.monotonic() + 1.0))
+        assert 0 < len(first) < len(slow)
+        assert not left.over
+        second = list(engine.run(fast))
+        assert {trial.problem for trial, _ in second} == {search.problem for search in fast}
+        assert all(search.over for search in fast)
+        with Leases(store) as others:
+            assert len(others.take([engine._item(_Job(left), config).lease for config in slow])) == len(slow)
 
 
 def test_everything_listens_on_the_loopback_only_and_encrypted(client):

@@ -7,7 +7,7 @@ import pytest
 
 from tritonmm import families
 from tritonmm import gpu as gpus
-from tritonmm.autotune.studies import fit_time
+from tritonmm.autotune.fitting import time_fit
 from tritonmm.model import constants
 from tritonmm.orders import SwizzleMerge
 from tritonmm.problem import Problem
@@ -23,9 +23,9 @@ def test_estimates_are_those_of_the_family():
         for order in (SwizzleMerge(1), SwizzleMerge(4))
     ]
     none = np.zeros(len(configs), dtype=int)
-    points = fit_time.Points(
+    points = time_fit.Points(
         [problem] * len(configs), configs, np.ones(len(configs)), none, none > 0, np.arange(len(configs)) > 0
     )
-    found = fit_time.estimates(points, constants.of(gpu), gpu)
+    found = time_fit.estimates(points, constants.of(gpu), gpu)
     assert found[0] == 0  # not free
     assert found[1:] == pytest.approx([math.log(family.estimate(x, problem, gpu).us) for x in configs[1:]])
