@@ -184,18 +184,17 @@ def main(path: Path, regime: str, counts: bool) -> None:
     about = Environment.here(torch.cuda.get_device_name(0)).about()
     about["regime"] = "counters of one launch, caches cold" if counts else regime
     comments = [f"# {key}: {value}" for key, value in about.items()]
+    rows: list = []
     if counts:
-        rows: list = list(traffic(gpu))
-        for row in rows:
-            click.echo(row)
+        found: Iterator[Row] | Iterator[Bytes] = traffic(gpu)
     else:
         asked = list(cases(gpu))
         precompile_all([(problem, choose(problem, gpu)) for _, problem, *_ in asked], gpu)
-        rows = []
-        for case in asked:
-            rows.append(timed(case, regime, device, gpu))
-            click.echo(rows[-1])
-    write_csv(path, rows, comments)
+        found = (timed(case, regime, device, gpu) for case in asked)
+    for row in found:
+        click.echo(row)
+        rows.append(row)
+        write_csv(path, rows, comments)  # what is measured is kept if this ends early
 
 
 if __name__ == "__main__":

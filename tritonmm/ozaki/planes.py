@@ -15,7 +15,7 @@ PITCH = 16
 """Elements that divide the length of a line of a plane, and the lines of a plane of B: TMA needs 16 bytes."""
 
 ALONG_K = {"norms": (4, 4), "residues": (8, 256, 4)}
-ACROSS_K = {"norms": (32, 8), "residues": (64, 64, 8)}
+ACROSS_K = {"norms": (16, 4), "residues": (64, 32, 4)}
 """Lines of a block of `chunk_norms_kernel` and its warps, and lines, elements of K and warps of `residues_kernel`, for
 an operand that is contiguous along K, and for others."""
 

@@ -10,7 +10,7 @@ from tritonmm.ozaki.nonfinite_kernel import NonfiniteSpec, nonfinite_kernel
 from tritonmm.ozaki.planes import Launch, Planes
 from tritonmm.ozaki.reconstruct_kernel import ReconstructSpec, reconstruct_kernel
 
-BLOCK = 8, 256
+BLOCK = 4, 256
 """Rows and columns of a block of `reconstruct_kernel`."""
 
 NUM_WARPS = 4
