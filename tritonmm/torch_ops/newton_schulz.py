@@ -1,17 +1,12 @@
 """The Newton-Schulz iteration of the Muon optimizer: two of its three products are symmetric."""
 
-import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
-from tritonmm.gpu import Gpu
-from tritonmm.policy import prefers
-from tritonmm.problem import Epilogue, Problem
 from tritonmm.torch_ops.checks import shape_of
 from tritonmm.torch_ops.dense import addmm, baddbmm
-from tritonmm.torch_ops.product import gpu_of
 from tritonmm.torch_ops.symmetric import gram, symmetric_mm
 
 Tensor = torch.Tensor
@@ -42,8 +37,7 @@ def newton_schulz(
     out: where to store the result, of g's shape and any floating-point dtype. It may be g.
 
     A is computed by `gram`, and the polynomial by `symmetric_mm`: a step takes little more than two thirds of the
-    time of its products in full. The third product is torch's own where the policy "faster" of `enable` leaves it to
-    torch. No derivatives are recorded. Neither torch.func.vmap nor DTensors are supported.
+    time of its products in full. No derivatives are recorded. Neither torch.func.vmap nor DTensors are supported.
     Results are bitwise reproducible from run to run.
 
     Raises RuntimeError for a shape or device that is wrong, TypeError for a dtype, and ValueError for steps and
@@ -62,11 +56,11 @@ def newton_schulz(
     x = x.to(torch.bfloat16)
     x = x / torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp(min=EPS)
     is_tall = x.shape[-2] > x.shape[-1]
+    plus = addmm if x.dim() == 2 else baddbmm
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     side = min(x.shape[-2:])
     square = x.new_empty(*x.shape[:-2], side, side)
     polynomial = torch.empty_like(square)
-    plus = _plus(*((x, polynomial) if is_tall else (polynomial, x)), y)
     for _ in range(steps):
         gram(x.mT if is_tall else x, out=square)
         symmetric_mm(square, square, c=square, alpha=c, beta=b, symmetric_c=True, out=polynomial)
@@ -75,21 +69,6 @@ def newton_schulz(
         y = y if y.is_contiguous() else torch.empty_like(x)  # the first has the strides of g
     x = x.view(g.shape) if x.is_contiguous() else x.reshape(g.shape)
     return x if out is None else out.copy_(x)
-
-
-def _plus(left: Tensor, right: Tensor, out: Tensor) -> Callable[..., Tensor]:
-    """The function for C + left @ right: ours, or torch's on a GPU where that is predicted to be as fast."""
-    is_one = left.dim() == 2
-    if left.is_cuda:
-        problem = Problem.of(left, right, out, epilogue=Epilogue(c=True))
-        if not _is_ours(problem, gpu_of(left.device)):
-            return torch.addmm if is_one else torch.baddbmm
-    return addmm if is_one else baddbmm
-
-
-@functools.lru_cache(maxsize=256)
-def _is_ours(problem: Problem, gpu: Gpu) -> bool:
-    return prefers(problem, gpu)[0]
 
 
 def _check(g: Tensor, steps: int, coefficients: tuple[float, float, float], out: Tensor | None) -> None:
