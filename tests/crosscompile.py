@@ -360,7 +360,7 @@ def compiled(gpu: gpus.Gpu, *what) -> tuple[Compiled, str]:
         return found, f"spills {found.spilled_bytes} bytes" if found.spilled_bytes else ""
     if isinstance(what[0], OzakiCase):
         driver.set_active(Elsewhere(gpu))
-        each = [compile_kernel(gpu, kernel, *launch) for kernel, _, *launch in what[0].launches()]
+        each = [compile_kernel(gpu, kernel, *launch) for kernel, _, *launch in what[0].steps()]
         wrong = [resource_fault(found, gpu, gpu.shared_bytes, SPILLS.get(gpu.capability, 0)) for found in each]
         return each[-1], next(filter(None, wrong), "")
     (tile,) = what

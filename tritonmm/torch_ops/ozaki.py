@@ -1,6 +1,7 @@
 """fp32 and fp64 products by exact int8 products; docs/ozaki.md."""
 
 import contextlib
+import functools
 
 import torch
 
@@ -62,37 +63,50 @@ def ozaki_mm(
     if bias is not None:
         bias = bias.detach().contiguous()
     with torch.cuda.device(a.device) if a.is_cuda else contextlib.nullcontext():
-        for panel in panels(*target.shape[1:], a.shape[2], target.shape[0], moduli):
+        batch, m, n = target.shape
+        for panel in panels(m, n, a.shape[2], batch, moduli):
             _multiply(panel, a, b, target, Epilogue(alpha, beta, c, bias), moduli)
     return out
 
 
 def _multiply(panel: Panel, a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue, moduli: int) -> None:
     """Computes a panel of the output."""
-    a = a[panel.batch, panel.rows]
+    a = _part(a, panel.batch, panel.rows)
     of_a = quantize(a, moduli, a.shape[1])
     for columns in panel.columns:
-        right = b[panel.batch, :, columns]
+        right = _part(b, panel.batch, slice(0, b.shape[1]), columns)
         of_b = quantize(right.mT, moduli, round_up(right.shape[2]))
         sums = _products(of_a.planes, of_b.planes, moduli)
         at = panel.batch, panel.rows, columns
-        c = None if epilogue.c is None else epilogue.c[at]
-        bias = None if epilogue.bias is None else epilogue.bias[columns].contiguous()
-        reconstruct(sums, a, right, of_a, of_b, out[at], epilogue._replace(c=c, bias=bias), moduli)
+        c = None if epilogue.c is None else _part(epilogue.c, *at)
+        bias = None if epilogue.bias is None else _part(epilogue.bias, columns)
+        reconstruct(sums, a, right, of_a, of_b, _part(out, *at), epilogue._replace(c=c, bias=bias), moduli)
+
+
+def _part(x: Tensor, *slices: slice) -> Tensor:
+    """x[slices]; x itself, which takes less time, if they are all of it."""
+    whole = all(each.start == 0 and each.stop == size for each, size in zip(slices, x.shape, strict=False))
+    return x if whole else x[slices]
 
 
 def _products(a: Tensor, b: Tensor, moduli: int) -> Tensor:
     """The products of planes, a @ b.mT, each modulo its modulus: int8, (batch * moduli, rows of a, rows of b)."""
+    batch, m, k = a.shape
+    n = b.shape[1]
+    plan = _plan_of_products(m, n, k, batch, moduli, a.device)
+    return plan(a, b.mT, torch.empty(batch, m, n, dtype=torch.int8, device=a.device))
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan_of_products(m: int, n: int, k: int, batch: int, moduli: int, device: torch.device):
+    """The plan of the products of planes."""
     from tritonmm.launch.interpreter import INTERPRETED
     from tritonmm.plan import plan_for
     from tritonmm.selection import choose
 
-    batch, m, k = a.shape
-    n = b.shape[1]
     problem = Problem(m, n, k, batch, "int8", layout="nt", moduli=moduli)
     kernel = families.portable() if INTERPRETED else ""  # the others need a GPU
-    plan = plan_for(problem, choose(problem, gpu_of(a.device), kernel), a.device)
-    return plan(a, b.mT, torch.empty(batch, m, n, dtype=torch.int8, device=a.device))
+    return plan_for(problem, choose(problem, gpu_of(device), kernel), device)
 
 
 def _check(a: Tensor, b: Tensor, moduli: int, c: Tensor | None, bias: Tensor | None, out: Tensor | None) -> None:
