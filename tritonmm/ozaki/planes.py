@@ -8,11 +8,9 @@ from tritonmm.launch import launch_options, needs_int64, strides
 from tritonmm.launch.steps import Step, Steps
 from tritonmm.moduli import MODULI
 from tritonmm.ozaki.norms_kernel import NormSpec, ScaleSpec, chunk_norms_kernel, scales_kernel
+from tritonmm.ozaki.panels import round_up
 from tritonmm.ozaki.residues_kernel import ResidueSpec, residues_kernel
 from tritonmm.ozaki.scaling import CHUNK, NORM_BITS, scaling
-
-PITCH = 16
-"""Elements that divide the length of a line of a plane, and the lines of a plane of B: TMA needs 16 bytes."""
 
 ALONG_K = {"norms": (4, 4), "residues": (8, 256, 4)}
 ACROSS_K = {"norms": (32, 8), "residues": (64, 64, 8)}
@@ -30,7 +28,7 @@ class Planes:
     """Residues of the rows of A, or of the columns of B, which lie as rows here.
 
     planes: int8, (batch * moduli, lines, pitch): those of a batch are together. There may be more lines than in the
-        operand; what they hold has no meaning. pitch: K rounded up to a multiple of PITCH; elements beyond K are 0.
+        operand; what they hold has no meaning. pitch: K rounded up to a multiple of `panels.PITCH`; beyond K are zeros.
     scales: int32, (batch, lines of the operand): the power of two that each line was multiplied by.
     """
 
@@ -43,11 +41,6 @@ class Planes:
         batch, lines, k = x.shape
         planes = torch.empty(batch * moduli, held_lines, round_up(k), dtype=torch.int8, device=x.device)
         return cls(planes, torch.empty(batch, lines, dtype=torch.int32, device=x.device))
-
-
-def round_up(elements: int) -> int:
-    """`elements` or the next multiple of PITCH; at least one, as no tensor map is empty."""
-    return max(1, -(-elements // PITCH)) * PITCH
 
 
 def quantize(x: torch.Tensor, moduli: int, held_lines: int) -> Planes:
