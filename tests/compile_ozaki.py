@@ -6,8 +6,10 @@ from dataclasses import dataclass
 import torch
 
 from tritonmm import gpu as gpus
+from tritonmm.launch.steps import Step
 from tritonmm.ozaki import planes, reconstruct
-from tritonmm.ozaki.planes import Launch, Planes
+from tritonmm.ozaki.panels import round_up
+from tritonmm.ozaki.planes import Planes
 
 SPILLS = {80: 16}
 """Bytes that a kernel may store and load for want of registers, by compute capability: one for fp32 does on sm_80."""
@@ -23,17 +25,17 @@ class OzakiCase:
     size: int = 4096
     everything: bool = False  # alpha, bias and C
 
-    def launches(self) -> Iterator[Launch]:
+    def steps(self) -> Iterator[Step]:
         """The launches, in turn."""
         n, moduli = self.size, self.moduli
         a, b, out = (torch.empty(1, n, n, dtype=self.dtype, device="meta") for _ in range(3))
         a, b = (x.mT if letter == "t" else x for x, letter in zip((a, b), self.layout, strict=True))
-        of_a, of_b = (Planes.empty(x, moduli, planes.round_up(n)) for x in (a, b))
-        yield from planes.launches(a, of_a, moduli)
-        yield from planes.launches(b.mT, of_b, moduli)
-        sums = torch.empty(moduli, n, planes.round_up(n), dtype=torch.int8, device="meta")
+        of_a, of_b = (Planes.empty(x, moduli, round_up(n)) for x in (a, b))
+        yield from planes.steps(a, planes.empty_norms(a), of_a, moduli)
+        yield from planes.steps(b.mT, planes.empty_norms(b.mT), of_b, moduli)
+        sums = torch.empty(moduli, n, round_up(n), dtype=torch.int8, device="meta")
         epilogue = reconstruct.Epilogue(0.5, 2.0, out, out[0, 0]) if self.everything else reconstruct.Epilogue()
-        yield from reconstruct.launches(sums, a, b, of_a, of_b, out, epilogue, moduli)
+        yield from reconstruct.steps(sums, a, b, of_a, of_b, out, epilogue, moduli)
 
 
 def ozaki_cases():

@@ -32,7 +32,6 @@ from tritonmm.autotune.measuring.precompile import Elsewhere
 from tritonmm.autotune.studies.bank_conflicts import launch as transposes
 from tritonmm.config import Config
 from tritonmm.device.groups import group_table_kernel
-from tritonmm.device.quantize_rows import quantize_rows_kernel
 from tritonmm.dtypes import DTYPES
 from tritonmm.families.exact import rules as sliced
 from tritonmm.families.grouped.rules import CONSUMERS, subtiles, widths
@@ -356,11 +355,12 @@ def compiled(gpu: gpus.Gpu, *what) -> tuple[Compiled, str]:
         driver.set_active(Elsewhere(gpu))
         x = torch.empty(8, 5000, dtype=what[0], device="meta")
         given = x, torch.empty_like(x, dtype=torch.float8_e4m3fn), x.new_empty(8, 1, dtype=torch.float32)
-        found = compile_kernel(gpu, quantize_rows_kernel, *quantize_rows.launch(*given))
+        step = quantize_rows.step(*given)
+        found = compile_kernel(gpu, step.kernel, step.arguments, step.options)
         return found, f"spills {found.spilled_bytes} bytes" if found.spilled_bytes else ""
     if isinstance(what[0], OzakiCase):
         driver.set_active(Elsewhere(gpu))
-        each = [compile_kernel(gpu, kernel, *launch) for kernel, _, *launch in what[0].launches()]
+        each = [compile_kernel(gpu, kernel, *launch) for kernel, _, *launch in what[0].steps()]
         wrong = [resource_fault(found, gpu, gpu.shared_bytes, SPILLS.get(gpu.capability, 0)) for found in each]
         return each[-1], next(filter(None, wrong), "")
     (tile,) = what

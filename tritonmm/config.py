@@ -142,6 +142,8 @@ class Config:
     def fits(self, problem: Problem, gpu: Gpu) -> Fit:
         """Whether this config is legal for `problem` on `gpu`: true, or false with the reason."""
         family = families.family(self.kernel)
+        if problem.ozaki:
+            return Fit(f"precision is {problem.precision}, whose int8 products have configs that are chosen for them")
         if problem.ragged and not family.grouped:
             return Fit(f"the {family.name} kernel multiplies no groups")
         reason = family.reason(self, problem.repacked(self.repack), gpu)

@@ -2,6 +2,8 @@
 
 import torch
 
+from tritonmm.moduli import DEFAULT_MODULI, FEWEST_MODULI, MODULI, moduli_of
+
 DTYPES = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
@@ -31,8 +33,14 @@ HALF = ("bf16", "fp16")
 
 FP8 = ("fp8e4m3", "fp8e5m2")
 
-PRECISIONS = {"fp32": ("ieee", "tf32", "tf32x3", "bf16x3"), "fp8e4m3": ("ieee", "fast"), "fp8e5m2": ("ieee", "fast")}
-"""Ways to multiply a dtype, the default first. Dtypes that are not listed have one way, "ieee"."""
+PRECISIONS = {
+    "fp32": ("ieee", "tf32", "tf32x3", "bf16x3", "ozaki"),
+    "fp64": ("ieee", "ozaki"),
+    "fp8e4m3": ("ieee", "fast"),
+    "fp8e5m2": ("ieee", "fast"),
+}
+"""Ways to multiply a dtype, the default first. Dtypes that are not listed have one way, "ieee". "ozaki" may name its
+moduli, as in "ozaki:14"."""
 
 INPUTS = tuple(name for name in DTYPES if name != "int32")
 """Dtypes of operands."""
@@ -58,9 +66,20 @@ def dtype_name(dtype: torch.dtype) -> str:
     raise NotImplementedError(f"tritonmm multiplies {known}; got {dtype}{elsewhere.get(name or '', '')}")
 
 
+def has_precision(dtype: str, precision: str) -> bool:
+    """Whether operands of `dtype` can be multiplied that way."""
+    return precision in PRECISIONS.get(dtype, ("ieee",)) or moduli_of(dtype, precision) > 0
+
+
+def precisions_of(dtype: str) -> str:
+    """The precisions of a dtype in words."""
+    spelled = f", ozaki:{FEWEST_MODULI} to ozaki:{len(MODULI)}" if dtype in DEFAULT_MODULI else ""
+    return ", ".join(PRECISIONS.get(dtype, ("ieee",))) + spelled
+
+
 def precision_of(dtype: str, precision: str) -> str:
     """`precision` if operands of `dtype` can be multiplied that way, else "ieee"."""
-    return precision if precision in PRECISIONS.get(dtype, ()) else "ieee"
+    return precision if has_precision(dtype, precision) else "ieee"
 
 
 def default_output(dtype: str) -> str:

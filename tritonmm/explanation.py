@@ -19,12 +19,14 @@ from tritonmm.model.torch_time import torch_us
 from tritonmm.policy import prefers
 from tritonmm.problem import Problem
 from tritonmm.selection import Choice, best_in_class, estimated
-from tritonmm.torch_ops import grouped_product
+from tritonmm.torch_ops import grouped_product, ozaki_time
 from tritonmm.torch_ops.checks import check_operands, shape_of
+from tritonmm.torch_ops.dense import how_of
 from tritonmm.torch_ops.grouped_checks import check_groups
 from tritonmm.torch_ops.grouped_product import GroupedHow
 from tritonmm.torch_ops.mode import check_accumulation
 from tritonmm.torch_ops.operands import matrices
+from tritonmm.torch_ops.ozaki_time import OzakiTime
 from tritonmm.torch_ops.product import BARE, How, gpu_of, problem_for
 from tritonmm.torch_ops.routes import kept_by_torch
 
@@ -39,7 +41,8 @@ class Explanation:
     problem, gpu, config: the GEMM, the GPU, and the config that `select` chooses. A grouped problem may be a
         `model.groups.Sized` one: time and traffic are then those of its sizes. The config is chosen without them.
     why: where the config comes from, and how its tiles fill the GPU.
-    others: for each other kernel family, the estimated time of its best config, or why it has none.
+    others: for each other kernel family, the estimated time of its best config, or why it has none; with precision
+        "ozaki", the time without. Config and traffic are then those of the int8 products.
     traffic: predicted DRAM and L2 traffic.
     accumulation: in which order the products of an element are summed, and what invariant accumulation costs.
     time: its estimate, and what that is made of.
@@ -59,7 +62,7 @@ class Explanation:
     others: dict[str, str] = field(hash=False)
     traffic: Traffic
     accumulation: str
-    time: Time
+    time: Time | OzakiTime
     constants: str
     us: float
     is_measured: bool
@@ -77,6 +80,8 @@ class Explanation:
         'hopper'
         """
         gpu = gpu or default_gpu()
+        if problem.ozaki:
+            return _by_residues(problem, gpu)
         choice = best_in_class(problem, gpu)
         kept = kept_by_torch(problem)
         return cls(
@@ -129,14 +134,19 @@ class Explanation:
 
 
 def explain(
-    a: torch.Tensor, b: torch.Tensor, *, groups: Sequence[int] | None = None, accumulation: str = ""
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    groups: Sequence[int] | None = None,
+    accumulation: str = "",
+    precision: str = "",
 ) -> Explanation:
     """Says how `tritonmm.matmul(a, b)` is computed, and whether `enable()` replaces torch's kernel. Runs nothing.
 
     a, b: as in `matmul`; only their shapes, strides, dtype and device matter. CPU tensors are explained for an H200.
     groups: the sizes of groups, to explain `tritonmm.grouped_mm(a, b)` and torch's. Time and traffic are those of these
         sizes; a call, which does not know them, chooses its config without them.
-    accumulation: as in `matmul`.
+    accumulation, precision: as in `matmul`. precision is not for groups.
     Raises what `matmul` or `grouped_mm` raises for operands that cannot be multiplied, and ValueError for sizes that
     they cannot have.
 
@@ -150,11 +160,37 @@ def explain(
     check_accumulation(accumulation)
     check_operands("explain", a, b)
     if groups is not None:
+        if precision:
+            raise ValueError(f"explain: precision is {precision!r} and groups is given; leave one out")
         return Explanation.of(_in_groups(a, b, groups, accumulation), gpu_of(a.device))
     a, b, _ = matrices(a, b)
     out = a.new_empty((*a.shape[:-1], b.shape[-1]))
-    how = How(accumulation=accumulation)
+    how = how_of(a, precision, accumulation) or How()
     return Explanation.of(problem_for(a, b, out, BARE, how), gpu_of(a.device))
+
+
+def _by_residues(problem: Problem, gpu: Gpu) -> Explanation:
+    """The explanation of a product with precision "ozaki"."""
+    found = ozaki_time.estimate(problem, gpu)
+    parts = "" if found.panels == 1 else f", in {found.panels} parts of the output"
+    why = f"{problem.ozaki} exact int8 products{parts}: {found.products}, {found.choice.origin}"
+    native = best_in_class(replace(problem, precision="ieee"), gpu)
+    faster = "ozaki" if found.time.us < native.us else "ieee"
+    others = {"ieee": f"{native.us:.1f} us by the {native.config.kernel} kernel: {faster} should be faster"}
+    return Explanation(
+        problem,
+        gpu,
+        found.choice.config,
+        why,
+        others,
+        l2.of(found.products, found.choice.config, gpu),
+        f"{problem.accumulation}; exact in any order, so with the bits of invariant accumulation",
+        found.time,
+        constants.of(gpu).source,
+        found.time.us,
+        False,
+        *_overrides(problem, gpu, kept_by_torch(problem)),
+    )
 
 
 def _in_groups(a: torch.Tensor, b: torch.Tensor, groups: Sequence[int], accumulation: str) -> Sized:

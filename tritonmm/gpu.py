@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tritonmm.moduli import moduli_of
+
 if TYPE_CHECKING:
     from tritonmm.model.record import Record
 
@@ -55,8 +57,11 @@ class Gpu:
     def rate(self, dtype: str, precision: str = "ieee") -> float:
         """Peak dense FLOP/s for operands of `dtype` multiplied with `precision`, both as in `Problem`.
 
-        "tf32x3" and "bf16x3" multiply three times, so they have a third of the rate of one multiplication.
+        "tf32x3" and "bf16x3" multiply three times, so they have a third of the rate of one multiplication, and "ozaki"
+        multiplies int8 as often as it has moduli.
         """
+        if moduli := moduli_of(dtype, precision):
+            return self.peak["int8"] / moduli
         if precision.endswith("x3"):
             return self.peak[precision.removesuffix("x3")] / 3
         return self.peak["fp8" if dtype.startswith("fp8") else "tf32" if precision == "tf32" else dtype]

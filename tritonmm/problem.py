@@ -19,16 +19,18 @@ from tritonmm.dtypes import (
     any_name,
     default_output,
     dtypes_reason,
+    has_precision,
     precision_of,
+    precisions_of,
     short_name,
 )
-from tritonmm.moduli import FEWEST_MODULI, MODULI, MOST_K
+from tritonmm.moduli import moduli_of, planes_reason, precision_reason
 
 _SCALED: dict[str, Any] = {"dtype": "fp8e4m3", "scales": "tensor"}
 
 KINDS: dict[str, dict[str, Any]] = {
     **{name: {"dtype": name} for name in (*FLOATS, "int8")},
-    **{name: {"dtype": "fp32", "precision": name} for name in PRECISIONS["fp32"][1:]},
+    **{name: {"dtype": "fp32", "precision": name} for name in PRECISIONS["fp32"][1:4]},
     "bf16-fp32": {"dtype": "bf16", "out_dtype": "fp32"},
     "fp16-fp32": {"dtype": "fp16", "out_dtype": "fp32"},
     "fp8": _SCALED | {"precision": "fast"},
@@ -108,7 +110,8 @@ class Problem:
         for int8, and bf16 for fp8. Accumulation is in fp32, for int8 in int32, and for fp64 in fp64.
     b_dtype: of B where it differs from A's: the other kind of fp8, or int8 or fp8 weights with bf16 or fp16.
     precision: how fp32 operands are multiplied: "ieee", "tf32" (reduced to 10 bits), or as three GEMMs of parts of the
-        operands, "tf32x3" or "bf16x3". For fp8, "fast" accumulates as tensor cores do, with 13 bits on sm_90, and
+        operands, "tf32x3" or "bf16x3"; and fp64, too, by exact int8 products: "ozaki", or "ozaki:N" for N moduli
+        (docs/ozaki.md). For fp8, "fast" accumulates as tensor cores do, with 13 bits on sm_90, and
         "ieee" adds the sums of 128 elements of K in fp32. "ieee" for all other dtypes.
     scales: what each fp32 scale of the operands applies to; "" for none. "tensor": one for A and one for B. "row": one
         for each row of A and each column of B. "1x128*1x128", "1x128*128x128" and "128x128*1x128": one for each block
@@ -182,13 +185,12 @@ class Problem:
         for name in ("dtype", "b_dtype", "out_dtype"):
             if getattr(self, name) not in DTYPES:
                 raise ValueError(f"Problem: {name} is {getattr(self, name)!r}; it must be one of {', '.join(DTYPES)}")
-        reason = self._moduli_reason() if self.moduli else dtypes_reason(self.dtype, self.b_dtype, self.out_dtype)
+        reason = planes_reason(self) if self.moduli else dtypes_reason(self.dtype, self.b_dtype, self.out_dtype)
         if reason:
             raise ValueError(f"Problem: {reason}")
-        if self.precision not in (known := PRECISIONS.get(self.dtype, ("ieee",))):
-            raise ValueError(
-                f"Problem: precision is {self.precision!r}; for {self.dtype} it must be one of {', '.join(known)}"
-            )
+        if not has_precision(self.dtype, self.precision):
+            known = precisions_of(self.dtype)
+            raise ValueError(f"Problem: precision is {self.precision!r}; for {self.dtype} it must be one of {known}")
         former = FORMER_SCALES.get(self.scales, self.scales)
         object.__setattr__(self, "scales", "group" if self.scales == "1x1" and self.dtype in HALF else former)
         if self.scales not in SCALES:
@@ -207,17 +209,8 @@ class Problem:
             raise ValueError(f"Problem: {reason}")
         if (self.ragged or self.groups) and (reason := self._groups_reason()):
             raise ValueError(f"Problem: {reason}")
-
-    def _moduli_reason(self) -> str:
-        """Why such a product has no residues, or ""."""
-        if not FEWEST_MODULI <= self.moduli <= len(MODULI) or self.batch % self.moduli:
-            return f"moduli is {self.moduli}, batch {self.batch}; there are {FEWEST_MODULI} to {len(MODULI)} to a batch"
-        if {self.dtype, self.b_dtype, self.out_dtype} != {"int8"}:
-            return f"dtypes are {self.dtype}, {self.b_dtype} and {self.out_dtype}; residues are int8"
-        if self.k > MOST_K:
-            return f"k is {self.k}; sums of products of residues fit int32 up to {MOST_K}"
-        has_more = self.scales or self.symmetric or self.ragged or self.epilogue != Epilogue()
-        return "residues have neither scales, symmetry, groups nor an epilogue" if has_more else ""
+        if self.ozaki and (reason := precision_reason(self)):
+            raise ValueError(f"Problem: {reason}")
 
     def _groups_reason(self) -> str:
         """Why such a product has no groups, or ""."""
@@ -342,6 +335,11 @@ class Problem:
         return self.element_bytes == 1 or self.precision == "tf32"
 
     @property
+    def ozaki(self) -> int:
+        """Moduli of precision "ozaki"; 0 for other precisions."""
+        return moduli_of(self.dtype, self.precision)
+
+    @property
     def block_scaled(self) -> bool:
         """Whether each group of K has scales of its own."""
         return self.scales not in ("", "tensor", "row")
@@ -389,7 +387,7 @@ class Problem:
     @property
     def fixes_sums(self) -> bool:
         """Whether the order of a sum is fixed. Sums of integers are exact in any order, and empty ones have none."""
-        exact = self.sum_dtype == "int32" and not self.block_scaled
+        exact = (self.sum_dtype == "int32" and not self.block_scaled) or self.ozaki
         return self.accumulation == "invariant" and not exact and self.k > 0
 
     @property

@@ -39,7 +39,7 @@ RUNTIME = triton.knobs.runtime
 """The knobs that hold Triton's launch hooks."""
 
 LAUNCHES = Bounded(2048)
-"""The launches of all plans: 1.3 KiB each, 5 KiB with TMA; 10 MiB in all."""
+"""The launches of all plans and operations: 1.3 KiB each, 5 KiB with TMA or of three kernels; 10 MiB in all."""
 
 MAPS = Bounded(4096)
 """The tensor maps of all launches: 0.4 KiB each, 1.6 MiB in all."""

@@ -85,7 +85,7 @@ def _problem(
     dtype = short_name(a.dtype)
     if dtype == "fp64":
         raise NotImplementedError(f"a has dtype {a.dtype}; fp64 is not covered, only bf16, fp16, fp32, fp8 and int8")
-    if precision in ("tf32x3", "bf16x3"):
+    if precision in ("tf32x3", "bf16x3") or precision.startswith("ozaki"):
         raise NotImplementedError(f"precision is {precision!r}, which is not covered; 'ieee' and 'tf32' are")
     if not precision:
         tf32 = dtype == "fp32" and torch.backends.cuda.matmul.fp32_precision == "tf32"

@@ -1,9 +1,12 @@
-"""A product in panels, such that the planes of one panel fit a bounded workspace."""
+"""A product in panels, such that the planes of one panel fit a bounded workspace; and the int8 products of a panel."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tritonmm.ozaki.planes import round_up
+from tritonmm.problem import Problem
+
+PITCH = 16
+"""Elements that divide the length of a line of a plane, and the lines of a plane of B: TMA needs 16 bytes."""
 
 WORKSPACE = 2 * 2**30
 """Bytes of planes at a time, at most, but for panels of `FEWEST` rows and columns. With 15 moduli an 8192^3 product has
@@ -33,6 +36,16 @@ def panels(m: int, n: int, k: int, batch: int, moduli: int) -> Iterator[Panel]:
     for first in range(0, batch, together):
         for rows in _slices(m, height):
             yield Panel(slice(first, min(first + together, batch)), rows, tuple(_slices(n, width)))
+
+
+def round_up(elements: int) -> int:
+    """`elements` or the next multiple of PITCH; at least one, as no tensor map is empty."""
+    return max(1, -(-elements // PITCH)) * PITCH
+
+
+def products_of(m: int, n: int, k: int, batch: int, moduli: int) -> Problem:
+    """The int8 products of a panel: m rows of A by n columns of B, as lines of planes, for each matrix of the batch."""
+    return Problem(m, round_up(n), round_up(k), batch * moduli, "int8", layout="nt", moduli=moduli)
 
 
 def _bytes(m: int, n: int, k: int) -> int:

@@ -1,18 +1,16 @@
 """Planes of residues of an operand: their memory, and the launches that fill them."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from tritonmm.launch import interpreter, launch_options, needs_int64, strides
+from tritonmm.launch import launch_options, needs_int64, strides
+from tritonmm.launch.steps import Step, Steps
 from tritonmm.moduli import MODULI
 from tritonmm.ozaki.norms_kernel import NormSpec, ScaleSpec, chunk_norms_kernel, scales_kernel
+from tritonmm.ozaki.panels import round_up
 from tritonmm.ozaki.residues_kernel import ResidueSpec, residues_kernel
 from tritonmm.ozaki.scaling import CHUNK, NORM_BITS, scaling
-
-PITCH = 16
-"""Elements that divide the length of a line of a plane, and the lines of a plane of B: TMA needs 16 bytes."""
 
 ALONG_K = {"norms": (4, 4), "residues": (8, 256, 4)}
 ACROSS_K = {"norms": (16, 4), "residues": (64, 32, 4)}
@@ -22,8 +20,7 @@ an operand that is contiguous along K, and for others."""
 SCALES_BLOCK = 2048
 """Chunks that a program of `scales_kernel` adds up."""
 
-Launch = tuple[Any, int, tuple, dict]
-"""A kernel, its grid, its arguments and its options."""
+QUANTIZE = Steps()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +28,7 @@ class Planes:
     """Residues of the rows of A, or of the columns of B, which lie as rows here.
 
     planes: int8, (batch * moduli, lines, pitch): those of a batch are together. There may be more lines than in the
-        operand; what they hold has no meaning. pitch: K rounded up to a multiple of PITCH; elements beyond K are 0.
+        operand; what they hold has no meaning. pitch: K rounded up to a multiple of `panels.PITCH`; beyond K are zeros.
     scales: int32, (batch, lines of the operand): the power of two that each line was multiplied by.
     """
 
@@ -46,11 +43,6 @@ class Planes:
         return cls(planes, torch.empty(batch, lines, dtype=torch.int32, device=x.device))
 
 
-def round_up(elements: int) -> int:
-    """`elements` or the next multiple of PITCH; at least one, as no tensor map is empty."""
-    return max(1, -(-elements // PITCH)) * PITCH
-
-
 def quantize(x: torch.Tensor, moduli: int, held_lines: int) -> Planes:
     """The planes of x, (batch, lines, k) of fp32 or fp64 with any strides, for the first `moduli` of `MODULI`.
 
@@ -58,50 +50,55 @@ def quantize(x: torch.Tensor, moduli: int, held_lines: int) -> Planes:
     Nothing is read on the host: launches may be captured in a graph.
     """
     found = Planes.empty(x, moduli, held_lines)
-    for kernel, grid, arguments, options in launches(x, found, moduli):
-        with interpreter.exclusive():
-            kernel[(grid,)](*arguments, **options)
+    norms = empty_norms(x)
+    about = x.shape, x.stride(), x.dtype, moduli, held_lines
+    tensors = {"x": x, "norms": norms, "scales": found.scales, "planes": found.planes}
+    QUANTIZE.launch(about, x.device, tensors, {}, lambda: steps(x, norms, found, moduli))
     return found
 
 
-def launches(x: torch.Tensor, into: Planes, moduli: int) -> list[Launch]:
-    """What fills the planes of x, in turn."""
+def empty_norms(x: torch.Tensor) -> torch.Tensor:
+    """Memory for the norms of chunks, on the current stream."""
     batch, lines, k = x.shape
-    chunks = max(1, -(-k // CHUNK))
-    norms = torch.empty(batch, lines, chunks, dtype=torch.int64, device=x.device)
+    return torch.empty(batch, lines, max(1, -(-k // CHUNK)), dtype=torch.int64, device=x.device)
+
+
+def steps(x: torch.Tensor, norms: torch.Tensor, into: Planes, moduli: int) -> list[Step]:
+    """What fills the planes of x, in turn."""
     blocks = ALONG_K if x.stride(2) == 1 else ACROSS_K
     x_strides = strides(x)
     return [
-        _norms(x, norms, chunks, x_strides, *blocks["norms"]),
+        _norms(x, norms, x_strides, *blocks["norms"]),
         _scales(norms, into.scales, moduli),
         _residues(x, into, moduli, x_strides, *blocks["residues"]),
     ]
 
 
-def _norms(x: torch.Tensor, norms: torch.Tensor, chunks: int, x_strides: tuple, block: int, warps: int) -> Launch:
+def _norms(x: torch.Tensor, norms: torch.Tensor, x_strides: tuple, block: int, warps: int) -> Step:
     batch, lines, k = x.shape
+    chunks = norms.shape[2]
     wide = needs_int64(block, block, CHUNK, x_strides[1:], x_strides[1:])
     grid = batch * -(-lines // block) * chunks
     arguments = x, norms, lines, k, chunks, *x_strides, NormSpec(block, CHUNK, NORM_BITS, wide)
-    return chunk_norms_kernel, grid, arguments, launch_options(x.device, num_warps=warps)
+    return Step(chunk_norms_kernel, grid, arguments, launch_options(x.device, num_warps=warps))
 
 
-def _scales(norms: torch.Tensor, scales: torch.Tensor, moduli: int) -> Launch:
+def _scales(norms: torch.Tensor, scales: torch.Tensor, moduli: int) -> Step:
     chunks, lines = norms.shape[2], scales.numel()
     of_line = 1 << (chunks - 1).bit_length()
     block = max(1, SCALES_BLOCK // of_line)
     _, squared, exponent = scaling(moduli)
     arguments = norms, scales, lines, chunks, ScaleSpec(block, of_line, squared, exponent)
-    return scales_kernel, -(-lines // block), arguments, launch_options(norms.device, num_warps=4)
+    return Step(scales_kernel, -(-lines // block), arguments, launch_options(norms.device, num_warps=4))
 
 
 def _residues(
     x: torch.Tensor, into: Planes, moduli: int, x_strides: tuple, block: int, block_k: int, warps: int
-) -> Launch:
+) -> Step:
     batch, lines, k = x.shape
     _, held_lines, pitch = into.planes.shape
     wide = needs_int64(block, block, block_k, x_strides[1:], x_strides[1:])
     spec = ResidueSpec(block, block_k, MODULI[:moduli], scaling(moduli).bound.bit_length(), wide)
     grid = batch * -(-lines // block) * -(-pitch // block_k)
     arguments = x, into.scales, into.planes, lines, k, held_lines, pitch, *x_strides, spec
-    return residues_kernel, grid, arguments, launch_options(x.device, num_warps=warps)
+    return Step(residues_kernel, grid, arguments, launch_options(x.device, num_warps=warps))

@@ -4,10 +4,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tritonmm.launch import addend_strides, interpreter, launch_options, strides
+from tritonmm.launch import addend_strides, launch_options, strides
+from tritonmm.launch.steps import Step, Steps
 from tritonmm.ozaki.crt import crt
 from tritonmm.ozaki.nonfinite_kernel import NonfiniteSpec, nonfinite_kernel
-from tritonmm.ozaki.planes import Launch, Planes
+from tritonmm.ozaki.planes import Planes
 from tritonmm.ozaki.reconstruct_kernel import ReconstructSpec, reconstruct_kernel
 
 BLOCK = 4, 256
@@ -23,6 +24,8 @@ NONFINITE_PROGRAMS = 256
 
 SEARCHED = 1024
 """Scales that a program reads at a time."""
+
+RECONSTRUCT = Steps()
 
 
 class Epilogue(NamedTuple):
@@ -48,12 +51,21 @@ def reconstruct(
 
     a: (batch, m, k); b: (batch, k, n); out: (batch, m, n). of_a, of_b: the planes of a and of b.mT.
     """
-    for kernel, grid, arguments, options in launches(sums, a, b, of_a, of_b, out, epilogue, moduli):
-        with interpreter.exclusive():
-            kernel[(grid,)](*arguments, **options)
+    alpha, beta, c, bias = epilogue
+    of_c = None if c is None else (c.stride(), c.dtype)
+    of_bias = None if bias is None else bias.dtype
+    of_operands = a.shape, a.stride(), b.shape[2], b.stride(), a.dtype
+    about = of_operands, out.stride(), of_c, of_bias, alpha != 1, moduli
+    tensors: dict[str, torch.Tensor | None]
+    tensors = {"planes": sums, "row_scales": of_a.scales, "col_scales": of_b.scales, "a": a, "b": b}
+    tensors |= {"out": out, "c": c, "bias": bias}
+    numbers = {"alpha": float(alpha), "beta": float(beta)}
+    RECONSTRUCT.launch(
+        about, out.device, tensors, numbers, lambda: steps(sums, a, b, of_a, of_b, out, epilogue, moduli)
+    )
 
 
-def launches(
+def steps(
     sums: torch.Tensor,
     a: torch.Tensor,
     b: torch.Tensor,
@@ -62,7 +74,7 @@ def launches(
     out: torch.Tensor,
     epilogue: Epilogue,
     moduli: int,
-) -> list[Launch]:
+) -> list[Step]:
     """What writes the product, in turn: finite elements, then all others."""
     batch, m, n = out.shape
     alpha, beta, c, bias = epilogue
@@ -85,12 +97,8 @@ def launches(
     blocks = batch * -(-m // NONFINITE_BLOCK[0]) * -(-n // NONFINITE_BLOCK[1])
     special = NonfiniteSpec(*NONFINITE_BLOCK, SEARCHED, scaled)
     options = launch_options(out.device, num_warps=NUM_WARPS)
+    programs = min(blocks, NONFINITE_PROGRAMS)
     return [
-        (reconstruct_kernel, grid, (sums, *finite, *out_strides, spec), options),
-        (
-            nonfinite_kernel,
-            min(blocks, NONFINITE_PROGRAMS),
-            (*others, *out_strides, special),
-            options | {"num_stages": 1},
-        ),
+        Step(reconstruct_kernel, grid, (sums, *finite, *out_strides, spec), options),
+        Step(nonfinite_kernel, programs, (*others, *out_strides, special), options | {"num_stages": 1}),
     ]

@@ -39,7 +39,7 @@ def deliver(
     alpha, beta = scalar(name, "alpha", alpha), scalar(name, "beta", beta)
     check_config(name, config)
     if tune:
-        _check_tune(name, tune, config)
+        _check_tune(name, tune, config, how)
     folded = *a.shape[:-1], b.shape[-1]
     addends = {} if added is None else addend(name, added, alpha, beta, folded)
     options: dict[str, Any] = {"alpha": alpha, "beta": beta, "config": config, "how": how, **addends}
@@ -65,11 +65,13 @@ def deliver(
     return out
 
 
-def _check_tune(name: str, tune: str, config: Config | None) -> None:
+def _check_tune(name: str, tune: str, config: Config | None, how: How | None) -> None:
     if tune != "first-call":
         raise ValueError(f'{name}: tune is {tune!r}; it must be "first-call", or "" for no tuning')
     if config is not None:
         raise ValueError(f"{name}: both config and tune are given; tuning chooses the config, so leave one out")
+    if how is not None and how.precision.startswith("ozaki"):
+        raise ValueError(f"{name}: tune is given with precision {how.precision!r}, which has no config to choose")
 
 
 def _target(

@@ -14,8 +14,10 @@ out: where to store the result. It is resized, with torch's warning, if its shap
     the result is computed in a temporary tensor and copied.
 config: the `Config` to use, instead of the one that `select` chooses.
 precision: how fp32 operands are multiplied: "ieee", "tf32", or with three tensor-core GEMMs "tf32x3" (about as accurate
-    as IEEE) or "bf16x3" (less accurate than tf32x3 and faster). It applies to derivatives too. "", the default, follows
-    torch.backends.cuda.matmul.fp32_precision: tf32 if that is "tf32", otherwise IEEE.
+    as IEEE) or "bf16x3" (less accurate than tf32x3 and faster). fp32 and fp64 operands can be multiplied with exact
+    int8 GEMMs: "ozaki", or "ozaki:N" for N moduli (docs/ozaki.md). Then there is no `config`, and nothing to tune, and
+    accumulation is invariant. It applies to derivatives too. "", the default, follows
+    torch.backends.cuda.matmul.fp32_precision for fp32: tf32 if that is "tf32", otherwise IEEE.
 accumulation: what is required of the order in which products are summed, as `Problem.accumulation` says: "any", or
     "invariant" for bits of a row that depend on no other row, so not on the size of the batch. It applies to
     derivatives too. "", the default, follows `enable` and `use`: "any" unless they were called with "invariant".
@@ -31,7 +33,7 @@ import math
 import torch
 
 from tritonmm.config import Config
-from tritonmm.dtypes import PRECISIONS
+from tritonmm.dtypes import DTYPES, has_precision, precisions_of
 from tritonmm.torch_ops.call_cache import again
 from tritonmm.torch_ops.checks import check_dims, check_inner, check_operands, expanded, prepare_out, shape_of
 from tritonmm.torch_ops.deliver import deliver
@@ -368,9 +370,9 @@ def how_of(a: Tensor, precision: str, accumulation: str, out_dtype: torch.dtype 
         return None
     check_accumulation(accumulation)
     dtype = getattr(a, "dtype", None)
-    if precision and (dtype != torch.float32 or precision not in PRECISIONS["fp32"]):
-        known = ", ".join(PRECISIONS["fp32"])
-        raise ValueError(f"precision is {precision!r} for {dtype}; it is one of {known}, and for torch.float32")
+    if precision and not any(dtype == DTYPES[name] and has_precision(name, precision) for name in ("fp32", "fp64")):
+        fits = f"one of {precisions_of('fp64' if dtype == torch.float64 else 'fp32')}, and for torch.float32"
+        raise ValueError(f"precision is {precision!r} for {dtype}; it is {fits} and torch.float64")
     if out_dtype not in (None, dtype) and (out_dtype != torch.float32 or dtype not in (torch.bfloat16, torch.float16)):
         raise RuntimeError(f"out_dtype is {out_dtype} for {dtype}; it is the operands', or float32 for bf16 and fp16")
     return How(precision, out_dtype, accumulation=accumulation)

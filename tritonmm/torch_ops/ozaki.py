@@ -1,17 +1,12 @@
 """fp32 and fp64 products by exact int8 products; docs/ozaki.md."""
 
-import contextlib
-
 import torch
 
-from tritonmm import families
 from tritonmm.moduli import FEWEST_MODULI, MODULI, MOST_K
-from tritonmm.ozaki.panels import Panel, panels
-from tritonmm.ozaki.planes import quantize, round_up
-from tritonmm.ozaki.reconstruct import Epilogue, reconstruct
-from tritonmm.problem import Problem
+from tritonmm.ozaki.reconstruct import Epilogue
 from tritonmm.torch_ops.checks import check_inner, check_operands, overlap, shape_of
-from tritonmm.torch_ops.product import check_device, gpu_of
+from tritonmm.torch_ops.ozaki_product import multiply
+from tritonmm.torch_ops.product import check_device
 
 Tensor = torch.Tensor
 
@@ -28,6 +23,8 @@ def ozaki_mm(
     out: Tensor | None = None,
 ) -> Tensor:
     """alpha * (a @ b) + bias + beta * c with the exact products of integers that int8 tensor cores multiply.
+
+    `precision="ozaki"` gives the same bits in torch's own functions, with their rules and derivatives.
 
     a: (m, k) or (batch, m, k), fp32 or fp64, with any strides. b: (k, n) or (batch, k, n) of the same dtype.
     moduli: N, 5 to 16. Each row of a and column of b is rounded to integers with about 4 * N - 1 bits in the norm:
@@ -56,43 +53,12 @@ def ozaki_mm(
     shape = *a.shape[:-1], b.shape[-1]
     if out is None:
         out = torch.empty(shape, dtype=a.dtype, device=a.device)
-    a, b, target = (x.detach() if x.dim() == 3 else x.detach().unsqueeze(0) for x in (a, b, out))
     if c is not None:
-        c = None if beta == 0 else c.detach().expand(target.shape)
+        c = None if beta == 0 else c.detach()
     if bias is not None:
         bias = bias.detach().contiguous()
-    with torch.cuda.device(a.device) if a.is_cuda else contextlib.nullcontext():
-        for panel in panels(*target.shape[1:], a.shape[2], target.shape[0], moduli):
-            _multiply(panel, a, b, target, Epilogue(alpha, beta, c, bias), moduli)
+    multiply(a.detach(), b.detach(), out.detach(), Epilogue(alpha, beta, c, bias), moduli)
     return out
-
-
-def _multiply(panel: Panel, a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue, moduli: int) -> None:
-    """Computes a panel of the output."""
-    a = a[panel.batch, panel.rows]
-    of_a = quantize(a, moduli, a.shape[1])
-    for columns in panel.columns:
-        right = b[panel.batch, :, columns]
-        of_b = quantize(right.mT, moduli, round_up(right.shape[2]))
-        sums = _products(of_a.planes, of_b.planes, moduli)
-        at = panel.batch, panel.rows, columns
-        c = None if epilogue.c is None else epilogue.c[at]
-        bias = None if epilogue.bias is None else epilogue.bias[columns].contiguous()
-        reconstruct(sums, a, right, of_a, of_b, out[at], epilogue._replace(c=c, bias=bias), moduli)
-
-
-def _products(a: Tensor, b: Tensor, moduli: int) -> Tensor:
-    """The products of planes, a @ b.mT, each modulo its modulus: int8, (batch * moduli, rows of a, rows of b)."""
-    from tritonmm.launch.interpreter import INTERPRETED
-    from tritonmm.plan import plan_for
-    from tritonmm.selection import choose
-
-    batch, m, k = a.shape
-    n = b.shape[1]
-    problem = Problem(m, n, k, batch, "int8", layout="nt", moduli=moduli)
-    kernel = families.portable() if INTERPRETED else ""  # the others need a GPU
-    plan = plan_for(problem, choose(problem, gpu_of(a.device), kernel), a.device)
-    return plan(a, b.mT, torch.empty(batch, m, n, dtype=torch.int8, device=a.device))
 
 
 def _check(a: Tensor, b: Tensor, moduli: int, c: Tensor | None, bias: Tensor | None, out: Tensor | None) -> None:

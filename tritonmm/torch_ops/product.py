@@ -1,7 +1,7 @@
 """From tensors to a launch: the plan of every GEMM is kept by the operands it was made for."""
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -49,7 +49,7 @@ class How(NamedTuple):
 class Call(NamedTuple):
     """The plan of a GEMM, and the shape and strides of a new output."""
 
-    plan: "Plan"  # noqa: F821, its module imports Triton, which takes longer than all of tritonmm
+    plan: Any  # a `plan.AnyPlan` or an `OzakiPlan`, whose modules import Triton: that takes longer than all of tritonmm
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
@@ -189,6 +189,8 @@ def problem_for(
     from tritonmm.selection import as_gram_if_faster, in_full_if_faster
 
     problem = problem_of(a, b, out, epilogue, how)
+    if problem.ozaki:  # in full, whose elements above the diagonal have the bits of those opposite
+        return problem
     if problem.symmetric == "gram" and problem.flops > 0:
         return in_full_if_faster(problem, gpu_of(a.device), kernel)
     is_gram = problem.may_be_symmetric and not problem.symmetric and problem.flops > 0 and is_transposed(a, b)
@@ -237,6 +239,10 @@ def _bind(a, b, epilogue, out, config, how=None) -> Call:
     else:
         kernel = families.portable() if INTERPRETED else ""  # the others need a GPU
         problem = problem_for(a, b, out, epilogue, how, kernel)
+        if problem.ozaki:
+            from tritonmm.torch_ops.ozaki_product import OzakiPlan
+
+            return Call(OzakiPlan(problem), tuple(out.shape), out.stride())
         if INTERPRETED:  # NumPy adds up, in an order of its own
             problem = replace(problem, accumulation="any")
         config = choose(problem, gpu_of(a.device), kernel)

@@ -50,7 +50,8 @@ def _on_gpu(x: Tensor) -> tuple[Tensor, Tensor]:
     codes, scales = _empty(x)
     if not codes.numel():
         return codes, scales.fill_(LEAST_SCALE)
-    launch.fill(x if x.stride(1) == 1 or x.shape[1] == 1 else x.contiguous(), codes, scales)
+    with torch.cuda.device(x.device):
+        launch.fill(x if x.stride(1) == 1 or x.shape[1] == 1 else x.contiguous(), codes, scales)
     return codes, scales
 
 

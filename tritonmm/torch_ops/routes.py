@@ -48,7 +48,7 @@ def kept_by_torch(problem: Problem) -> str:
             return (
                 "torch's _int_mm takes no batch, M above 16, and N and K in multiples of 8; tritonmm.int_mm any sizes"
             )
-    elif p.precision.endswith("x3"):
+    elif p.precision.endswith("x3") or p.ozaki:
         return f'torch has no {p.precision}; tritonmm.matmul(..., precision="{p.precision}") has'
     elif p.out_dtype != p.dtype:
         return f"torch.mm(out_dtype=) is not overridden; tritonmm.mm(..., out_dtype=) has {p.dtype} to {p.out_dtype}"

@@ -1,0 +1,170 @@
+"""Kernels launched in turn: a repeated launch is what Triton's JIT would launch, and bits are those of the first call.
+
+Compiled and not interpreted, as `test_direct` says.
+"""
+
+import gc
+import os
+import subprocess
+import sys
+import weakref
+
+import pytest
+import torch
+import triton
+from recording import DEVICE, recording
+from triton.knobs import HookChain
+
+from tritonmm.launch import direct, steps
+from tritonmm.launch.bounded import Bounded
+from tritonmm.ozaki import planes, reconstruct
+from tritonmm.ozaki.planes import Planes
+from tritonmm.plan import INTERPRETED
+
+compiled = pytest.mark.skipif(INTERPRETED, reason="kernels are interpreted here; compiled in a process of its own")
+
+MODULI = 5
+
+
+@pytest.fixture
+def recorder():
+    with recording() as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _on_a_gpu_of_their_own(monkeypatch):
+    """CPU tensors are launched as if they were on DEVICE, with no launch made before."""
+
+    class OnDevice(steps.Steps):
+        def launch(self, about, device, *rest):
+            super().launch(about, DEVICE, *rest)
+
+    monkeypatch.setattr(planes, "QUANTIZE", OnDevice())
+    monkeypatch.setattr(reconstruct, "RECONSTRUCT", OnDevice())
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="kernels are compiled here: these tests run as they are")
+def test_launches_in_a_process_that_compiles():
+    env = os.environ | {"TRITON_INTERPRET": "0"}
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", __file__, "-m", "not gpu"]
+    ran = subprocess.run(command, capture_output=True, text=True, env=env)
+    assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
+    assert "1 skipped" in ran.stdout.splitlines()[-1]  # this one
+
+
+def memory(*shape, dtype=torch.float32, offset=0):
+    """Aligned memory of a shape, `offset` elements further."""
+    whole = torch.zeros(torch.Size(shape).numel() + 128, dtype=dtype)
+    start = -whole.data_ptr() % 128 // whole.itemsize + offset
+    return whole[start : start + torch.Size(shape).numel()].view(shape)
+
+
+class Product:
+    """The tensors of a product whose launches are looked at."""
+
+    def __init__(self, offset=0, added=True, letter="n"):
+        self.a, self.b, self.out = memory(1, 24, 40, offset=offset), memory(1, 40, 32), memory(1, 24, 32)
+        self.a = memory(1, 40, 24, offset=offset).mT if letter == "t" else self.a
+        self.c, self.bias = (memory(1, 24, 32, offset=offset), memory(32)) if added else (None, None)
+        self.of_a, self.of_b = (
+            Planes(memory(MODULI, lines, 48, dtype=torch.int8), memory(1, lines, dtype=torch.int32))
+            for lines in (24, 32)
+        )
+        self.norms = memory(1, 24, 1, dtype=torch.int64)
+        self.sums = memory(MODULI, 24, 32, dtype=torch.int8)
+
+    def jit_calls(self, recorder, alpha, beta):
+        """What the launcher is called with by the JIT."""
+        for kernel, grid, arguments, options in (
+            *planes.steps(self.a, self.norms, self.of_a, MODULI),
+            *reconstruct.steps(*self.arguments(alpha, beta)),
+        ):
+            kernel[(grid,)](*arguments, **options)
+        found = recorder.calls.copy()
+        recorder.calls.clear()
+        return found
+
+    def arguments(self, alpha, beta):
+        epilogue = reconstruct.Epilogue(alpha, beta, self.c, self.bias)
+        return self.sums, self.a, self.b, self.of_a, self.of_b, self.out, epilogue, MODULI
+
+    def launch(self, recorder, monkeypatch, alpha, beta):
+        """The calls of the launcher by the operations that are tested."""
+        with monkeypatch.context() as patch:
+            patch.setattr(planes.Planes, "empty", lambda *_: self.of_a)
+            patch.setattr(planes, "empty_norms", lambda x: self.norms)
+            planes.quantize(self.a, MODULI, 24)
+            reconstruct.reconstruct(*self.arguments(alpha, beta))
+        found = recorder.calls.copy()
+        recorder.calls.clear()
+        return found
+
+
+def without_jit(patch):
+    """From here on the JIT would raise."""
+    for kernel in (
+        planes.chunk_norms_kernel, planes.scales_kernel, planes.residues_kernel,
+        reconstruct.reconstruct_kernel, reconstruct.nonfinite_kernel,
+    ):  # fmt: skip
+        patch.setattr(kernel, "run", None)
+
+
+@compiled
+def test_repeated_launches_are_the_jits(recorder, monkeypatch):
+    kinds = [{}, {"added": False}, {"letter": "t"}, {"offset": 1}, {"offset": 4}]
+    for alpha in (1.0, 0.5):
+        for kind in kinds:
+            product = Product(**kind)
+            assert product.launch(recorder, monkeypatch, alpha, 1.0) == product.jit_calls(recorder, alpha, 1.0), kind
+    for i in range(2):
+        recorder.stream = 7 + i
+        for kind in kinds:
+            product = Product(**kind)
+            expected = product.jit_calls(recorder, 0.25 + i, 3.0 - i)
+            with monkeypatch.context() as patch:
+                without_jit(patch)
+                assert product.launch(recorder, patch, 0.25 + i, 3.0 - i) == expected, kind
+    assert len(planes.QUANTIZE.repeated) == 3  # the one 16 bytes further is aligned
+    assert len(reconstruct.RECONSTRUCT.repeated) == 8
+
+
+@compiled
+def test_no_tensor_is_kept_alive(recorder, monkeypatch):
+    for _ in range(2):
+        product = Product()
+        product.launch(recorder, monkeypatch, 1.0, 1.0)
+        alive = [weakref.ref(x.untyped_storage()) for x in (product.a, product.norms, product.sums, product.out)]
+        del product
+        gc.collect()
+        assert [x() for x in alive] == [None] * 4
+
+
+@compiled
+def test_launches_are_bounded(recorder, monkeypatch):
+    monkeypatch.setattr(direct, "LAUNCHES", Bounded(2))
+    for kind in ({}, {"letter": "t"}, {"offset": 1}, {}):
+        product = Product(**kind)
+        assert product.launch(recorder, monkeypatch, 1.0, 1.0) == product.jit_calls(recorder, 1.0, 1.0)
+        assert len(planes.QUANTIZE.repeated) + len(reconstruct.RECONSTRUCT.repeated) <= 2
+
+
+@compiled
+def test_hooks_see_every_launch(recorder, monkeypatch):
+    product, seen = Product(), []
+    product.launch(recorder, monkeypatch, 1.0, 1.0)
+    chain = HookChain()
+    chain.add(seen.append)
+    monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", chain)
+    for _ in range(2):
+        product.launch(recorder, monkeypatch, 1.0, 1.0)
+    assert len(seen) == 2 * 5
+
+
+@compiled
+def test_an_unknown_release_launches_by_the_jit(recorder, monkeypatch):
+    monkeypatch.setattr(direct, "KNOWN", False)
+    for _ in range(2):
+        product = Product()
+        assert product.launch(recorder, monkeypatch, 1.0, 1.0) == product.jit_calls(recorder, 1.0, 1.0)
+    assert not planes.QUANTIZE.repeated
