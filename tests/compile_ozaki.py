@@ -7,7 +7,7 @@ import torch
 
 from tritonmm import gpu as gpus
 from tritonmm.launch.steps import Step
-from tritonmm.ozaki import planes, reconstruct
+from tritonmm.ozaki import decide, planes, reconstruct
 from tritonmm.ozaki.panels import round_up
 from tritonmm.ozaki.planes import Planes
 
@@ -23,16 +23,19 @@ class OzakiCase:
     moduli: int
     layout: str = "nn"
     size: int = 4096
-    everything: bool = False  # alpha, bias and C
+    everything: bool = False  # alpha, bias, C and the rule
 
     def steps(self) -> Iterator[Step]:
         """The launches, in turn."""
         n, moduli = self.size, self.moduli
         a, b, out = (torch.empty(1, n, n, dtype=self.dtype, device="meta") for _ in range(3))
         a, b = (x.mT if letter == "t" else x for x, letter in zip((a, b), self.layout, strict=True))
-        of_a, of_b = (Planes.empty(x, moduli, round_up(n)) for x in (a, b))
+        of_a, of_b = (Planes.empty(x, moduli, round_up(n), self.everything) for x in (a, b))
         yield from planes.steps(a, planes.empty_norms(a), of_a, moduli)
         yield from planes.steps(b.mT, planes.empty_norms(b.mT), of_b, moduli)
+        if self.everything:
+            proved = torch.empty(1, dtype=torch.int32, device="meta")
+            yield from decide.steps(of_a, of_b, n, self.dtype, moduli, proved)
         sums = torch.empty(moduli, n, round_up(n), dtype=torch.int8, device="meta")
         epilogue = reconstruct.Epilogue(0.5, 2.0, out, out[0, 0]) if self.everything else reconstruct.Epilogue()
         yield from reconstruct.steps(sums, a, b, of_a, of_b, out, epilogue, moduli)

@@ -17,7 +17,7 @@ from triton.knobs import HookChain
 
 from tritonmm.launch import direct, steps
 from tritonmm.launch.bounded import Bounded
-from tritonmm.ozaki import planes, reconstruct
+from tritonmm.ozaki import decide, planes, reconstruct
 from tritonmm.ozaki.planes import Planes
 from tritonmm.plan import INTERPRETED
 
@@ -40,6 +40,7 @@ def _on_a_gpu_of_their_own(monkeypatch):
         def launch(self, about, device, *rest):
             super().launch(about, DEVICE, *rest)
 
+    monkeypatch.setattr(decide, "DECIDE", OnDevice())
     monkeypatch.setattr(planes, "QUANTIZE", OnDevice())
     monkeypatch.setattr(reconstruct, "RECONSTRUCT", OnDevice())
 
@@ -68,9 +69,14 @@ class Product:
         self.a = memory(1, 40, 24, offset=offset).mT if letter == "t" else self.a
         self.c, self.bias = (memory(1, 24, 32, offset=offset), memory(32)) if added else (None, None)
         self.of_a, self.of_b = (
-            Planes(memory(MODULI, lines, 48, dtype=torch.int8), memory(1, lines, dtype=torch.int32))
+            Planes(
+                memory(MODULI, lines, 48, dtype=torch.int8),
+                memory(1, lines, dtype=torch.int32),
+                memory(1, lines, dtype=torch.int64),
+            )
             for lines in (24, 32)
         )
+        self.proved = memory(1, dtype=torch.int32)
         self.norms = memory(1, 24, 1, dtype=torch.int64)
         self.sums = memory(MODULI, 24, 32, dtype=torch.int8)
 
@@ -78,12 +84,16 @@ class Product:
         """What the launcher is called with by the JIT."""
         for kernel, grid, arguments, options in (
             *planes.steps(self.a, self.norms, self.of_a, MODULI),
+            *decide.steps(*self.judged()),
             *reconstruct.steps(*self.arguments(alpha, beta)),
         ):
             kernel[(grid,)](*arguments, **options)
         found = recorder.calls.copy()
         recorder.calls.clear()
         return found
+
+    def judged(self):
+        return self.of_a, self.of_b, 40, torch.float32, MODULI, self.proved
 
     def arguments(self, alpha, beta):
         epilogue = reconstruct.Epilogue(alpha, beta, self.c, self.bias)
@@ -94,7 +104,8 @@ class Product:
         with monkeypatch.context() as patch:
             patch.setattr(planes.Planes, "empty", lambda *_: self.of_a)
             patch.setattr(planes, "empty_norms", lambda x: self.norms)
-            planes.quantize(self.a, MODULI, 24)
+            planes.quantize(self.a, MODULI, 24, True)
+            decide.decide(*self.judged())
             reconstruct.reconstruct(*self.arguments(alpha, beta))
         found = recorder.calls.copy()
         recorder.calls.clear()
@@ -104,7 +115,7 @@ class Product:
 def without_jit(patch):
     """From here on the JIT would raise."""
     for kernel in (
-        planes.chunk_norms_kernel, planes.scales_kernel, planes.residues_kernel,
+        planes.chunk_norms_kernel, planes.scales_kernel, planes.residues_kernel, decide.decide_kernel,
         reconstruct.reconstruct_kernel, reconstruct.nonfinite_kernel,
     ):  # fmt: skip
         patch.setattr(kernel, "run", None)
@@ -125,6 +136,7 @@ def test_repeated_launches_are_the_jits(recorder, monkeypatch):
             with monkeypatch.context() as patch:
                 without_jit(patch)
                 assert product.launch(recorder, patch, 0.25 + i, 3.0 - i) == expected, kind
+    assert len(decide.DECIDE.repeated) == 1
     assert len(planes.QUANTIZE.repeated) == 3  # the one 16 bytes further is aligned
     assert len(reconstruct.RECONSTRUCT.repeated) == 8
 
@@ -146,7 +158,8 @@ def test_launches_are_bounded(recorder, monkeypatch):
     for kind in ({}, {"letter": "t"}, {"offset": 1}, {}):
         product = Product(**kind)
         assert product.launch(recorder, monkeypatch, 1.0, 1.0) == product.jit_calls(recorder, 1.0, 1.0)
-        assert len(planes.QUANTIZE.repeated) + len(reconstruct.RECONSTRUCT.repeated) <= 2
+        kept = planes.QUANTIZE, decide.DECIDE, reconstruct.RECONSTRUCT
+        assert sum(len(each.repeated) for each in kept) <= 2
 
 
 @compiled
@@ -158,7 +171,7 @@ def test_hooks_see_every_launch(recorder, monkeypatch):
     monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", chain)
     for _ in range(2):
         product.launch(recorder, monkeypatch, 1.0, 1.0)
-    assert len(seen) == 2 * 5
+    assert len(seen) == 2 * 6
 
 
 @compiled

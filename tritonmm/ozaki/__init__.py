@@ -8,6 +8,9 @@
    once (`crt`, `reconstruct_kernel`). Elements of rows and columns with an infinity or NaN are those of IEEE
    (`nonfinite_kernel`).
 
+`rule` says when that is proved to be as accurate as a native product: elements are counted while they are quantized,
+and one program looks at the counts (`rule_kernel`, `decide`).
+
 An element of the result is a function of its row of A, its column of B, N and the dtype alone: all sums are of
 integers. `panels` bounds the memory of the planes.
 

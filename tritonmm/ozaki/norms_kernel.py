@@ -82,10 +82,10 @@ class ScaleSpec(Static):
 
 
 @triton.jit
-def scales_kernel(norms, scales, lines, chunks, S: tl.constexpr):
+def scales_kernel(norms, scales, counts, lines, chunks, S: tl.constexpr):
     """scales[line] = the exponent of two that makes a line integers; 0 for zeros, NONFINITE with an infinity or NaN.
 
-    norms: [lines, chunks], of all batches. scales: int32. Grid: blocks of lines.
+    norms: [lines, chunks], of all batches. scales: int32. counts: None, or set to 0. Grid: blocks of lines.
     """
     follow_previous_grid()
     line = tl.program_id(0) * S.lines + tl.arange(0, S.lines)
@@ -104,3 +104,5 @@ def scales_kernel(norms, scales, lines, chunks, S: tl.constexpr):
         scale += (total <= (S.squared >> (2 * i))).to(tl.int32)
     scale = tl.where(total > 0, scale, 0)
     tl.store(scales + line, tl.where(finite, scale, NONFINITE), mask=line < lines)
+    if counts is not None:
+        tl.store(counts + line, tl.zeros(line.shape, tl.int64), mask=line < lines)

@@ -4,12 +4,14 @@ from dataclasses import dataclass
 
 import torch
 
+from tritonmm.dtypes import any_name
 from tritonmm.launch import launch_options, needs_int64, strides
 from tritonmm.launch.steps import Step, Steps
 from tritonmm.moduli import MODULI
 from tritonmm.ozaki.norms_kernel import NormSpec, ScaleSpec, chunk_norms_kernel, scales_kernel
 from tritonmm.ozaki.panels import round_up
 from tritonmm.ozaki.residues_kernel import ResidueSpec, residues_kernel
+from tritonmm.ozaki.rule import rule
 from tritonmm.ozaki.scaling import CHUNK, NORM_BITS, scaling
 
 ALONG_K = {"norms": (4, 4), "residues": (8, 256, 4)}
@@ -30,29 +32,32 @@ class Planes:
     planes: int8, (batch * moduli, lines, pitch): those of a batch are together. There may be more lines than in the
         operand; what they hold has no meaning. pitch: K rounded up to a multiple of `panels.PITCH`; beyond K are zeros.
     scales: int32, (batch, lines of the operand): the power of two that each line was multiplied by.
+    counts: int64 of the shape of scales, what `rule_kernel` counts in each line; None if nothing is counted.
     """
 
     planes: torch.Tensor
     scales: torch.Tensor
+    counts: torch.Tensor | None = None
 
     @classmethod
-    def empty(cls, x: torch.Tensor, moduli: int, held_lines: int) -> "Planes":
-        """Memory for the planes of x, (batch, lines, k), on the current stream."""
+    def empty(cls, x: torch.Tensor, moduli: int, held_lines: int, counted: bool = False) -> "Planes":
+        """Memory for the planes of x, (batch, lines, k), on the current stream. counted: and for counts."""
         batch, lines, k = x.shape
         planes = torch.empty(batch * moduli, held_lines, round_up(k), dtype=torch.int8, device=x.device)
-        return cls(planes, torch.empty(batch, lines, dtype=torch.int32, device=x.device))
+        counts = torch.empty(batch, lines, dtype=torch.int64, device=x.device) if counted else None
+        return cls(planes, torch.empty(batch, lines, dtype=torch.int32, device=x.device), counts)
 
 
-def quantize(x: torch.Tensor, moduli: int, held_lines: int) -> Planes:
+def quantize(x: torch.Tensor, moduli: int, held_lines: int, counted: bool = False) -> Planes:
     """The planes of x, (batch, lines, k) of fp32 or fp64 with any strides, for the first `moduli` of `MODULI`.
 
-    held_lines: lines of a plane in memory, at least those of x.
+    held_lines: lines of a plane in memory, at least those of x. counted: whether elements are counted for `decide`.
     Nothing is read on the host: launches may be captured in a graph.
     """
-    found = Planes.empty(x, moduli, held_lines)
+    found = Planes.empty(x, moduli, held_lines, counted)
     norms = empty_norms(x)
-    about = x.shape, x.stride(), x.dtype, moduli, held_lines
-    tensors = {"x": x, "norms": norms, "scales": found.scales, "planes": found.planes}
+    about = x.shape, x.stride(), x.dtype, moduli, held_lines, counted
+    tensors = {"x": x, "norms": norms, "scales": found.scales, "planes": found.planes, "counts": found.counts}
     QUANTIZE.launch(about, x.device, tensors, {}, lambda: steps(x, norms, found, moduli))
     return found
 
@@ -69,7 +74,7 @@ def steps(x: torch.Tensor, norms: torch.Tensor, into: Planes, moduli: int) -> li
     x_strides = strides(x)
     return [
         _norms(x, norms, x_strides, *blocks["norms"]),
-        _scales(norms, into.scales, moduli),
+        _scales(norms, into, moduli),
         _residues(x, into, moduli, x_strides, *blocks["residues"]),
     ]
 
@@ -83,12 +88,12 @@ def _norms(x: torch.Tensor, norms: torch.Tensor, x_strides: tuple, block: int, w
     return Step(chunk_norms_kernel, grid, arguments, launch_options(x.device, num_warps=warps))
 
 
-def _scales(norms: torch.Tensor, scales: torch.Tensor, moduli: int) -> Step:
-    chunks, lines = norms.shape[2], scales.numel()
+def _scales(norms: torch.Tensor, into: Planes, moduli: int) -> Step:
+    chunks, lines = norms.shape[2], into.scales.numel()
     of_line = 1 << (chunks - 1).bit_length()
     block = max(1, SCALES_BLOCK // of_line)
     _, squared, exponent = scaling(moduli)
-    arguments = norms, scales, lines, chunks, ScaleSpec(block, of_line, squared, exponent)
+    arguments = norms, into.scales, into.counts, lines, chunks, ScaleSpec(block, of_line, squared, exponent)
     return Step(scales_kernel, -(-lines // block), arguments, launch_options(norms.device, num_warps=4))
 
 
@@ -98,7 +103,8 @@ def _residues(
     batch, lines, k = x.shape
     _, held_lines, pitch = into.planes.shape
     wide = needs_int64(block, block, block_k, x_strides[1:], x_strides[1:])
-    spec = ResidueSpec(block, block_k, MODULI[:moduli], scaling(moduli).bound.bit_length(), wide)
+    threshold = 0.0 if into.counts is None else rule(k, any_name(x.dtype), moduli).threshold
+    spec = ResidueSpec(block, block_k, MODULI[:moduli], scaling(moduli).bound.bit_length(), wide, threshold)
     grid = batch * -(-lines // block) * -(-pitch // block_k)
-    arguments = x, into.scales, into.planes, lines, k, held_lines, pitch, *x_strides, spec
+    arguments = x, into.scales, into.planes, into.counts, lines, k, held_lines, pitch, *x_strides, spec
     return Step(residues_kernel, grid, arguments, launch_options(x.device, num_warps=warps))

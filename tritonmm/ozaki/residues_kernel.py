@@ -18,6 +18,7 @@ from tritonmm.device.numeric import block_offsets, multiple_of
 from tritonmm.device.pdl import follow_previous_grid
 from tritonmm.device.residue import residue
 from tritonmm.ozaki.norms_kernel import NONFINITE
+from tritonmm.ozaki.rule_kernel import counted
 
 LIMB = 21
 """Bits of a limb."""
@@ -32,6 +33,7 @@ class ResidueSpec(Static):
     moduli: tuple[int, ...]
     integer_bits: int  # magnitudes of scaled elements are below 2**integer_bits
     wide: bool  # offsets within a block of the operand have 64 bits
+    threshold: float = 0.0  # `rule.Rule.threshold`, where elements are counted
 
     @property
     def limbs(self):
@@ -61,12 +63,13 @@ def nearest_integer(x, BITS: tl.constexpr):
 
 @triton.jit
 def residues_kernel(
-    x, scales, planes, lines, k, held_lines, pitch, stride_xb, stride_line, stride_k, S: tl.constexpr
+    x, scales, planes, counts, lines, k, held_lines, pitch, stride_xb, stride_line, stride_k, S: tl.constexpr
 ):  # fmt: skip
     """planes[batch, i, line, :k] = the residues of 2**scales[batch, line] * x[batch, line] modulo S.moduli[i].
 
     Elements from k to pitch, a multiple of 16, are 0; lines from `lines` to held_lines are not written. Lines with an
-    infinity or NaN are zeros. Grid: batch x blocks of lines x blocks of K.
+    infinity or NaN are zeros. counts: None, or what `rule_kernel.counted` finds is added to those of each line.
+    Grid: batch x blocks of lines x blocks of K.
     """
     follow_previous_grid()
     MODULI: tl.constexpr = S.moduli
@@ -87,7 +90,11 @@ def residues_kernel(
     finite = scale != NONFINITE
     loaded = tl.load(first + across[:, None] * stride_line + along[None, :] * stride_k, mask=inside, other=0.0)
     loaded = tl.where(finite[:, None], loaded.to(tl.float64), 0.0)
-    integer = nearest_integer(times_power_of_two(loaded, tl.where(finite, scale, 0)[:, None]), S.integer_bits)
+    scaled = times_power_of_two(loaded, tl.where(finite, scale, 0)[:, None])
+    integer = nearest_integer(scaled, S.integer_bits)
+    if counts is not None:
+        found = counted(loaded, scaled, integer, S.threshold)
+        tl.atomic_add(counts + batch * lines + line + of_block, found, mask=of_lines, sem="relaxed")
     at = (batch * len(MODULI) * held_lines + line) * pitch + depth
     target = planes + at + (of_block[:, None] * pitch + tl.arange(0, S.block_k)[None, :])
     held = of_lines[:, None] & (tl.arange(0, S.block_k) < pitch - depth)[None, :]

@@ -21,6 +21,7 @@ def ozaki_mm(
     alpha: float = 1.0,
     beta: float = 1.0,
     out: Tensor | None = None,
+    proved: Tensor | None = None,
 ) -> Tensor:
     """alpha * (a @ b) + bias + beta * c with the exact products of integers that int8 tensor cores multiply.
 
@@ -32,6 +33,11 @@ def ozaki_mm(
         do not differ by more than some powers of ten.
     c: a matrix that broadcasts to the result; it is not read if beta is 0, and may be out. bias: (n,).
     out: (m, n) or (batch, m, n) of the operands' dtype and any strides; it must not overlap a or b.
+
+    proved: one int32 on the operands' device, which is set to 1 if this product is proved to be as accurate as one in
+        the dtype itself, and else to 0: each element of a @ b is within (tau + 1) * u * (|a| @ |b|) of the exact one,
+        with tau = min(2 * sqrt(k), k / 2) and u = 2**-53 or 2**-24. The proof is of norms and counts, not of each
+        element: 0 says nothing. It is 0 for operands with an infinity or NaN.
 
     The result is X * 2**-e, rounded once, with the exact product X of the integers; then alpha, bias and c are added,
     in fp64. Elements of rows and columns with an infinity or NaN are those of IEEE products, infinity or NaN. A result
@@ -49,6 +55,9 @@ def ozaki_mm(
     from tritonmm.launch.interpreter import INTERPRETED
 
     _check(a, b, moduli, c, bias, out)
+    if proved is not None and (proved.numel() != 1 or proved.dtype != torch.int32 or proved.device != a.device):
+        found = f"{shape_of(proved)} {proved.dtype} on {proved.device}"
+        raise RuntimeError(f"ozaki_mm: proved is {found}; it must be one torch.int32 on {a.device}")
     check_device(a.device, INTERPRETED)
     shape = *a.shape[:-1], b.shape[-1]
     if out is None:
@@ -57,7 +66,7 @@ def ozaki_mm(
         c = None if beta == 0 else c.detach()
     if bias is not None:
         bias = bias.detach().contiguous()
-    multiply(a.detach(), b.detach(), out.detach(), Epilogue(alpha, beta, c, bias), moduli)
+    multiply(a.detach(), b.detach(), out.detach(), Epilogue(alpha, beta, c, bias), moduli, proved)
     return out
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from tritonmm import families
+from tritonmm.ozaki.decide import decide
 from tritonmm.ozaki.panels import Panel, panels, products_of, round_up
 from tritonmm.ozaki.planes import quantize
 from tritonmm.ozaki.reconstruct import Epilogue, reconstruct
@@ -43,27 +44,34 @@ class OzakiPlan:
         return None
 
 
-def multiply(a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue, moduli: int) -> None:
+def multiply(a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue, moduli: int, proved: Tensor | None = None) -> None:
     """out = alpha * (a @ b) + bias + beta * c, of matrices or batches that the caller has checked.
 
-    c expands to out's shape; bias is contiguous.
+    c expands to out's shape; bias is contiguous. proved: one int32, set to whether `ozaki.rule` proves that the product
+    is as accurate as a native one.
     """
     a, b, out = (x if x.dim() == 3 else x.unsqueeze(0) for x in (a, b, out))
     if epilogue.c is not None:
         epilogue = epilogue._replace(c=epilogue.c.expand(out.shape))
     batch, m, n = out.shape
     with torch.cuda.device(a.device) if a.is_cuda else contextlib.nullcontext():
+        if proved is not None:
+            proved.fill_(1)
         for panel in panels(m, n, a.shape[2], batch, moduli):
-            _multiply(panel, a, b, out, epilogue, moduli)
+            _multiply(panel, a, b, out, epilogue, moduli, proved)
 
 
-def _multiply(panel: Panel, a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue, moduli: int) -> None:
+def _multiply(
+    panel: Panel, a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue, moduli: int, proved: Tensor | None
+) -> None:
     """Computes a panel of the output."""
     a = _part(a, panel.batch, panel.rows)
-    of_a = quantize(a, moduli, a.shape[1])
+    of_a = quantize(a, moduli, a.shape[1], proved is not None)
     for columns in panel.columns:
         right = _part(b, panel.batch, slice(0, b.shape[1]), columns)
-        of_b = quantize(right.mT, moduli, round_up(right.shape[2]))
+        of_b = quantize(right.mT, moduli, round_up(right.shape[2]), proved is not None)
+        if proved is not None:
+            decide(of_a, of_b, a.shape[2], a.dtype, moduli, proved)
         sums = _products(of_a.planes, of_b.planes, moduli)
         at = panel.batch, panel.rows, columns
         c = None if epilogue.c is None else _part(epilogue.c, *at)
