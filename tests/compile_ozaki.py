@@ -11,8 +11,9 @@ from tritonmm.ozaki import decide, planes, reconstruct
 from tritonmm.ozaki.panels import round_up
 from tritonmm.ozaki.planes import Planes
 
-SPILLS = {80: 16}
-"""Bytes that a kernel may store and load for want of registers, by compute capability: one for fp32 does on sm_80."""
+SPILLS = {80: 16, 103: 24}
+"""Bytes that a kernel may store and load for want of registers, by compute capability: one for fp32 does on sm_80, and
+one for fp64 on sm_103, with Triton 3.9."""
 
 
 @dataclass(frozen=True)
