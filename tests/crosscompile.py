@@ -339,6 +339,7 @@ def transpose_fault(compiled: Compiled, tile: transposes.TransposeTile) -> str:
 
 def compiled(gpu: gpus.Gpu, *what) -> tuple[Compiled, str]:
     """A case of `compile_cases`, and what is wrong with it."""
+    driver.set_active(Elsewhere(gpu))  # launch options depend on it
     if isinstance(what[0], Problem):
         problem, config = what
         found = compile_for(gpu, problem, config)
@@ -352,14 +353,12 @@ def compiled(gpu: gpus.Gpu, *what) -> tuple[Compiled, str]:
         found = compile_kernel(gpu, group_table_kernel, *what[0].launch(offs, what[0].empty(offs.device)))
         return found, f"spills {found.spilled_bytes} bytes" if found.spilled_bytes else ""
     if isinstance(what[0], torch.dtype):
-        driver.set_active(Elsewhere(gpu))
         x = torch.empty(8, 5000, dtype=what[0], device="meta")
         given = x, torch.empty_like(x, dtype=torch.float8_e4m3fn), x.new_empty(8, 1, dtype=torch.float32)
         step = quantize_rows.step(*given)
         found = compile_kernel(gpu, step.kernel, step.arguments, step.options)
         return found, f"spills {found.spilled_bytes} bytes" if found.spilled_bytes else ""
     if isinstance(what[0], OzakiCase):
-        driver.set_active(Elsewhere(gpu))
         each = [compile_kernel(gpu, kernel, *launch) for kernel, _, *launch in what[0].steps()]
         wrong = [resource_fault(found, gpu, gpu.shared_bytes, SPILLS.get(gpu.capability, 0)) for found in each]
         return each[-1], next(filter(None, wrong), "")
