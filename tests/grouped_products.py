@@ -5,9 +5,12 @@ import math
 import random
 from functools import cached_property
 
+import pytest
 import torch
 from grouped_cases import int32
 
+from tritonmm import gpu as gpus
+from tritonmm import orders
 from tritonmm.autotune.measuring.verify import GUARD
 from tritonmm.config import Config
 from tritonmm.dtypes import DTYPES, any_name, default_output
@@ -15,6 +18,25 @@ from tritonmm.plan import plan_for
 from tritonmm.problem import Epilogue, Problem
 
 INT32 = -(2**31), 2**31 - 1
+
+ON_HOPPER = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or gpus.default().capability != 90, reason="the grouped kernel needs sm_90"
+    ),
+]
+
+TILES = [(256, 192, 64, 3, 12), (256, 128, 64, 4), (128, 256, 64, 4), (128, 192, 64, 4, 12), (128, 128, 64, 6),
+         (64, 256, 64, 4), (64, 128, 64, 8)]  # fmt: skip
+"""Blocks and stages, and warps where they are not 8, of every tile for operands of 16 bits."""
+
+LAYOUTS = [("m", "nt"), ("m", "nn"), ("k", "tn")]
+"""What groups divide, and the layout."""
+
+
+def config(blocks=(128, 256, 64, 4), order="groups/swizzle-merge:3") -> Config:
+    """Of the grouped kernel for Hopper."""
+    return Config("grouped", *blocks, order=orders.parse(order))
 
 
 def poison_of(dtype: torch.dtype) -> float:

@@ -124,6 +124,20 @@ Replay = Callable[[float, Meanwhile], float]
 """
 
 
+def paired_launches(
+    ours: tuple[Callable, Sequence[tuple[torch.Tensor, ...]]],
+    torchs: tuple[Callable, Sequence[tuple[torch.Tensor, ...]]],
+    regime: Regime,
+) -> Paired:
+    """`paired` of two `GraphReplay`s, whose memory is free afterwards. ours, torchs: their launch and sets."""
+    sides = GraphReplay(*ours), GraphReplay(*torchs)
+    try:
+        return paired(*sides, regime)
+    finally:
+        for side in sides:
+            side.free()
+
+
 def paired(
     ours: Replay,
     torchs: Replay | None,

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from tritonmm.autotune.measuring.environment import Environment
-from tritonmm.autotune.measuring.measure import REGIMES, GraphReplay, paired
+from tritonmm.autotune.measuring.measure import REGIMES, paired_launches
 from tritonmm.autotune.studies.csv_rows import Output, write_csv
 from tritonmm.torch_ops.dense import mm
 from tritonmm.torch_ops.ozaki import ozaki_mm
@@ -87,12 +87,7 @@ def timed(
     sets = [(a, b, torch.empty(m, n, dtype=dtype, device=device))]
     torch_error = error(torch_mm, a, b)
     for way, launch in ways(dtype):
-        sides = GraphReplay(launch, sets), GraphReplay(torch_mm, sets)
-        try:
-            found = paired(*sides, REGIMES[regime])
-        finally:
-            for side in sides:
-                side.free()
+        found = paired_launches((launch, sets), (torch_mm, sets), REGIMES[regime])
         assert found.times.torch_us is not None  # both sides were timed
         assert found.ratio is not None
         us = round(found.times.torch_us, 2), round(found.times.time_us, 2), round(found.ratio, 4)

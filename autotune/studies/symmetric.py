@@ -17,7 +17,7 @@ import torch
 from tritonmm import gpu as gpus
 from tritonmm.autotune.measuring import counters, space
 from tritonmm.autotune.measuring.environment import Environment
-from tritonmm.autotune.measuring.measure import REGIMES, GraphReplay, paired
+from tritonmm.autotune.measuring.measure import REGIMES, paired_launches
 from tritonmm.autotune.measuring.precompile import precompile_all
 from tritonmm.autotune.measuring.sources import torch_precision
 from tritonmm.autotune.studies.csv_rows import Output, megabytes, write_csv
@@ -144,12 +144,7 @@ def timed(case: Case, regime: str, device: torch.device, gpu: Gpu) -> Row:
         sets.append((a, out))
     copies = [(a.clone(), out) for a, out in sets] if what == "newton_schulz" else sets
     with torch_precision(problem), torch.no_grad():
-        sides = GraphReplay(ours, sets), GraphReplay(torchs, copies)
-        try:
-            found = paired(*sides, REGIMES[regime])
-        finally:
-            for side in sides:
-                side.free()
+        found = paired_launches((ours, sets), (torchs, copies), REGIMES[regime])
     times, ratio = found.times, found.ratio
     assert times.torch_us is not None  # both sides were timed
     assert ratio is not None

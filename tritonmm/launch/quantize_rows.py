@@ -6,9 +6,6 @@ from tritonmm.device.quantize_rows import quantize_rows_kernel
 from tritonmm.launch import launch_options
 from tritonmm.launch.steps import Step, Steps
 
-MOST = 448.0
-"""The largest number of e4m3."""
-
 BLOCK = 4096
 """Elements of a row at a time, at most."""
 
@@ -26,5 +23,5 @@ def step(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> Step:
     """The launch."""
     m, k = x.shape
     block = min(BLOCK, 1 << (k - 1).bit_length())
-    own = {"MOST": MOST, "BLOCK": block, "num_warps": max(1, min(8, block // 512))}
+    own = {"MOST": torch.finfo(codes.dtype).max, "BLOCK": block, "num_warps": max(1, min(8, block // 512))}
     return Step(quantize_rows_kernel, m, (x, codes, scales, k, x.stride(0)), launch_options(x.device, **own))

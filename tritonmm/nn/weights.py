@@ -4,10 +4,10 @@ import torch
 
 Tensor = torch.Tensor
 
-CODES = {"int8": (torch.int8, 127.0), "fp8": (torch.float8_e4m3fn, 448.0)}
+CODES = {"int8": (torch.int8, 127.0), "fp8": (torch.float8_e4m3fn, torch.finfo(torch.float8_e4m3fn).max)}
 """The dtype of codes, and the largest that is used."""
 
-LEAST_SCALE = 2.0**-126
+LEAST_SCALE = torch.finfo(torch.float32).tiny
 """Kernels may count smaller scales as 0."""
 
 AT_ONCE = 2**26

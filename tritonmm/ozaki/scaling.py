@@ -1,5 +1,5 @@
-"""How rows and columns are scaled to integers: by the largest power of two for which no result leaves the range of N
-moduli.
+"""How rows and columns are scaled to integers: by the largest power of two for which N moduli
+determine every result.
 
 With P the product of the moduli, a sum X of products of integers is determined by its residues if |X| < P / 2. By
 Cauchy-Schwarz it is enough that the norms of a row and of a column are at most Q = sqrt(P / 2) each. The norm of a line

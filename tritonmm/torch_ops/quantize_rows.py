@@ -6,10 +6,7 @@ import torch
 
 Tensor = torch.Tensor
 
-MOST = 448.0
-"""The largest number of e4m3."""
-
-LEAST_SCALE = 2.0**-126
+LEAST_SCALE = torch.finfo(torch.float32).tiny
 """Smaller scales would be subnormal."""
 
 
@@ -62,7 +59,7 @@ def _on_cpu(x: Tensor) -> tuple[Tensor, Tensor]:
         return codes, scales.fill_(LEAST_SCALE)
     x = x.float()
     most = x.abs().amax(1, keepdim=True)
-    scales.copy_(torch.where(most < math.inf, (most / MOST).clamp(min=LEAST_SCALE), math.nan))
+    scales.copy_(torch.where(most < math.inf, (most / torch.finfo(codes.dtype).max).clamp(min=LEAST_SCALE), math.nan))
     return codes.copy_(x / scales), scales
 
 

@@ -5,24 +5,23 @@ import itertools
 import pytest
 import torch
 from grouped_cases import int32
-from grouped_products import Product, ends_of, integers, is_poison, multiply, normal, random_offsets, stored
+from grouped_products import (
+    ON_HOPPER,
+    Product,
+    config,
+    ends_of,
+    integers,
+    is_poison,
+    multiply,
+    normal,
+    random_offsets,
+    stored,
+)
 
 import tritonmm
-from tritonmm import gpu as gpus
-from tritonmm import orders
-from tritonmm.config import Config
 from tritonmm.dtypes import DTYPES
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or gpus.default().capability != 90, reason="the grouped kernel needs sm_90"
-    ),
-]
-
-
-def config(blocks=(128, 256, 64, 4), order="groups/swizzle-merge:3"):
-    return Config("grouped", *blocks, order=orders.parse(order))
+pytestmark = ON_HOPPER
 
 
 KINDS = {

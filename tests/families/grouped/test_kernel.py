@@ -5,42 +5,32 @@ import itertools
 import pytest
 import torch
 from grouped_cases import OFFSETS, int32
-from grouped_products import Exact, assert_same, integers, multiply, normal, random_offsets, stored
+from grouped_products import (
+    LAYOUTS,
+    ON_HOPPER,
+    TILES,
+    Exact,
+    assert_same,
+    config,
+    integers,
+    multiply,
+    normal,
+    random_offsets,
+    stored,
+)
 
-from tritonmm import gpu as gpus
-from tritonmm import orders
 from tritonmm.autotune.measuring import space
 from tritonmm.autotune.measuring.verify import Check
-from tritonmm.config import Config
 from tritonmm.plan import plan_for
 from tritonmm.problem import Problem
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or gpus.default().capability != 90, reason="the grouped kernel needs sm_90"
-    ),
-]
+pytestmark = ON_HOPPER
 
-TILES = [
-    (256, 192, 64, 3, 12),
-    (256, 128, 64, 4),
-    (128, 256, 64, 4),
-    (128, 192, 64, 4, 12),
-    (128, 128, 64, 6),
-    (64, 256, 64, 4),
-    (64, 128, 64, 8),
-]
-LAYOUTS = [("m", "nt"), ("m", "nn"), ("k", "tn")]
 SIZES = range(301)
 """Of one group after the other: every number of rows of a tile, in one tile and in the several of a group."""
 
 ORDERS = ["groups/row-major", "groups/column-major", "groups/swizzle-merge:3", "largest-groups/swizzle-merge:2,2@n",
           "joined-groups/serpentine:2", "joined-largest-groups/swizzle-merge:4"]  # fmt: skip
-
-
-def config(blocks=(128, 256, 64, 4), order="groups/swizzle-merge:3"):
-    return Config("grouped", *blocks, order=orders.parse(order))
 
 
 def problem(ragged, layout, sizes, n, other, rest=5, dtype="bf16"):

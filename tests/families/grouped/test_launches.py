@@ -6,37 +6,25 @@ import pytest
 import torch
 from compile_groups import WARP_SPECIALIZED
 from grouped_cases import int32
-from grouped_products import Exact, Product, assert_same, integers, multiply, normal, random_offsets
+from grouped_products import (
+    LAYOUTS,
+    ON_HOPPER,
+    TILES,
+    Exact,
+    Product,
+    assert_same,
+    config,
+    integers,
+    multiply,
+    normal,
+    random_offsets,
+)
 
-from tritonmm import gpu as gpus
-from tritonmm import orders
-from tritonmm.config import Config
 from tritonmm.dtypes import DTYPES
 from tritonmm.plan import plan_for
 from tritonmm.problem import Problem
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or gpus.default().capability != 90, reason="the grouped kernel needs sm_90"
-    ),
-]
-
-
-LAYOUTS = [("m", "nt"), ("m", "nn"), ("k", "tn")]
-TILES = [
-    (256, 192, 64, 3, 12),
-    (256, 128, 64, 4),
-    (128, 256, 64, 4),
-    (128, 192, 64, 4, 12),
-    (128, 128, 64, 6),
-    (64, 256, 64, 4),
-    (64, 128, 64, 8),
-]
-
-
-def config(blocks=(128, 256, 64, 4), order="groups/swizzle-merge:3"):
-    return Config("grouped", *blocks, order=orders.parse(order))
+pytestmark = ON_HOPPER
 
 
 @pytest.mark.parametrize("case", range(len(WARP_SPECIALIZED)))

@@ -58,9 +58,7 @@ class Tiling(Pipelined):
     equal_tiles: bool = False  # every tile has tile_rows rows
     symmetric: bool = False  # tiles meet the lower triangle, and each element is written to the opposite place too
     mirrors_output: bool = False  # all of the output is symmetric, not only the product
-    moduli: tuple[
-        int, ...
-    ] = ()  # sums of batch i are reduced modulo the one of index i % their number; (): they are not
+    moduli: tuple[int, ...] = ()  # sums of batch i are reduced modulo the (i % N)-th of N; (): they are not
     affinity: str = ""  # how tiles are assigned to SMs, "pairs" or "singles", see `claim.py`; or "": they are not
 
     @property
