@@ -16,7 +16,8 @@ FP64, FP32 = torch.float64, torch.float32
 
 
 def assert_same_bits(found, expected):
-    """Equal, with NaN for NaN; the sign of 0 counts."""
+    """Equal, with NaN for NaN; the sign of 0 counts. The reference is on the host."""
+    found, expected = found.cpu(), expected.cpu()
     as_bits = {torch.float64: torch.int64, torch.float32: torch.int32}[found.dtype]
     same = found.contiguous().view(as_bits) == expected.contiguous().view(as_bits)
     wrong = (~(same | (found.isnan() & expected.isnan()))).nonzero().tolist()
