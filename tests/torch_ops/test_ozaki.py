@@ -188,6 +188,6 @@ def test_explain_says_whether_the_native_product_should_be_faster(n, faster, dty
     assert "exact in any order" in text
     assert not found.overrides
     assert 'tritonmm.matmul(..., precision="ozaki") has' in found.reason
-    assert found == Explanation.of(found.problem, gpu.default())
+    assert found == Explanation.of(found.problem, gpus.default())
     with pytest.raises(ValueError, match="leave one out"):
         tritonmm.explain(a, a.expand(1, n, n), groups=[n], precision="ozaki")
