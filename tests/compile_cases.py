@@ -484,8 +484,9 @@ FAMILIES = {
     # What takes longest is first, so that no core waits for another at the end.
     "mixed-input": weights_cases, "int4": packed_cases, "hopper": hopper_cases, "kinds": kind_cases,
     "clusters": cluster_cases, "grouped": grouped_cases, "symmetric": symmetric_cases, "chunks": chunk_cases,
-    "skinny": skinny_cases, "persistent": persistent_cases, "exact": exact_cases, "chosen": cases, "transpose": transpose_cases,
-    "repack": repack_cases, "quantize-rows": quantize_rows_cases, "ozaki": ozaki_cases, "random": random_cases,
+    "skinny": skinny_cases, "persistent": persistent_cases, "exact": exact_cases, "chosen": cases,
+    "transpose": transpose_cases, "repack": repack_cases, "quantize-rows": quantize_rows_cases,
+    "ozaki": ozaki_cases, "random": random_cases,
 }  # fmt: skip
 if not HAS_CLUSTERS:
     del FAMILIES["clusters"]
