@@ -35,7 +35,7 @@ def quantized(weight: Tensor, codes: str, group: int | None = None) -> tuple[Ten
     groups = 1 if group is None else k // group
     row = int4.packed_bytes(k) if codes == "int4" else k
     found = torch.empty(n, row, dtype=dtype, device=weight.device)
-    scales = torch.empty(n, groups, dtype=torch.float32, device=weight.device)
+    scales = torch.empty(groups, n, dtype=torch.float32, device=weight.device).t()  # a step reads those of a group
     rows = max(1, AT_ONCE // max(k, 1))
     for first in range(0, n, rows):
         part = weight[first : first + rows].float().view(-1, groups, k // groups)

@@ -155,8 +155,8 @@ def weight_only_linear(
     out, config, accumulation: as in `int_mm`; a config is one for the rows of input as one matrix.
 
     Weights are read once and converted on their way to the tensor cores. With few rows of input, reading them is what
-    takes the time, so 8 bits take half the time of 16, and 4 bits about a third. Raises RuntimeError for other dtypes
-    and for shapes that do not fit, and ValueError for a config that is not legal.
+    takes the time, so 8 bits take half the time of 16. Raises RuntimeError for other dtypes and for shapes that do not
+    fit, and ValueError for a config that is not legal.
 
     >>> x = torch.ones(4, 64, device="cuda", dtype=torch.bfloat16)
     >>> weight = torch.full((32, 64), 2, device="cuda", dtype=torch.int8)

@@ -148,6 +148,26 @@ def test_every_code_has_its_value_in_every_place(blocks, dtype, device):
     assert torch.equal(out.long(), codes.t() - 8)
 
 
+@pytest.mark.parametrize("accumulation", ["any", "invariant"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("scales", ["row", "group"])
+def test_int4_has_the_bits_of_int8(scales, dtype, accumulation, device):
+    """With the same weights and scales, in every tile that both may have."""
+    for m, blocks in ((16, (16, 128, 128, 4, 8)), (100, (128, 128, 128, 4, 8)), (150, (160, 128, 128, 3, 8))):
+        problem = dense(m, 1000, 2048, "int8", scales, dtype=dtype, accumulation=accumulation)
+        packed = dense(m, 1000, 2048, "int4", scales, dtype=dtype, accumulation=accumulation)
+        chosen = replace(config(blocks), persistent=False)
+        if not chosen.fits(problem, gpus.of_device(device.index)):
+            continue
+        a, b, out = space.operands(problem, device)
+        a.normal_()
+        b.random_(-8, 8)
+        scale = space.scales(problem, device)
+        expected = plan_for(problem, chosen, device)(a, b, out, scales=scale).clone()
+        codes = int4.pack(b.t() + int4.ZERO).t()
+        assert torch.equal(plan_for(packed, chosen, device)(a, codes, out.fill_(torch.nan), scales=scale), expected)
+
+
 @pytest.mark.parametrize("blocks", ROUNDS, ids=str)
 def test_whole_tiles_come_in_rounds_before_shares(blocks, device):
     """Two and a half rounds, with and without groups, three, and two tiles more and less."""
