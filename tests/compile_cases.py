@@ -9,6 +9,7 @@ import itertools
 from dataclasses import replace
 
 from compile_groups import grouped_cases
+from compile_int4 import packed_cases
 from compile_ozaki import ozaki_cases
 from compile_rows import quantize_rows_cases
 from pairs import all_pairs
@@ -481,10 +482,11 @@ def random_cases():
 
 FAMILIES = {
     # What takes longest is first, so that no core waits for another at the end.
-    "mixed-input": weights_cases, "hopper": hopper_cases, "kinds": kind_cases, "clusters": cluster_cases,
-    "grouped": grouped_cases, "symmetric": symmetric_cases, "chunks": chunk_cases, "skinny": skinny_cases,
-    "persistent": persistent_cases, "exact": exact_cases, "chosen": cases, "transpose": transpose_cases,
-    "repack": repack_cases, "quantize-rows": quantize_rows_cases, "ozaki": ozaki_cases, "random": random_cases,
+    "mixed-input": weights_cases, "int4": packed_cases, "hopper": hopper_cases, "kinds": kind_cases,
+    "clusters": cluster_cases, "grouped": grouped_cases, "symmetric": symmetric_cases, "chunks": chunk_cases,
+    "skinny": skinny_cases, "persistent": persistent_cases, "exact": exact_cases, "chosen": cases,
+    "transpose": transpose_cases, "repack": repack_cases, "quantize-rows": quantize_rows_cases,
+    "ozaki": ozaki_cases, "random": random_cases,
 }  # fmt: skip
 if not HAS_CLUSTERS:
     del FAMILIES["clusters"]

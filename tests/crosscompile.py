@@ -121,7 +121,7 @@ def operands(problem: Problem) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
         return x.mT if letter == "t" else x
 
     a = empty(problem.m, problem.k, problem.layout[0], problem.dtype)
-    b = empty(problem.k, problem.n, problem.layout[1], problem.b_dtype, "m")
+    b = empty(problem.b_rows, problem.n, problem.layout[1], problem.b_dtype, "m")
     return a, b, empty(problem.m, problem.n, "n", problem.out_dtype, "k")
 
 

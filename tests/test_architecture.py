@@ -23,6 +23,7 @@ VALUES = {
     "alignment",
     "dtypes",
     "moduli",
+    "scales",
     "problem",
     "config",
     "gpu",

@@ -131,7 +131,7 @@ class Config:
     def step_bytes(self, problem: Problem) -> int:
         """Bytes of both operands in one pipeline stage of a CTA."""
         block_m, block_n = self.cta_tile
-        return (block_m * problem.element_bytes + block_n * problem.b_element_bytes) * self.block_k
+        return int((block_m * problem.element_bytes + block_n * problem.b_element_bytes) * self.block_k)
 
     def programs(self, problem: Problem) -> int:
         """Launch indices of the order for the whole batch, those without a tile included. Where groups divide the rows,
@@ -146,6 +146,8 @@ class Config:
             return Fit(f"precision is {problem.precision}, whose int8 products have configs that are chosen for them")
         if problem.ragged and not family.grouped:
             return Fit(f"the {family.name} kernel multiplies no groups")
+        if problem.b_dtype == "int4" and "b" in self.repack:
+            return Fit("repack copies B; int4 is packed along K, and its rows are not copied")
         reason = family.reason(self, problem.repacked(self.repack), gpu)
         reason = reason or self.symmetry_reason(problem) or self._groups_reason(problem)
         return Fit(reason or self._order_reason(problem))

@@ -10,14 +10,15 @@ DTYPES = {
     "fp32": torch.float32,
     "fp64": torch.float64,
     "int8": torch.int8,
+    "int4": torch.uint8,
     "fp8e4m3": torch.float8_e4m3fn,
     "fp8e5m2": torch.float8_e5m2,
     "int32": torch.int32,
 }
 """torch's dtypes by the short names used in configs, tables, suites and on the command line. int32 is for outputs
-only."""
+only. int4 is for weights only, two in a byte: see `nn/int4.py`."""
 
-BYTES = {name: dtype.itemsize for name, dtype in DTYPES.items()}
+BYTES = {name: dtype.itemsize for name, dtype in DTYPES.items()} | {"int4": 0.5}
 """Bytes of an element. Faster than dtype.itemsize."""
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -33,6 +34,9 @@ HALF = ("bf16", "fp16")
 
 FP8 = ("fp8e4m3", "fp8e5m2")
 
+WEIGHTS = ("int8", "int4", *FP8)
+"""Dtypes of weights that bf16 and fp16 activations are multiplied by."""
+
 PRECISIONS = {
     "fp32": ("ieee", "tf32", "tf32x3", "bf16x3", "ozaki"),
     "fp64": ("ieee", "ozaki"),
@@ -42,8 +46,8 @@ PRECISIONS = {
 """Ways to multiply a dtype, the default first. Dtypes that are not listed have one way, "ieee". "ozaki" may name its
 moduli, as in "ozaki:14"."""
 
-INPUTS = tuple(name for name in DTYPES if name != "int32")
-"""Dtypes of operands."""
+INPUTS = tuple(name for name in DTYPES if name not in ("int32", "int4"))
+"""Dtypes that both operands may have."""
 
 
 def short_name(dtype: str | torch.dtype) -> str:
@@ -104,7 +108,10 @@ def dtypes_reason(a: str, b: str, out: str) -> str:
     """Why no kernel takes these dtypes of A, B and the output; "" if the combination is legal."""
     if a == "int32" or b == "int32":
         return "int32 is the dtype of outputs only"
-    if a != b and not (a in FP8 and b in FP8) and not (a in HALF and b in ("int8", *FP8)):
-        return f"dtypes are {a} and {b}; they may differ as two kinds of fp8, or bf16 or fp16 and int8 or fp8 weights"
+    if a == "int4":
+        return "int4 is the dtype of weights only"
+    if a != b and not (a in FP8 and b in FP8) and not (a in HALF and b in WEIGHTS):
+        weights = "bf16 or fp16 and int8, int4 or fp8 weights"
+        return f"dtypes are {a} and {b}; they may differ as two kinds of fp8, or {weights}"
     outs = {"int8": ("int32", *HALF, "fp32"), "fp64": ("fp64",), "fp32": ("fp32",)}.get(a, (*HALF, "fp32"))
     return "" if out in outs else f"out_dtype is {out!r}; for {a} operands it must be one of {', '.join(outs)}"

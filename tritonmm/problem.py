@@ -1,8 +1,6 @@
 """What is computed: a GEMM as a value, without tensors."""
 
 import functools
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +23,7 @@ from tritonmm.dtypes import (
     short_name,
 )
 from tritonmm.moduli import moduli_of, planes_reason, precision_reason
+from tritonmm.scales import FORMER_SCALES, GROUPED_SCALES, SCALES
 
 _SCALED: dict[str, Any] = {"dtype": "fp8e4m3", "scales": "tensor"}
 
@@ -43,21 +42,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "bf16-fp8": {"dtype": "bf16", "b_dtype": "fp8e4m3", "scales": "group"},
     "bf16-int8-row": {"dtype": "bf16", "b_dtype": "int8", "scales": "row"},
     "bf16-fp8-row": {"dtype": "bf16", "b_dtype": "fp8e4m3", "scales": "row"},
+    "bf16-int4": {"dtype": "bf16", "b_dtype": "int4", "scales": "group"},
+    "bf16-int4-row": {"dtype": "bf16", "b_dtype": "int4", "scales": "row"},
 }
 """Kinds of GEMMs, in one word as suites and the command line spell them, and the fields of a `Problem` for each.
 
 fp8 has e4m3 operands with one scale each and is summed fast; -row: scales of rows; -block: of 1x128 blocks of A and
 128x128 blocks of B;
--ieee: summed accurately; -e5m2: by that B. bf16-int8 and bf16-fp8 have weights with scales of 128 elements of K, -row:
-one for each row of the weights, a column of B.
+-ieee: summed accurately; -e5m2: by that B. bf16-int8, bf16-fp8 and bf16-int4 have weights with scales of 128 elements
+of K, -row: one for each row of the weights, a column of B.
 """
-
-SCALES = ("", "tensor", "row", "group", "1x128*1x128", "1x128*128x128", "128x128*1x128")
-"""How operands are scaled, see `Problem`."""
-
-FORMER_SCALES = {"1x1": "1x128*1x128", "1x128": "1x128*128x128", "128x1": "128x128*1x128"}
-"""Former spellings in tables and stores, rows of A by columns of B that share a scale, and the present ones."""
-
 
 ACCUMULATIONS = ("any", "invariant")
 """What may be required of the order in which the products of an output element are summed, see `Problem`."""
@@ -67,9 +61,6 @@ SYMMETRIES = ("gram", "known", "output")
 
 RAGGED = ("m", "k")
 """What groups may divide, see `Problem`."""
-
-GROUPED_SCALES = {"m": ("", "row", "1x128*1x128", "1x128*128x128"), "k": ("", "row")}
-"""Scales that grouped products have, by what the groups divide. Blocks of 128 rows of A would cross groups."""
 
 MOST_GROUPS = 4096
 """Groups whose bounds the threads of one program hold in registers, 16 each."""
@@ -108,7 +99,8 @@ class Problem:
     m, n, k, batch: sizes; 0 is allowed.
     dtype, out_dtype: of A and of the output: names in `DTYPES`, or torch's. out_dtype is by default the dtype, int32
         for int8, and bf16 for fp8. Accumulation is in fp32, for int8 in int32, and for fp64 in fp64.
-    b_dtype: of B where it differs from A's: the other kind of fp8, or int8 or fp8 weights with bf16 or fp16.
+    b_dtype: of B where it differs from A's: the other kind of fp8, or int8, int4 or fp8 weights with bf16 or fp16.
+        int4 is stored along K, as `nn/int4.py` says: see `b_rows`.
     precision: how fp32 operands are multiplied: "ieee", "tf32" (reduced to 10 bits), or as three GEMMs of parts of the
         operands, "tf32x3" or "bf16x3"; and fp64, too, by exact int8 products: "ozaki", or "ozaki:N" for N moduli
         (docs/ozaki.md). For fp8, "fast" accumulates as tensor cores do, with 13 bits on sm_90, and
@@ -116,8 +108,8 @@ class Problem:
     scales: what each fp32 scale of the operands applies to; "" for none. "tensor": one for A and one for B. "row": one
         for each row of A and each column of B. "1x128*1x128", "1x128*128x128" and "128x128*1x128": one for each block
         of A, and for each block of B, named as in torch.nn.functional.ScalingType: 1x128 is one row of A, or column of
-        B, by 128 elements of K; 128x128 is 128 rows or columns by 128 elements of K. 8-bit weights, where A has no
-        scales: "row", or "group" for one for each `group` elements of K of each column of B.
+        B, by 128 elements of K; 128x128 is 128 rows or columns by 128 elements of K. Weights of 8 and 4 bits, where A
+        has no scales: "row", or "group" for one for each `group` elements of K of each column of B.
     group: elements of K that share a scale: 16, 32, 64 or 128 for "group", else 128.
     layout: a letter for A and one for B: "n" if its last dimension is contiguous, "t" if the one before is, "s" if
         neither is. torch.nn.Linear multiplies "nt".
@@ -218,6 +210,8 @@ class Problem:
             return f"ragged is {self.ragged!r}; of {self.groups} groups it must be {' or '.join(RAGGED)}"
         if not 0 < self.groups <= MOST_GROUPS:
             return f"groups is {self.groups}; they divide {self.ragged}, so there must be 1 to {MOST_GROUPS}"
+        if self.b_dtype == "int4":
+            return "b_dtype is int4; groups have no weights of 4 bits"
         if self.batch != 1 or self.symmetric:
             return f"batch is {self.batch} and symmetric {self.symmetric!r}; with groups they must be 1 and ''"
         if self.epilogue.scaled or self.epilogue.c:
@@ -311,11 +305,12 @@ class Problem:
         """
         dtype, b_dtype, out_dtype = map(short_name, (dtype, b_dtype, out_dtype))
         bare = cls(m, n, k, batch, dtype, out_dtype, precision, layout, b_dtype=b_dtype, scales=scales)
-        a_line, b_line = k if layout[0] == "n" else m, n if layout[1] == "n" else k
+        a_line, b_line = k if layout[0] == "n" else m, n if layout[1] == "n" else bare.b_rows
+        b_bytes = DTYPES[bare.b_dtype].itemsize
         return replace(
             bare,
             a_alignment=power_of_two(16 | a_line * bare.element_bytes),
-            b_alignment=power_of_two(16 | b_line * bare.b_element_bytes),
+            b_alignment=power_of_two(16 | b_line * b_bytes),
             out_alignment=power_of_two(16 | n * bare.out_element_bytes),
             epilogue=epilogue,
             accumulation=accumulation,
@@ -426,23 +421,28 @@ class Problem:
     @property
     def element_bytes(self) -> int:
         """Bytes of one element of A."""
-        return BYTES[self.dtype]
+        return int(BYTES[self.dtype])
 
     @property
-    def b_element_bytes(self) -> int:
-        """Bytes of one element of B."""
+    def b_element_bytes(self) -> float:
+        """Bytes of one element of B: of int4 half a byte."""
         return BYTES[self.b_dtype]
+
+    @property
+    def b_rows(self) -> int:
+        """Rows of B as a tensor: K, or the bytes of so many int4, which are packed 32 at a time."""
+        return -(-self.k // 32) * 16 if self.b_dtype == "int4" else self.k
 
     @property
     def out_element_bytes(self) -> int:
         """Bytes of one element of the output."""
-        return BYTES[self.out_dtype]
+        return int(BYTES[self.out_dtype])
 
     def operand_bytes(self, operands: str) -> int:
         """Bytes of the named operands: "a", "b" or "ab"."""
-        a_bytes = self.m * self.element_bytes if "a" in operands else 0
-        b_bytes = self.n * self.b_element_bytes if "b" in operands else 0
-        return self.batch * self.k * (a_bytes + b_bytes * (self.groups if self.ragged == "m" else 1))
+        a_bytes = self.m * self.k * self.element_bytes if "a" in operands else 0
+        b_bytes = self.n * self.b_rows * DTYPES[self.b_dtype].itemsize if "b" in operands else 0
+        return self.batch * (a_bytes + b_bytes * (self.groups if self.ragged == "m" else 1))
 
     @property
     def distinct_operand_bytes(self) -> int:
@@ -476,21 +476,6 @@ class Problem:
         dtype += f" {self.groups} groups of {self.ragged}" if self.ragged else ""
         dtype += f" modulo {self.moduli}" if self.moduli else ""
         return f"{batch}{self.m}x{self.n}x{self.k} {self.layout} {dtype}"
-
-
-def scales_of(m: int, n: int, k: int, of_a: Sequence[int], of_b: Sequence[int]) -> str:
-    """Which of `SCALES` two scales of these shapes are, of 8-bit operands; "" if none. The first that fits: kinds have
-    shapes in common where m or n is 1, or K has one group."""
-    if math.prod(of_a) == math.prod(of_b) == 1:
-        return "tensor"
-    groups, rows, cols = (-(-x // 128) for x in (k, m, n))
-    shapes = {
-        "row": ((m, 1), (1, n)),
-        "1x128*128x128": ((m, groups), (groups, cols)),
-        "128x128*1x128": ((rows, groups), (groups, n)),
-        "1x128*1x128": ((m, groups), (groups, n)),
-    }
-    return next((name for name, both in shapes.items() if (tuple(of_a), tuple(of_b)) == both), "")
 
 
 @functools.cache

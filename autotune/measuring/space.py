@@ -133,7 +133,7 @@ def operands(asked: Problem, device: torch.device) -> tuple[torch.Tensor, torch.
     is_gram = asked.symmetric == "gram"
     if is_gram and asked.layout not in ("nt", "tn"):
         raise ValueError(f"layout is {asked.layout!r}; a transposed is its own other operand in nt and tn")
-    b = a.mT if is_gram else stored(asked.layout[1], asked.k, asked.n, asked.b_dtype, of_groups.get("m", batch))
+    b = a.mT if is_gram else stored(asked.layout[1], asked.b_rows, asked.n, asked.b_dtype, of_groups.get("m", batch))
     out = stored("n", asked.m, asked.n, asked.out_dtype, of_groups.get("k", batch))
     return a, b, out
 
@@ -150,9 +150,12 @@ def keywords(asked: Problem, device: torch.device, sizes: Sequence[int] | None =
 
 
 def fill(x: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-    """Fills x in place with random values, and returns it: standard normal numbers, or uniform integers for int8."""
+    """Fills x in place with random values, and returns it: standard normal numbers, or uniform integers for int8 and
+    int4."""
     if x.dtype == torch.int8:
         return x.random_(-128, 128, generator=generator)
+    if x.dtype == torch.uint8:
+        return x.random_(0, 256, generator=generator)
     if x.itemsize > 1:
         return x.normal_(generator=generator)
     return x.copy_(torch.empty(x.shape, device=x.device).normal_(generator=generator))

@@ -12,6 +12,7 @@ from tritonmm.autotune.measuring import space
 from tritonmm.autotune.measuring.group_sizes import sizes_of
 from tritonmm.config import Config
 from tritonmm.dtypes import DTYPES, FP8
+from tritonmm.nn import int4
 from tritonmm.plan import bind
 from tritonmm.problem import Problem
 
@@ -187,7 +188,7 @@ class Integers:
             found = torch.randint(-most, most, shape, generator=generator, device=device, dtype=dtype)
             return found.mul_(2).add_(1)
 
-        a, b = (odd(1, x.shape, torch.int8) for x in (self.a, self.b))
+        a, b = (odd(1, shape, torch.int8) for shape in (self.a.shape, (*self.b.shape[:-2], problem.k, problem.n)))
         for start, end in bounds(sizes) if problem.ragged == "k" else [(0, problem.k)]:
             paired = max(0, end - start - UNPAIRED + 1) // 2
             shuffled = start + torch.randperm(end - start, generator=generator, device=device)
@@ -205,7 +206,7 @@ class Integers:
             of_a, of_b = self.scales
             a, b = scaled(problem, a, b, (None if of_a is None else 1 / of_a, 1 / of_b))
         self.a.copy_(a)
-        self.b.copy_(b)
+        self.b.copy_(int4.pack(b.mT.char() + int4.ZERO).mT if problem.b_dtype == "int4" else b)
 
     def are_exact(self, out: torch.Tensor) -> bool:
         """True if `out` is exactly the product of these operands."""
@@ -225,7 +226,7 @@ def scaled(
     and `of_groups` takes a few at a time."""
     if problem.ragged:
         return a, b
-    a, b = a.double(), b.double()
+    a, b = a.double(), values(problem, b).double()
     if scales:
         scale_a, scale_b = scales
         group = problem.group if problem.block_scaled else problem.k
@@ -235,6 +236,13 @@ def scaled(
             a.mul_(_spread(scale_a, a.shape, rows, group))
         b.mul_(_spread(scale_b, b.shape, group, cols))
     return a, b
+
+
+def values(problem: Problem, b: torch.Tensor) -> torch.Tensor:
+    """What B holds, (k, n): of packed int4 the numbers from -8 to 7."""
+    if b.dtype != torch.uint8:
+        return b
+    return int4.unpack(b.mT, problem.k).mT.to(torch.int8) - int4.ZERO
 
 
 def bounds(sizes: Sequence[int]) -> list[tuple[int, int]]:

@@ -65,6 +65,7 @@ CASES["sliced"] = replace(EXACT, epilogue=Epilogue()), SLICED
 WEIGHTS = Config("mixed_input", 64, 128, 128, 4, 8, persistent=True)
 CASES["weights"] = Problem.dense(64, 256, 256, layout="nt", b_dtype="int8"), WEIGHTS
 CASES["weights, two strips"] = CASES["weights"][0], replace(WEIGHTS, block_m=40)
+CASES["weights, int4"] = Problem.dense(64, 256, 96, layout="nt", b_dtype="int4"), WEIGHTS
 CASES["sliced, split K"] = EXACT, replace(SLICED, split_k=3)
 if HAS_CLUSTERS:
     CASES["hopper, cluster"] = Problem(256, 264, 128, layout="nt"), CLUSTER
@@ -101,7 +102,7 @@ def operands(problem, **where):
     p = problem
     batch = () if p.batch == 1 else (p.batch,)
     a = tensor((*batch, p.m, p.k), DTYPES[p.dtype], p.layout[0], **where)
-    b = tensor((*batch, p.k, p.n), DTYPES[p.b_dtype], p.layout[1], **where)
+    b = tensor((*batch, p.b_rows, p.n), DTYPES[p.b_dtype], p.layout[1], **where)
     out = tensor((*batch, p.m, p.n), DTYPES[p.out_dtype], **where)
     c = tensor((p.m, 1), torch.float32) if p.epilogue.c else None
     bias = torch.zeros(p.n, dtype=DTYPES[p.dtype]) if p.epilogue.bias else None

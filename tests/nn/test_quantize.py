@@ -1,4 +1,4 @@
-"""Models with 8-bit weights: results, state, what is replaced and what is not, and what is refused."""
+"""Models with weights of 8 and 4 bits: results, state, what is replaced and what is not, and what is refused."""
 
 import copy
 import io
@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 import tritonmm
+from tritonmm.nn.int4 import pack, unpack
 from tritonmm.nn.linear import DynamicFp8Linear, WeightOnlyLinear
 from tritonmm.nn.quantize import KINDS
-from tritonmm.nn.weights import quantized
+from tritonmm.nn.weights import dequantized, quantized
 
 BF16 = torch.bfloat16
 
@@ -31,7 +32,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, words=40, width=64):
+    def __init__(self, words=40, width=128):
         super().__init__()
         self.embed = nn.Embedding(words, width)
         self.layers = nn.ModuleList(Block(width) for _ in range(2))
@@ -58,7 +59,7 @@ def linears(model):
     return {name: type(m).__name__ for name, m in model.named_modules() if "Linear" in type(m).__name__}
 
 
-@pytest.mark.parametrize(("kind", "error"), [("int8", 0.02), ("fp8", 0.06), ("fp8-dynamic", 0.09)])
+@pytest.mark.parametrize(("kind", "error"), [("int8", 0.02), ("int4", 0.15), ("fp8", 0.06), ("fp8-dynamic", 0.09)])
 def test_a_model_computes_about_the_same(kind, error, model, tokens):
     expected = model(tokens)
     assert tritonmm.quantize_(model, kind) is model
@@ -71,27 +72,31 @@ def test_a_model_computes_about_the_same(kind, error, model, tokens):
 
 
 @pytest.mark.parametrize("group", [None, 32])
-@pytest.mark.parametrize("codes", ["int8", "fp8"])
+@pytest.mark.parametrize("codes", ["int8", "int4", "fp8"])
 def test_weights_are_rounded_to_the_nearest_code(codes, group):
     weight = torch.randn(33, 128).to(BF16)
     weight[3] = 0
     found, scale = quantized(weight, codes, group)
     of_each = scale.view(33, -1).repeat_interleave(group or 128, 1).double()
+    if codes == "int4":
+        found = unpack(found).to(torch.int8) - 8
     off = (found.double() * of_each - weight.double()).abs()
-    if codes == "int8":
+    if codes != "fp8":
         assert (off <= 0.5 * of_each * (1 + 1e-4)).all()
-        assert found.abs().amax() == 127
+        assert found.abs().amax() == {"int8": 127, "int4": 7}[codes]
     else:  # 3 bits behind the first, or steps of 2**-9
         assert (off <= torch.maximum(weight.double().abs() * 2.0**-4, of_each * 2.0**-10) * (1 + 1e-4)).all()
     assert not found[3].float().any()
+    assert scale.t().is_contiguous()  # kernels read the scales of many rows at once
 
 
 def test_large_weights_are_quantized_part_by_part(monkeypatch):
     weight = torch.randn(70, 64).to(BF16)
-    whole = quantized(weight, "int8", 32)
+    whole = [quantized(weight, codes, 32) for codes in ("int8", "int4")]
     monkeypatch.setattr("tritonmm.nn.weights.AT_ONCE", 64 * 9)
-    for found, expected in zip(quantized(weight, "int8", 32), whole, strict=True):
-        assert torch.equal(found, expected)
+    for codes, before in zip(("int8", "int4"), whole, strict=True):
+        for found, expected in zip(quantized(weight, codes, 32), before, strict=True):
+            assert torch.equal(found, expected)
 
 
 def test_groups_and_biases(device):
@@ -107,8 +112,8 @@ def test_groups_and_biases(device):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_shape_of_activations(kind, device):
-    model = tritonmm.quantize_(nn.Sequential(nn.Linear(64, 24)).to(device, BF16), kind)
-    for shape in ((64,), (1, 64), (2, 3, 64), (0, 64), (2, 0, 64)):
+    model = tritonmm.quantize_(nn.Sequential(nn.Linear(128, 24)).to(device, BF16), kind)
+    for shape in ((128,), (1, 128), (2, 3, 128), (0, 128), (2, 0, 128)):
         assert model(torch.ones(shape, device=device, dtype=BF16)).shape == (*shape[:-1], 24)
 
 
@@ -131,15 +136,15 @@ def test_the_state_is_loaded_into_a_model_without_memory(kind, model, tokens, de
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_casts_leave_codes_and_scales(kind, device):
-    model = tritonmm.quantize_(nn.Sequential(nn.Linear(64, 24)).to(device, BF16), kind)
+    model = tritonmm.quantize_(nn.Sequential(nn.Linear(128, 24)).to(device, BF16), kind)
     before = model[0].weight.clone(), model[0].scale.clone()
     for cast in (model.half, model.float, model.double, lambda: model.to(torch.float16)):
         cast()
         for old, new in zip(before, (model[0].weight, model[0].scale), strict=True):
             assert old.dtype == new.dtype
-            assert torch.equal(old.view(torch.uint8), new.view(torch.uint8))
+            assert torch.equal(*(x.flatten().view(torch.uint8) for x in (old, new)))
     assert model[0].bias.dtype == torch.float16
-    assert model(torch.ones(64, device=device, dtype=torch.float16)).dtype == torch.float16
+    assert model(torch.ones(128, device=device, dtype=torch.float16)).dtype == torch.float16
     assert model.to("meta")[0].weight.dtype == before[0].dtype
 
 
@@ -155,8 +160,8 @@ def test_models_stay_whole_under_torch_compile(kind, model, tokens):
 
 
 def test_autocast_casts_activations(device):
-    model = tritonmm.quantize_(nn.Sequential(nn.Linear(64, 24)).to(device, BF16), "int8")
-    x = torch.randn(3, 64, device=device)
+    model = tritonmm.quantize_(nn.Sequential(nn.Linear(128, 24)).to(device, BF16), "int8")
+    x = torch.randn(3, 128, device=device)
     with torch.autocast(device.type, dtype=BF16):
         assert torch.equal(model(x), model(x.to(BF16)))
     with pytest.raises(RuntimeError, match="input must be bf16 or fp16"):
@@ -199,22 +204,22 @@ def test_subclasses_of_linear_stay(device):
 
 
 def test_nothing_needs_a_derivative_and_modes_are_kept(device):
-    model = nn.Sequential(nn.Linear(64, 24)).to(device, BF16).train()
+    model = nn.Sequential(nn.Linear(128, 24)).to(device, BF16).train()
     tritonmm.quantize_(model, "int8")
     assert not list(model.parameters())
     assert model[0].training
-    assert not model(torch.ones(64, device=device, dtype=BF16)).requires_grad
+    assert not model(torch.ones(128, device=device, dtype=BF16)).requires_grad
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_derivatives_of_activations(kind, device):
-    model = tritonmm.quantize_(nn.Sequential(nn.Linear(64, 24)).to(device, BF16), kind)
-    x = torch.randn(2, 5, 64, device=device, dtype=BF16, requires_grad=True)
+    model = tritonmm.quantize_(nn.Sequential(nn.Linear(128, 24)).to(device, BF16), kind)
+    x = torch.randn(2, 5, 128, device=device, dtype=BF16, requires_grad=True)
     grad = torch.randn(2, 5, 24, device=device, dtype=BF16)
     found = model(x)
     assert torch.equal(found, model(x.detach()))
     found.backward(grad)
-    exact = grad.double() @ (model[0].weight.double() * model[0].scale.double()[:, None])
+    exact = grad.double() @ dequantized(model[0].weight, model[0].scale, torch.float64)
     assert torch.allclose(x.grad.double(), exact, rtol=2e-2, atol=2e-2)
 
 
@@ -222,9 +227,12 @@ def test_derivatives_of_activations(kind, device):
     ("call", "error", "said"),
     [
         (lambda m: tritonmm.quantize_(nn.Parameter(torch.ones(3)), "int8"), TypeError, "must be a torch.nn.Module"),
-        (lambda m: tritonmm.quantize_(m, "int4"), ValueError, "kind is 'int4'; it must be one of 'int8', 'fp8', 'fp8"),
+        (lambda m: tritonmm.quantize_(m, "int3"), ValueError, "kind is 'int3'; it must be one of 'int8', 'int4'"),
         (lambda m: tritonmm.quantize_(m, "int8", group=100), ValueError, "group is 100 of int8"),
+        (lambda m: tritonmm.quantize_(m, "int4", group=16), ValueError, "of int4; it can be 32, 64, 128, 'rows'"),
         (lambda m: tritonmm.quantize_(m, "fp8-dynamic", group=32), ValueError, "group is 32 of fp8-dynamic"),
+        (lambda m: tritonmm.quantize_(m, "int8", group="row"), ValueError, "group is 'row' of int8"),
+        (lambda m: tritonmm.quantize_(Model(40, 64).bfloat16(), "int4"), ValueError, "group=\"rows\""),
         (lambda m: tritonmm.quantize_(m, "int8", skip="lm_head"), TypeError, "skip is 'lm_head'; it must be several"),
         (lambda m: tritonmm.quantize_(m, "int8", skip=("layers", "lm_head")), ValueError, "nothing to quantize"),
         (lambda m: tritonmm.quantize_(nn.Linear(64, 64), "int8"), ValueError, "there is nothing to quantize"),
@@ -252,6 +260,8 @@ def test_layers_are_described():
     assert repr(WeightOnlyLinear(weight, scale)) == (
         "WeightOnlyLinear(in_features=64, out_features=24, bias=False, weight=int8, group=32)"
     )
+    packed = WeightOnlyLinear(pack(torch.ones(24, 72, dtype=torch.int8)), scale[:, 0], in_features=72)
+    assert repr(packed) == "WeightOnlyLinear(in_features=72, out_features=24, bias=False, weight=int4)"
     made = DynamicFp8Linear(weight.to(torch.float8_e4m3fn), scale[:, 0], torch.ones(24))
     assert repr(made) == "DynamicFp8Linear(in_features=64, out_features=24, bias=True, weight=float8_e4m3fn)"
 

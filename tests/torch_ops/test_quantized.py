@@ -7,6 +7,7 @@ from pairs import all_pairs
 import tritonmm
 from tritonmm import int_mm, scaled_mm, weight_only_linear
 from tritonmm.autotune.measuring.verify import _spread
+from tritonmm.nn.int4 import pack
 from tritonmm.problem import SCALES
 from tritonmm.torch_ops.dense import mm
 
@@ -97,6 +98,35 @@ def test_weights_are_scaled_by_row_or_group(scale, rows, dtypes, device):
     assert torch.equal(weight_only_linear(x.view(1, rows, 256), weight, scale, bias), found[None])
 
 
+@pytest.mark.parametrize(
+    ("shape", "rows", "kind"),
+    all_pairs(
+        [(48, 256), (49, 128), (1, 384), (50, 640)],
+        [1, 5, 70, 16],
+        [(None, torch.bfloat16), (32, torch.bfloat16), (64, torch.float16), (128, torch.bfloat16)],
+    ),
+    ids=str,
+)  # fmt: skip
+def test_packed_weights_are_scaled_by_row_or_group(shape, rows, kind, device):
+    (n, k), (group, dtype) = shape, kind
+    x = integers(rows, k, dtype=dtype, device=device)
+    weight = torch.randint(-8, 8, shape, device=device)
+    scale = powers(n, *((k // group,) if group else ()), device=device)
+    bias = integers(n, dtype=dtype, device=device)
+    dense = weight.double() * scale.reshape(n, -1).repeat_interleave(group or k, 1)
+    found = weight_only_linear(x, pack(weight + 8), scale, bias)
+    assert found.dtype == x.dtype
+    assert torch.equal(found, (x.double() @ dense.t() + bias).to(x.dtype))
+
+
+@pytest.mark.parametrize("k", [8, 40, 72, 1000])
+def test_rows_of_packed_weights_are_filled_up(k, device):
+    x = integers(3, k, dtype=torch.bfloat16, device=device)
+    weight = torch.randint(-8, 8, (20, k), device=device)
+    found = weight_only_linear(x, pack(weight + 8), torch.ones(20, device=device))
+    assert torch.equal(found, (x.double() @ weight.double().t()).bfloat16())
+
+
 @pytest.mark.parametrize(("n", "k"), [(0, 256), (48, 0), (0, 0)])
 @pytest.mark.parametrize("rows", [(5,), (2, 3), (0,)], ids=str)
 def test_weights_without_elements(n, k, rows, device):
@@ -106,6 +136,7 @@ def test_weights_without_elements(n, k, rows, device):
         scale = torch.ones(scale, device=device)
         assert torch.equal(weight_only_linear(x, weight, scale), torch.zeros(*rows, n, device=device).bfloat16())
         assert torch.equal(weight_only_linear(x, weight, scale, bias), bias.expand(*rows, n))
+        assert torch.equal(weight_only_linear(x, pack(weight), scale, bias), bias.expand(*rows, n))
 
 
 def refused(error, message, function, *args, **kwargs):
@@ -130,10 +161,13 @@ def test_errors_are_torchs_and_say_what_would_be_right(device):
     refused(RuntimeError, "same device", scaled_mm, f8, f8.t(), one, one.to("meta"))
     refused(RuntimeError, "requires grad", scaled_mm, f8, f8.t(), one.clone().requires_grad_(), one)
     x = torch.zeros(4, 32, device=device).bfloat16()
-    refused(RuntimeError, "weight int8 or fp8", weight_only_linear, x, x, one)
+    refused(RuntimeError, "weight int8 or fp8, or uint8", weight_only_linear, x, x, one)
     refused(RuntimeError, "group of 16", weight_only_linear, x, i8, torch.ones(4, 4, device=device))
     for scale in ((3,), (1, 4), (8,), (4, 0), (4, 1, 1), ()):
         refused(RuntimeError, "group of 16", weight_only_linear, x, i8, torch.ones(scale, device=device))
+    i4 = pack(i8)
+    refused(RuntimeError, "rows of 32 bytes for its 40", weight_only_linear, x.new_zeros(4, 40), i4, one)
+    refused(RuntimeError, "group of 32, 64 or 128", weight_only_linear, x, i4, torch.ones(4, 2, device=device))
     refused(RuntimeError, "at least one dimension", weight_only_linear, x[0, 0], i8, one)
     refused(RuntimeError, "must be 2-D", weight_only_linear, x, i8[0], one)
     refused(TypeError, "not list", weight_only_linear, x, [[1]], one)

@@ -114,6 +114,8 @@ def dot_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"precision is tf32; {gpu.name} has no tf32, use bf16x3"
     if p.element_bytes == 1 and config.block_k < 32:
         return f"block_k is {config.block_k}; tl.dot needs at least 32 of {p.dtype}"
+    if p.b_dtype == "int4" and config.block_k < 32:
+        return f"block_k is {config.block_k}; int4 is packed 32 elements of K at a time"
     if p.block_scaled and p.group % config.block_k:
         return f"block_k is {config.block_k}; it must divide the {p.group} elements of K that share a scale"
     if p.promotes and config.block_k > 128:
@@ -157,7 +159,7 @@ def accumulator_limit(config: Config, problem: Problem, gpu: Gpu) -> int:
         if gpu.capability >= 100:
             return 8  # FMA: two registers an element
         return 32 if problem.alignment == 16 and config.num_warps <= 8 else 16
-    if problem.b_dtype == "int8" and gpu.is_nvidia and gpu.capability != 90:
+    if problem.b_dtype in ("int8", "int4") and gpu.is_nvidia and gpu.capability != 90:
         return 32  # 8-bit operands are permuted or converted in registers
     by_element = min(problem.alignment, problem.out_alignment) < 16
     if by_element and problem.epilogue.c and gpu.capability != 90:
@@ -175,14 +177,14 @@ def portable_shared_bytes(config: Config, problem: Problem, gpu: Gpu) -> int:
     compares it with what kernels need.
     """
     p = problem
-    converted = config.block_n * config.block_k * max(0, p.element_bytes - p.b_element_bytes)
+    converted = int(config.block_n * config.block_k * max(0.0, p.element_bytes - p.b_element_bytes))
     if p.precision == "tf32x3":  # a block of B is written again as two of tf32, in the place of one of the stages
         converted = max(0, 2 * config.block_n * config.block_k * p.element_bytes - config.step_bytes(p))
     pipeline = config.num_stages * config.step_bytes(p) + converted
     if gpu.arch == "gfx950":
         pipeline += pipeline // PADDED_BYTES
     is_plain = not (p.scales or p.symmetric or p.epilogue != PLAIN or config.split_k > 1)
-    element = p.out_element_bytes if is_plain else max(p.out_element_bytes, BYTES[p.sum_dtype])
+    element = p.out_element_bytes if is_plain else max(p.out_element_bytes, int(BYTES[p.sum_dtype]))
     return max(pipeline, config.block_m * config.block_n * element) + BARRIER_BYTES
 
 

@@ -172,7 +172,7 @@ class Plan:
         p = self.problem
         for name, x, dtype, shape in (
             ("a", a, p.dtype, (p.m, p.k)),
-            ("b", b, p.b_dtype, (p.k, p.n)),
+            ("b", b, p.b_dtype, (p.b_rows, p.n)),
             ("out", out, p.out_dtype, (p.m, p.n)),
         ):
             batch = p.groups if (name, p.ragged) in (("b", "m"), ("out", "k")) else p.batch

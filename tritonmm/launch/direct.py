@@ -58,7 +58,7 @@ DESCRIPTORS = {"a_desc", "a_desc_1", "b_desc", "b_desc_1", "out_desc", "out_desc
 class TensorMaps(dict):
     """The tensor maps of one operand by address. Everything else in a map is fixed."""
 
-    __slots__ = ("geometry", "kind", "make", "meta")
+    __slots__ = ("dtype", "geometry", "kind", "make", "meta")
 
     def __init__(self, descriptor, kind: str, meta: dict):
         super().__init__()
@@ -66,12 +66,15 @@ class TensorMaps(dict):
         # Without `base`, which would keep the first call's tensor alive.
         names = [field.name for field in dataclasses.fields(descriptor) if field.name != "base"]
         self.geometry = {name: getattr(descriptor, name) for name in names}
+        self.dtype = descriptor.base.dtype
         self.kind = kind
         self.meta = meta
 
     def encode(self, x: torch.Tensor, index: int) -> Any:
         """Makes and keeps the map for x's address. index: the device of x."""
         context.bind(index)
+        if x.dtype != self.dtype:  # bytes along the columns of x, which the kernel reads in words
+            x = x.mT.view(self.dtype)
         descriptor = self.make(base=x, **self.geometry)
         found = _expanded([self.kind], [self.meta], [descriptor])[0]
         MAPS.put(self, x.data_ptr(), found)

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from tritonmm.dtypes import FP8, HALF, short_name
-from tritonmm.problem import SCALES, Problem, scales_of
+from tritonmm.problem import Problem
+from tritonmm.scales import SCALES, scales_of
 
 Array = np.ndarray
 Tensor = torch.Tensor

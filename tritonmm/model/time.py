@@ -149,7 +149,7 @@ class Sizes(NamedTuple):
     """What all launches of a problem have in common, of operands as they are or repacked."""
 
     a_size: int  # bytes of an element
-    b_size: int
+    b_size: float
     out_size: int
     a_bytes: int
     b_bytes: int

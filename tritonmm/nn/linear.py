@@ -1,4 +1,4 @@
-"""Linear layers with 8-bit weights."""
+"""Linear layers with weights of 8 or 4 bits."""
 
 import torch
 
@@ -11,12 +11,12 @@ Tensor = torch.Tensor
 
 
 class QuantizedLinear(torch.nn.Module):
-    """What replaces a torch.nn.Linear whose weights are 8-bit codes and scales.
+    """What replaces a torch.nn.Linear whose weights are codes of 8 or 4 bits and scales.
 
-    Buffers: `weight` (out_features, in_features), int8 or fp8; `scale`, fp32, (out_features,) or (out_features,
-    in_features / group); `bias` or None. They are the module's state_dict. Casts such as `module.half()` leave codes
-    and scales as they are, and apply to the bias. Only activations have derivatives, once: those of a product with the
-    dequantized weights.
+    Buffers: `weight` (out_features, in_features), int8 or fp8, or int4 as `int4.pack` packs it; `scale`, fp32,
+    (out_features,) or (out_features, in_features / group); `bias` or None. They are the module's state_dict. Casts such
+    as `module.half()` leave codes and scales as they are, and apply to the bias. Only activations have derivatives,
+    once: those of a product with the dequantized weights.
     """
 
     weight: Tensor
@@ -24,12 +24,16 @@ class QuantizedLinear(torch.nn.Module):
     bias: Tensor | None
     quantizes_activations: bool
 
-    def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(
+        self, weight: Tensor, scale: Tensor, bias: Tensor | None = None, in_features: int | None = None
+    ) -> None:
+        """in_features: of packed int4, by default as many as weight has room for."""
         super().__init__()
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scale)
         self.register_buffer("bias", bias)
-        self.out_features, self.in_features = weight.shape
+        self.out_features = weight.shape[0]
+        self.in_features = in_features or weight.shape[1] * (2 if weight.dtype == torch.uint8 else 1)
 
     @property
     def group(self) -> int | None:
@@ -46,9 +50,10 @@ class QuantizedLinear(torch.nn.Module):
         return self
 
     def extra_repr(self) -> str:
+        codes = "int4" if self.weight.dtype == torch.uint8 else str(self.weight.dtype).removeprefix("torch.")
         of_groups = "" if self.group is None else f", group={self.group}"
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, " + (
-            f"weight={str(self.weight.dtype).removeprefix('torch.')}{of_groups}"
+            f"weight={codes}{of_groups}"
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -62,7 +67,7 @@ class QuantizedLinear(torch.nn.Module):
 
 
 class WeightOnlyLinear(QuantizedLinear):
-    """`weight_only_linear` as a layer: bf16 or fp16 activations, int8 or fp8 weights.
+    """`weight_only_linear` as a layer: bf16 or fp16 activations, int8, fp8 or int4 weights.
 
     >>> weight, scale = torch.ones(32, 64, device="cuda", dtype=torch.int8), torch.ones(32, device="cuda")
     >>> layer = WeightOnlyLinear(weight, scale)
@@ -105,10 +110,11 @@ def _(x, weight, scale, bias, quantizes_activations):
 
 def _keep(ctx, inputs, output):
     ctx.save_for_backward(*inputs[1:3])
+    ctx.in_features = inputs[0].shape[-1]
 
 
 def _backward(ctx, grad):
-    return matmul(grad, dequantized(*ctx.saved_tensors, grad.dtype)), None, None, None, None
+    return matmul(grad, dequantized(*ctx.saved_tensors, grad.dtype, ctx.in_features)), None, None, None, None
 
 
 differentiable.register_autograd(_backward, setup_context=_keep)

@@ -1,10 +1,16 @@
-"""8-bit codes of a layer's weights, and their scales."""
+"""Codes of a layer's weights, of 8 or 4 bits, and their scales."""
 
 import torch
 
+from tritonmm.nn import int4
+
 Tensor = torch.Tensor
 
-CODES = {"int8": (torch.int8, 127.0), "fp8": (torch.float8_e4m3fn, torch.finfo(torch.float8_e4m3fn).max)}
+CODES = {
+    "int8": (torch.int8, 127.0),
+    "int4": (torch.uint8, 7.0),
+    "fp8": (torch.float8_e4m3fn, torch.finfo(torch.float8_e4m3fn).max),
+}
 """The dtype of codes, and the largest that is used."""
 
 LEAST_SCALE = torch.finfo(torch.float32).tiny
@@ -15,7 +21,8 @@ AT_ONCE = 2**26
 
 
 def quantized(weight: Tensor, codes: str, group: int | None = None) -> tuple[Tensor, Tensor]:
-    """Codes (n, k) of the dtype in `CODES`, and fp32 scales, (n,), or (n, k / group) for each `group` of a row.
+    """Codes (n, k) of the dtype in `CODES`, and fp32 scales, (n,), or (n, k / group) for each `group` of a row. int4 is
+    packed as `int4.pack` does it.
 
     weight: (n, k), about codes * scale. A scale is the largest absolute value of its weights over the largest code;
     codes are rounded to nearest, ties to even.
@@ -26,24 +33,29 @@ def quantized(weight: Tensor, codes: str, group: int | None = None) -> tuple[Ten
     dtype, most = CODES[codes]
     n, k = weight.shape
     groups = 1 if group is None else k // group
-    found = torch.empty(n, k, dtype=dtype, device=weight.device)
-    scales = torch.empty(n, groups, dtype=torch.float32, device=weight.device)
+    row = int4.packed_bytes(k) if codes == "int4" else k
+    found = torch.empty(n, row, dtype=dtype, device=weight.device)
+    scales = torch.empty(groups, n, dtype=torch.float32, device=weight.device).t()  # a step reads those of a group
     rows = max(1, AT_ONCE // max(k, 1))
     for first in range(0, n, rows):
         part = weight[first : first + rows].float().view(-1, groups, k // groups)
         scale = (part.abs().amax(-1) / most).clamp(min=LEAST_SCALE)
-        part = part / scale.unsqueeze(-1)
-        found[first : first + rows] = (part.round() if dtype == torch.int8 else part).view(-1, k).to(dtype)
+        part = (part / scale.unsqueeze(-1)).view(-1, k)
+        if codes == "int4":
+            part = int4.pack((part.round() + int4.ZERO).to(dtype))
+        found[first : first + rows] = (part.round() if codes == "int8" else part).to(dtype)
         scales[first : first + rows] = scale
     return found, scales.squeeze(1) if group is None else scales
 
 
-def dequantized(weight: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """weight * scale in dtype, rounded once; codes and scales as of `quantized`.
+def dequantized(weight: Tensor, scale: Tensor, dtype: torch.dtype, k: int | None = None) -> Tensor:
+    """weight * scale in dtype, rounded once; codes and scales as of `quantized`. k: of packed int4, by default all.
 
     >>> dequantized(*quantized(torch.tensor([[0.5, -1.0]]), "int8"), torch.float32)
     tensor([[ 0.5039, -1.0000]])
     """
+    if weight.dtype == torch.uint8:
+        weight = int4.unpack(weight, k).to(torch.int8) - int4.ZERO
     n, k = weight.shape
     scale = scale.view(n, -1, 1)
     return (weight.float().view(n, scale.shape[1], -1) * scale).view(n, k).to(dtype)

@@ -96,7 +96,8 @@ def _fake(a, b, c=None, bias=None, alpha=1.0, beta=1.0, config="", *how):
 def _out_shape(a, b, c, bias) -> tuple[int, ...]:
     """The shape of the operator's result. Raises RuntimeError where the shapes of its operands disagree."""
     torch._check(a.dim() == b.dim() and a.dim() in (2, 3), lambda: "product: a and b must both be 2-D, or both 3-D")
-    torch._check(a.shape[-1] == b.shape[-2], lambda: f"product: {shape_of(a)} and {shape_of(b)} differ in K")
+    k = -(-a.shape[-1] // 32) * 16 if b.dtype is torch.uint8 else a.shape[-1]  # int4, see `Problem.b_rows`
+    torch._check(k == b.shape[-2], lambda: f"product: {shape_of(a)} and {shape_of(b)} differ in K")
     torch._check(
         a.shape[:-2] == b.shape[:-2], lambda: f"product: {shape_of(a)} and {shape_of(b)} differ in their batch"
     )

@@ -1,4 +1,4 @@
-"""GEMMs of 8-bit operands: int8, fp8 with scales, and int8 or fp8 weights with bf16 or fp16 activations.
+"""GEMMs of 8-bit operands: int8, fp8 with scales; and int8, fp8 or int4 weights with bf16 or fp16 activations.
 
 Any strides are allowed. Operands that tensor cores cannot read in place are copied first; a row-major first operand and
 a column-major second one need no copy. int8 by int8 is accumulated in int32, everything else in fp32. Results are
@@ -18,8 +18,8 @@ import math
 import torch
 
 from tritonmm.config import Config
-from tritonmm.dtypes import DTYPES, FP8, HALF
-from tritonmm.problem import scales_of
+from tritonmm.dtypes import DTYPES, FP8, HALF, WEIGHTS
+from tritonmm.scales import scales_of
 from tritonmm.torch_ops.checks import check_dims, check_inner, prepare_out, shape_of
 from tritonmm.torch_ops.deliver import deliver
 from tritonmm.torch_ops.mode import check_accumulation
@@ -28,6 +28,8 @@ from tritonmm.torch_ops.product import How
 Tensor = torch.Tensor
 
 FP8_DTYPES = tuple(DTYPES[name] for name in FP8)
+
+WEIGHT_DTYPES = tuple(DTYPES[name] for name in WEIGHTS)
 
 OUTPUTS = tuple(DTYPES[name] for name in (*HALF, "fp32"))
 
@@ -142,11 +144,13 @@ def weight_only_linear(
     config: Config | None = None,
     accumulation: str = "",
 ) -> Tensor:
-    """input @ (weight * scale).T + bias, with 8-bit weights: (..., k) by (n, k) to (..., n).
+    """input @ (weight * scale).T + bias, with weights of 8 or 4 bits: (..., k) by (n, k) to (..., n).
 
-    input: bf16 or fp16; the result has its dtype. weight: int8 or fp8.
-    scale: fp32. (n,) or (n, 1): one for each row of weight. (n, k / group): one for each `group` elements of a row, 16,
-        32, 64 or 128. Scales below 2**-126 may count as 0.
+    input: bf16 or fp16; the result has its dtype.
+    weight: int8 or fp8; or int4 as `nn.int4.pack` packs it, uint8 (n, ceil(k / 32) * 16), whose codes from 0 to 15
+        stand for -8 to 7.
+    scale: fp32. (n,) or (n, 1): one for each row of weight. (n, k / group): one for each `group` elements of a row, 16
+        (not of int4), 32, 64 or 128. Scales below 2**-126 may count as 0.
     bias: (n,), of a floating-point dtype.
     out, config, accumulation: as in `int_mm`; a config is one for the rows of input as one matrix.
 
@@ -165,20 +169,25 @@ def weight_only_linear(
     if not input.dim():
         raise RuntimeError("weight_only_linear: input needs at least one dimension, but it has none")
     rows, right = input.reshape(math.prod(input.shape[:-1]), input.shape[-1]), weight.t()
-    check_inner("weight_only_linear", input, weight, rows, right)
-    if input.dtype not in (torch.bfloat16, torch.float16) or weight.dtype not in (torch.int8, *FP8_DTYPES):
+    is_packed = weight.dtype == torch.uint8
+    if is_packed:
+        _check_packed(input, weight)
+    else:
+        check_inner("weight_only_linear", input, weight, rows, right)
+    if input.dtype not in (torch.bfloat16, torch.float16) or weight.dtype not in WEIGHT_DTYPES:
         raise RuntimeError(
-            f"weight_only_linear: input must be bf16 or fp16 and weight int8 or fp8, but they are {input.dtype} and"
-            f" {weight.dtype}"
+            "weight_only_linear: input must be bf16 or fp16 and weight int8 or fp8, or uint8 with packed int4, but they"
+            f" are {input.dtype} and {weight.dtype}"
         )
-    n, k = weight.shape
+    n, k = weight.shape[0], rows.shape[1]
     groups = scale.shape[1] if scale.dim() == 2 else 1
     group = 128 if groups == 1 else k // max(groups, 1)
     of_rows = scale.dtype == torch.float32 and scale.dim() in (1, 2) and scale.shape[0] == n
-    if not of_rows or (groups > 1 and (group not in (16, 32, 64, 128) or group * groups != k)) or (k and not groups):
+    sizes = (32, 64, 128) if is_packed else (16, 32, 64, 128)
+    if not of_rows or (groups > 1 and (group not in sizes or group * groups != k)) or (k and not groups):
         raise RuntimeError(
-            f"weight_only_linear: scale is {scale.dtype} {list(scale.shape)}; for weights {shape_of(weight)} it must be"
-            f" float32 [{n}] or [{n}, {k} / group], with a group of 16, 32, 64 or 128"
+            f"weight_only_linear: scale is {scale.dtype} {list(scale.shape)}; for weights {[n, k]} it must be float32"
+            f" [{n}] or [{n}, {k} / group], with a group of {', '.join(map(str, sizes[:-1]))} or 128"
         )
     _check_bias("weight_only_linear", bias, n)
     shape = *input.shape[:-1], n
@@ -188,6 +197,17 @@ def weight_only_linear(
     how = How("ieee", input.dtype, None, scale.reshape(n, groups).t(), scales, group, accumulation)
     given = input, weight
     return deliver("weight_only_linear", given, rows, right, shape, added=bias, out=out, config=config, how=how)
+
+
+def _check_packed(input: Tensor, weight: Tensor) -> None:
+    """Raises unless rows of packed weights are as long as those of input."""
+    k, row = input.shape[-1], weight.shape[1]
+    if row != -(-k // 32) * 16:
+        raise RuntimeError(
+            f"weight_only_linear: weight {shape_of(weight)} is uint8, so it has int4 in rows of {row} bytes; input"
+            f" {shape_of(input)} needs rows of {-(-k // 32) * 16} bytes for its {k} columns, as tritonmm.nn.int4.pack"
+            " makes them"
+        )
 
 
 def _empty_sum(

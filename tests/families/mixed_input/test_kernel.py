@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from compile_cases import ROUNDS, WEIGHTS
+from compile_int4 import PACKED
 from promises import (
     EVERYTHING,
     assert_adds_before_it_rounds,
@@ -18,6 +19,7 @@ from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.autotune.measuring import space
 from tritonmm.config import Config
+from tritonmm.nn import int4
 from tritonmm.plan import plan_for
 from tritonmm.problem import Problem
 
@@ -32,6 +34,9 @@ LIKE_OTHERS = {
     (80, 128, 128, 5, 8), (80, 256, 128, 3, 8), (96, 256, 128, 3, 8), (136, 128, 128, 4, 8), (144, 128, 128, 4, 8),
 }  # fmt: skip
 TILES = pytest.mark.parametrize("blocks", sorted(WEIGHTS - LIKE_OTHERS), ids=str)
+
+
+PACKED_TILES = pytest.mark.parametrize("packed", sorted(PACKED), ids=str)
 
 
 def config(blocks, order="row-major", split_k=0):
@@ -102,6 +107,65 @@ def test_shares_that_cut_tiles_anywhere(blocks, split_k, device):
     for m, n, k in ((50, 4096, 4096), (16, 3000, 2064), (64, 28672, 2048), (33, 1000, 8208), (7, 130, 16384)):
         for scales in ("row", "group"):
             assert_right_if_it_fits(dense(m, n, k, scales=scales), config(blocks, split_k=split_k), device)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@PACKED_TILES
+def test_int4_at_edges(packed, dtype, device):
+    block_m, block_n, block_k, *_ = packed
+    for m in (1, block_m, 2 * block_m + 9):
+        for n in (1, block_n, 2 * block_n + 8):
+            for k in (32, block_k, 9 * block_k - 32):
+                for scales in ("", "row"):
+                    problem = dense(m, n, k, "int4", scales, dtype=dtype)
+                    assert_right_if_it_fits(problem, config(packed), device)
+    for k in (20, 200, 1000):
+        assert_right_if_it_fits(dense(block_m, 1000, k, "int4", dtype=dtype), config(packed), device)
+
+
+@pytest.mark.parametrize("split_k", [0, 1, 2, 8])
+@PACKED_TILES
+def test_int4_in_shares(packed, split_k, device):
+    for m, n, k in ((16, 4096, 4096), (64, 3000, 2048), (33, 1000, 8192), (7, 130, 16384)):
+        for group in (32, 64, 128):
+            problem = replace(dense(m, n, k, "int4", "group"), group=group)
+            assert_right_if_it_fits(problem, config(packed, split_k=split_k), device)
+    problem = replace(dense(20, 1000, 4096, "int4", "group", dtype="fp16", out_dtype="fp32"), group=64)
+    for block_k in (64, 128):
+        blocks = packed[0], packed[1], block_k, 3, packed[4]
+        assert_right_if_it_fits(problem, config(blocks, split_k=split_k), device)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("blocks", [(16, 128, 128, 7, 8), (256, 128, 128, 2, 8), (64, 192, 128, 6, 12)], ids=str)
+def test_every_code_has_its_value_in_every_place(blocks, dtype, device):
+    codes = torch.arange(16, device=device)[:, None].repeat(1, 256)
+    problem = dense(256, 16, 256, "int4", "row", dtype=dtype)
+    a, b, out = space.operands(problem, device)
+    a.copy_(torch.eye(256, device=device))
+    b.copy_(int4.pack(codes).t())
+    plan_for(problem, config(blocks), device)(a, b, out, scales=(None, torch.ones(1, 16, device=device)))
+    assert torch.equal(out.long(), codes.t() - 8)
+
+
+@pytest.mark.parametrize("accumulation", ["any", "invariant"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("scales", ["row", "group"])
+def test_int4_has_the_bits_of_int8(scales, dtype, accumulation, device):
+    """With the same weights and scales, in every tile that both may have."""
+    for m, blocks in ((16, (16, 128, 128, 4, 8)), (100, (128, 128, 128, 4, 8)), (150, (160, 128, 128, 3, 8))):
+        problem = dense(m, 1000, 2048, "int8", scales, dtype=dtype, accumulation=accumulation)
+        packed = dense(m, 1000, 2048, "int4", scales, dtype=dtype, accumulation=accumulation)
+        chosen = replace(config(blocks), persistent=False)
+        if not chosen.fits(problem, gpus.of_device(device.index)):
+            continue
+        a, b, out = space.operands(problem, device)
+        a.normal_()
+        b.random_(-8, 8)
+        scale = space.scales(problem, device)
+        expected = plan_for(problem, chosen, device)(a, b, out, scales=scale).clone()
+        codes = int4.pack(b.t() + int4.ZERO).t()
+        assert torch.equal(plan_for(packed, chosen, device)(a, codes, out.fill_(torch.nan), scales=scale), expected)
 
 
 @pytest.mark.parametrize("blocks", ROUNDS, ids=str)

@@ -32,6 +32,22 @@ def test_within_the_bound_at_block_edges(size, dtype, layout, device):
     assert_right(problem, Config(**BLOCKS), device)
 
 
+@pytest.mark.parametrize(
+    ("size", "fields", "kind"),
+    all_pairs(
+        [(31, 15, 32), (32, 16, 64), (33, 17, 96), (64, 31, 256), (1, 1, 128), (95, 33, 70)],
+        [{"scales": ""}, {"scales": "row", "layout": "tt"}, {"scales": "group"}, {"scales": "group", "layout": "nn"}],
+        [("bf16", 32), ("bf16", 128), ("fp16", 64)],
+    ),
+    ids=str,
+)  # fmt: skip
+def test_packed_weights_within_the_bound_at_block_edges(size, fields, kind, device):
+    (m, n, k), (dtype, group) = size, kind
+    fields = {"layout": "nt"} | fields
+    problem = Problem(m=m, n=n, k=k, dtype=dtype, b_dtype="int4", group=group, a_alignment=2, b_alignment=1, **fields)
+    assert_right(problem, Config(**BLOCKS), device)
+
+
 @pytest.fixture(scope="module")
 def in_row_major_order(device):
     """a, b and their product, of 5 x 5 tiles in two batches."""

@@ -14,7 +14,6 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from tritonmm.device.columns import split_columns
-from tritonmm.device.dequantize import unit
 from tritonmm.device.epilogue import plus_c, scaled_plus_bias
 from tritonmm.device.gluon_compat import unhoisted
 from tritonmm.device.split_k import add_parts, arrive, arrive_and_wait, slot_of, slot_sums
@@ -57,7 +56,7 @@ class Epilogue(NamedTuple):
 def row_factors(row, n, scales, WITH_SCALES: gl.constexpr, S: gl.constexpr):
     """Factors of the sums of the consumer's rows of weights: their units, and their scales if WITH_SCALES."""
     LAYOUT: gl.constexpr = gl.SliceLayout(1, S.stored)
-    UNIT: gl.constexpr = unit(S.w_dtype, S.dtype)
+    UNIT: gl.constexpr = S.unit
     factors = gl.full([S.rows], UNIT, gl.float32, LAYOUT)
     if WITH_SCALES:
         rows = row + gl.arange(0, S.rows, LAYOUT)

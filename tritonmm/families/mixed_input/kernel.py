@@ -1,7 +1,7 @@
-"""GEMM of 8-bit weights with bf16 or fp16 activations on Hopper, by TMA and wgmma.
+"""GEMM of 8-bit or 4-bit weights with bf16 or fp16 activations on Hopper, by TMA and wgmma.
 
-Supports: A (activations) of bf16 or fp16, B (weights) of int8 or fp8, K contiguous in both; scales of each row of the
-weights or of groups of K; sm_90. Measured times: docs/notebook/mixed_input.md.
+Supports: A (activations) of bf16 or fp16, B (weights) of int8, fp8 or int4, K contiguous in both; scales of each row of
+the weights or of groups of K; sm_90. Measured times: docs/notebook/mixed_input.md.
 
 The kernel computes W @ X^T: the weights W [n, k] are wgmma's first operand, the activations X [m, k] its second.
 
@@ -83,7 +83,8 @@ def load(a_descs, b_desc, m, n, pipeline, schedule, scales, S: gl.constexpr):
             bar = pipeline.full.index(stage)
             mbarrier.expect(bar, S.stage_bytes)
             for i in gl.static_range(CONSUMERS):
-                tma_load(b_desc, [0, row + i * S.rows, k], bar, pipeline.w.index(stage * CONSUMERS + i))
+                w_k = k // 4 if S.packed else k
+                tma_load(b_desc, [0, row + i * S.rows, w_k], bar, pipeline.w.index(stage * CONSUMERS + i))
             for i in gl.static_range(SUBTILES):
                 tma_load(a_descs[i], [0, col + S.starts[i], k], bar, pipeline.x[i].index(stage))
             if S.groups:

@@ -47,10 +47,11 @@ class MixedInputPlan(Plan):
         a, b, out = (x.unsqueeze(0) if x.dim() == 2 else x for x in (a, b, out))
         *_, scale_b, stride_sn, stride_sk = scale_arguments(p, scales)
         blocks = zip(spec.x_blocks, spec.x_shared, strict=True)
+        weights = b.mT.view(torch.int16) if spec.packed else b.mT
         first, *second = [TensorDescriptor(*described(a), *block) for block in blocks]
         arguments = (
             first, *(second or [None]),
-            TensorDescriptor(*described(b.mT), spec.w_block, spec.w_shared),
+            TensorDescriptor(*described(weights), spec.w_block, spec.w_shared),
             out, out.stride(1), out.stride(2), float(alpha), float(beta), bias, c, *addend_strides(c, out)[1:],
             p.m, p.n, *config.tiles(p), self.launched, -(-p.k // config.block_k),
             *shared_work(config, p, self.grid, self.launched), self.table, self.order[1], *self.workspace(),
@@ -83,6 +84,7 @@ def _spec(plan: MixedInputPlan) -> MixedInputSpec:
         resident=resident(config, p),
         dtype=GLUON_DTYPES[p.dtype],
         w_dtype=GLUON_DTYPES[p.b_dtype],
+        packed=p.b_dtype == "int4",
         out_dtype=GLUON_DTYPES[p.out_dtype],
         scales=p.scales,
         groups=groups(config, p),

@@ -18,9 +18,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from tritonmm.device.dequantize import dequantized, dequantized_times, power_and_rest, unit
+from tritonmm.device.dequantize import dequantized, dequantized_times, power_and_rest
 from tritonmm.device.epilogue import plus_scaled
 from tritonmm.device.gluon_compat import barrier, computed, keep_order
+from tritonmm.device.int4 import unpacked, unpacked_times
 from tritonmm.device.pipeline import next_use, operand, release
 
 
@@ -35,16 +36,27 @@ class Pipeline(NamedTuple):
 
 
 @gluon.jit
+def words(w, J: gl.constexpr, S: gl.constexpr):
+    """Slice J of a consumer's packed weights of a step, int16 [rows, slice_k / 4]."""
+    LAYOUT: gl.constexpr = S.words
+    WORDS: gl.constexpr = S.slice_k // 4
+    return w.slice(J * WORDS, WORDS, 1).load(LAYOUT)
+
+
+@gluon.jit
 def converted(w, J: gl.constexpr, S: gl.constexpr):
     """Slice J of a consumer's weights of a step, as wgmma takes it from registers."""
     READ: gl.constexpr = S.reads[0]
-    return dequantized(w.slice(J * S.slice_k, S.slice_k, 1).load(READ), S.dtype, False)
+    if S.packed:
+        return gl.convert_layout(unpacked(words(w, J, S), S.dtype), READ, assert_trivial=True)
+    else:
+        return dequantized(w.slice(J * S.slice_k, S.slice_k, 1).load(READ), S.dtype, False)
 
 
 @gluon.jit
 def subtile_factor(buf, SUBTILE: gl.constexpr, S: gl.constexpr):
     """A consumer's scales of a group, for weights in their units, [rows, 1] in the layout of subtile SUBTILE."""
-    UNIT: gl.constexpr = unit(S.w_dtype, S.dtype)
+    UNIT: gl.constexpr = S.unit
     LAYOUT: gl.constexpr = gl.SliceLayout(1, S.sums[SUBTILE])
     return (buf.load(LAYOUT) * UNIT)[:, None]
 
@@ -164,7 +176,7 @@ def multiply_added(pipeline, stage, phase, first, last, stride, WHO: gl.constexp
 @gluon.jit
 def group_power(buf, S: gl.constexpr):
     """The powers of two in a consumer's scales of a group, [rows, 1] in the layout of its weights."""
-    LAYOUT: gl.constexpr = gl.SliceLayout(1, S.reads[0])
+    LAYOUT: gl.constexpr = gl.SliceLayout(1, S.words if S.packed else S.reads[0])
     power, rest = power_and_rest(buf.load(LAYOUT))
     return power[:, None]
 
@@ -198,7 +210,10 @@ def step_scales(stage, scale_bufs, WHO: gl.constexpr, S: gl.constexpr):
 def converted_times(w, power, J: gl.constexpr, S: gl.constexpr):
     """`converted` weights times their power."""
     READ: gl.constexpr = S.reads[0]
-    return dequantized_times(w.slice(J * S.slice_k, S.slice_k, 1).load(READ), power)
+    if S.packed:
+        return gl.convert_layout(unpacked_times(words(w, J, S), power), READ, assert_trivial=True)
+    else:
+        return dequantized_times(w.slice(J * S.slice_k, S.slice_k, 1).load(READ), power)
 
 
 @gluon.jit
@@ -218,7 +233,7 @@ def multiply_rescaled(pipeline, stage, phase, first, last, stride, WHO: gl.const
     GROUPS: gl.constexpr = S.groups
     SUBTILES: gl.constexpr = len(S.subtiles)
     OF_GROUP: gl.constexpr = SLICES // GROUPS
-    UNIT: gl.constexpr = unit(S.w_dtype, S.dtype)
+    UNIT: gl.constexpr = S.unit
     sums = zeros(S)
     mbarrier.wait(pipeline.full.index(stage), phase)
     powers, rests = step_scales(stage, pipeline.scales, WHO, S)

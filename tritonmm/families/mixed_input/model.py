@@ -89,10 +89,31 @@ BLOCKS = {
 }
 
 
+PACKED = {
+    # The same for int4.
+    8: ((128, 256, 4, 8), (128, 128, 8, 8), (128, 256, 8, 8), (256, 256, 4, 8)),
+    16: ((128, 256, 3, 8), (128, 128, 7, 8), (128, 256, 7, 8), (256, 256, 4, 8)),
+    24: ((128, 128, 12, 8), (256, 128, 8, 8)),
+    32: ((128, 128, 5, 8), (128, 128, 12, 8), (128, 256, 6, 8), (256, 256, 4, 8)),
+    40: ((128, 128, 11, 8), (256, 128, 7, 8)),
+    48: ((128, 128, 10, 8), (256, 128, 7, 8)),
+    64: ((128, 128, 8, 8), (128, 256, 4, 8), (192, 128, 6, 12), (256, 128, 6, 8)),
+    72: ((128, 128, 7, 8), (256, 128, 6, 8)),
+    80: ((128, 128, 7, 8), (256, 128, 5, 8)),
+    96: ((128, 128, 6, 8), (256, 128, 5, 8)),
+    128: ((128, 128, 5, 8), (192, 128, 4, 12), (256, 128, 4, 8)),
+    136: ((128, 128, 5, 8), (256, 128, 4, 8)),
+    144: ((128, 128, 4, 8),),
+    160: ((128, 128, 4, 8),),
+    192: ((128, 128, 3, 8),),
+    256: ((128, 64, 5, 8), (128, 128, 2, 8)),
+}
+
+
 def candidates(problem: Problem, gpu: Gpu) -> Iterator[Config]:
     """As `Family.candidates`."""
     for block_m in _sizes(problem.m):
-        for block_n, block_k, stages, warps in BLOCKS[block_m]:
+        for block_n, block_k, stages, warps in (PACKED if problem.b_dtype == "int4" else BLOCKS)[block_m]:
             order = _order(problem, gpu, block_m, block_n)
             config = Config("mixed_input", block_m, block_n, block_k, stages, warps, order=order)
             yield from shares(config, problem, gpu)
@@ -109,8 +130,8 @@ def orders(config: Config, problem: Problem, gpu: Gpu) -> Iterable[Config]:
 
 
 def passed_over(problem: Problem, gpu: Gpu) -> str:
-    """As `Family.passed_over`: elsewhere than on Hopper with 8-bit weights."""
-    mixed = problem.element_bytes == 2 and problem.b_element_bytes == 1
+    """As `Family.passed_over`: elsewhere than on Hopper with weights of 8 or 4 bits."""
+    mixed = problem.element_bytes == 2 and problem.b_element_bytes <= 1
     if mixed and gpu.capability == 90 and problem.m > 0 and problem.k > 0:
         return ""
     return "considered only on sm_90, for M and K above 0"
@@ -183,7 +204,7 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     step_us = max(
         way_us + busy_us, held * (busy_us + f.beside * way_us), f.latency_us / (config.num_stages - 1), held * tensor_us
     )  # fmt: skip
-    stage = config.block_k * (config.block_n + min(p.m, config.block_m) * p.element_bytes)
+    stage = config.block_k * (config.block_n * p.b_element_bytes + min(p.m, config.block_m) * p.element_bytes)
     first_us = f.fill * stage * running / gpu.bandwidth * 1e6
     most = -(-tiles * steps // count) if how else -(-tiles // count) * steps  # steps of a program
     pieces_us = pieces * config.block_n * min(p.m, config.block_m) * f.write_us

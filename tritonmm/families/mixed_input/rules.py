@@ -3,7 +3,7 @@
 import math
 
 from tritonmm.config import Config
-from tritonmm.dtypes import FP8, HALF
+from tritonmm.dtypes import HALF, WEIGHTS
 from tritonmm.families.common_rules import (
     BARRIER_BYTES,
     ONE_DIE,
@@ -55,12 +55,13 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
 
 
 def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
-    """Why the dtypes, layouts or blocks are not legal, or "": 8-bit B, and K contiguous in A and B."""
+    """Why the dtypes, layouts or blocks are not legal, or "": B of 8 or 4 bits, and K contiguous in A and B."""
     p = problem
     if gpu.capability != 90:
         return f"the mixed-input kernel needs sm_90; {gpu.name} is {gpu.arch}"
-    if p.dtype not in HALF or p.b_dtype not in ("int8", *FP8):
-        return f"dtypes are {p.dtype} and {p.b_dtype}; the mixed-input kernel multiplies bf16 and fp16 by int8 and fp8"
+    if p.dtype not in HALF or p.b_dtype not in WEIGHTS:
+        weights = "int8, int4 and fp8"
+        return f"dtypes are {p.dtype} and {p.b_dtype}; the mixed-input kernel multiplies bf16 and fp16 by {weights}"
     if p.layout != "nt":
         return f"layout is {p.layout}; the mixed-input kernel takes nt: K contiguous in both operands"
     if p.batch > 1:
@@ -150,7 +151,7 @@ def shared_bytes(config: Config, problem: Problem, gpu: Gpu) -> int:
 
 def _shared(config: Config, problem: Problem) -> int:
     """Shared memory of one CTA in bytes: the pipeline, and a piece of each consumer's sums that changes layout."""
-    stage = (config.block_m * problem.element_bytes + config.block_n) * config.block_k
+    stage = config.step_bytes(problem)
     stage += groups(config, problem) * config.block_n * 4
     return config.num_stages * stage + config.num_warps // 4 * _piece_bytes(config, problem) + BARRIER_BYTES
 

@@ -25,7 +25,8 @@ class MixedInputSpec(Pipelined):
     consumers: int  # warpgroups that multiply
     resident: int  # programs that an SM holds
     dtype: gl.dtype
-    w_dtype: gl.dtype
+    w_dtype: gl.dtype  # int4 is read in words of four, int16
+    packed: bool  # weights are int4
     out_dtype: gl.dtype
     scales: str  # "row": one for each row of weights; "group": for each of its groups of K; or ""
     groups: int  # groups of K in a step that have scales, 1 or 2; 0 where none have
@@ -40,6 +41,11 @@ class MixedInputSpec(Pipelined):
     shifts: bool  # the last tile of activations begins earlier, so that all of its rows are inside
 
     ctas = 1  # of a program
+
+    @property
+    def unit(self):
+        """What converted weights are multiples of: see `device/dequantize.py` and `device/int4.py`."""
+        return 64.0 if self.dtype == gl.bfloat16 and self.w_dtype in (gl.int8, gl.int16) else 1.0
 
     @property
     def rows(self):
@@ -75,8 +81,20 @@ class MixedInputSpec(Pipelined):
         return tuple(gl.DotOperandLayout(0, sums, 2) for sums in self.sums)
 
     @property
+    def words(self):
+        """Layout of a consumer's slice of packed weights, int16 [rows, slice_k / 4]: each thread has those of `reads`.
+
+        Words of 64 elements of K have the layout of 16 elements of 16 bits, and words of 32 that of half of them.
+        """
+        if self.slice_k == 64:
+            return self.reads[0]
+        registers = [[0, 1], [8, 0], *([[64, 0]] if self.rows == 128 else [])]
+        lanes = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]
+        return gl.DistributedLinearLayout(registers, lanes, [[16, 0], [32, 0]], [], [self.rows, 8])
+
+    @property
     def w_block(self):
-        return [1, self.rows, self.block_k]
+        return [1, self.rows, self.block_k // 4 if self.packed else self.block_k]
 
     @property
     def x_blocks(self):
@@ -92,7 +110,7 @@ class MixedInputSpec(Pipelined):
 
     @property
     def stage_bytes(self):
-        return (self.block_r + 2 * self.block_c) * self.block_k
+        return (self.block_r // (2 if self.packed else 1) + 2 * self.block_c) * self.block_k
 
     @property
     def ahead(self):

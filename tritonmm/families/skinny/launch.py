@@ -30,11 +30,11 @@ class SkinnyPlan(Plan):
         if swapped:
             w, x, rows, cols, block_r, block_c = a, b, p.m, p.n, config.block_m, config.block_n
             w_strides, x_strides, layouts = a_strides, b_strides, (layout_a, layout_b)
-            held = p.a_alignment // p.element_bytes, p.b_alignment // p.b_element_bytes
+            held = p.a_alignment // p.element_bytes, p.b_alignment // int(p.b_element_bytes)
         else:
             w, x, rows, cols, block_r, block_c = b, a, p.n, p.m, config.block_n, config.block_m
             w_strides, x_strides, layouts = b_strides, a_strides, (layout_b, layout_a)
-            held = p.b_alignment // p.b_element_bytes, p.a_alignment // p.element_bytes
+            held = p.b_alignment // int(p.b_element_bytes), p.a_alignment // p.element_bytes
             out_strides, c_strides, bias_strides = _swap(out_strides), _swap(c_strides), (1, 0)
         sums, flags = self.workspace() if config.split_k > 1 else (None, None)
         wide = needs_int64(

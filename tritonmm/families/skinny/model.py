@@ -136,6 +136,8 @@ def orders(config: Config, problem: Problem, gpu: Gpu) -> Iterable[Config]:
 def passed_over(problem: Problem, gpu: Gpu) -> str:
     """As `Family.passed_over`: where the output is not long and narrow."""
     multiplied = problem.sum_dtype == "fp32" and problem.element_bytes > 1 and problem.k > 0
+    if problem.b_dtype == "int4":
+        return "considered only for weights of 8 and 16 bits"
     if multiplied and min(problem.m, problem.n) <= NARROW and max(problem.m, problem.n) >= LONG:
         return ""
     return f"considered only for at most {NARROW} rows or columns by at least {LONG}, K above 0"
@@ -191,7 +193,7 @@ def _candidates(problem: Problem, gpu: Gpu):
                     yield config(narrow, wide, min(block_k, p.group), stages, warps), (share,)
         else:
             for wide, block_k, stages, warps in _SHAPES[narrow]:
-                block_k = min(block_k * 2 // p.b_element_bytes, p.group if p.block_scaled else block_k * 2)
+                block_k = min(int(block_k * 2 // p.b_element_bytes), p.group if p.block_scaled else block_k * 2)
                 block_k = min(block_k, max(32, 1 << (p.k - 1).bit_length()))  # what lies beyond K is work, too
                 while by_element and block_k > 16 and (wide + narrow) * block_k > 32 * 32 * warps:
                     block_k //= 2  # 32 elements a thread, with an address and a mask each

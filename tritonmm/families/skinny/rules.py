@@ -29,6 +29,8 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"split_tail is {config.split_tail}; the skinny kernel splits the K of all tiles, or of none"
     if problem.sum_dtype != "fp32" or problem.element_bytes == 1:
         return f"dtype is {problem.dtype}; the skinny kernel multiplies bf16, fp16 and fp32, and B of 1 byte"
+    if problem.b_dtype == "int4":
+        return "dtype of B is int4; the skinny kernel multiplies weights of 8 and 16 bits"
     if problem.scales and (problem.scales not in ("row", "group") or streams_a(config)):
         return f"scales are {problem.scales}; the skinny kernel takes scales of B, row or group, and streams B"
     narrow, wide = sorted((config.block_m, config.block_n))

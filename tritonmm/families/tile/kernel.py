@@ -1,7 +1,7 @@
 """The portable GEMM kernel.
 
-Supports: bf16, fp16, fp32, fp64, int8 and fp8, and B of 1 byte with A of 2; any sizes, strides and alignment; every GPU
-that Triton compiles for, and the interpreter.
+Supports: bf16, fp16, fp32, fp64, int8 and fp8, and B of 8 or 4 bits with A of 16; any sizes, strides and alignment;
+every GPU that Triton compiles for, and the interpreter.
 
 1. A program computes one output tile, or visits several if `persistent`.
 2. `accumulate` sums the tile over all of K with tl.dot. Triton's compiler pipelines the loads.
@@ -24,6 +24,7 @@ import triton.language as tl
 from tritonmm.device.constexpr_args import Static
 from tritonmm.device.epilogue import plus_c, plus_scaled, scaled_plus_bias
 from tritonmm.device.groups import part_of, rows_of_tiles, tile_of
+from tritonmm.device.int4 import plain_unpacked
 from tritonmm.device.numeric import block_offsets, multiple_of, rounded
 from tritonmm.device.operand import Addends, Operand, Output
 from tritonmm.device.order import tile_at
@@ -43,6 +44,7 @@ class TileSpec(Static):
     layout: str  # letters of A and B, see Problem.layout
     divisor: int  # divides the lengths and strides of the contiguous lines of all three operands
     b_divisor: int  # the same of B alone
+    packed: bool  # B is int4, two in a byte along K
     persistent: bool
     scaled: bool  # alpha multiplies
     precision: str  # input_precision of tl.dot
@@ -104,18 +106,25 @@ def accumulate(a, b, m_left, n_left, k, scales, row, col, S: tl.constexpr):
     # Offsets within a tile stay the same along K and only the two pointers move: offsets are half as wide as pointers,
     # and there is one for each element where lines are not aligned.
     a_offsets = rows[:, None] * a.stride_line + depth[None, :] * a.stride_k
-    b_offsets = depth[:, None] * b.stride_k + cols[None, :] * b.stride_line
+    B_ROWS: tl.constexpr = S.block_k // 2 if S.packed else S.block_k
+    b_depth = block_offsets(B_ROWS, S.wide)
+    b_rows = tl.cdiv(k, 32) * 16 if S.packed else k
+    b_offsets = b_depth[:, None] * b.stride_k + cols[None, :] * b.stride_line
     a_at, b_at = a.at, b.at
     a_mask = (rows < m_left)[:, None]
     b_mask = (cols < n_left)[None, :]
     block_k = tl.full((), S.block_k, tl.int64)
+    b_block_k = tl.full((), B_ROWS, tl.int64)
     acc = tl.zeros(SHAPE, tl.float32 if S.group > 0 else S.sum_dtype)
     # At least one step, masked off entirely when K is 0: a loop that may run zero times makes ptxas
     # wait after every wgmma (Triton 3.6).
     for step in range(tl.maximum(tl.cdiv(k, S.block_k), 1)):
         k_mask = depth < k - step * S.block_k
         x = tl.load(a_at + a_offsets, mask=a_mask & k_mask[None, :], other=0.0)
-        y = tl.load(b_at + b_offsets, mask=k_mask[:, None] & b_mask, other=0.0)
+        inside = (b_depth < b_rows - step * B_ROWS)[:, None] & b_mask if S.packed else k_mask[:, None] & b_mask
+        y = tl.load(b_at + b_offsets, mask=inside, other=0.0)
+        if S.packed:
+            y = plain_unpacked(y, tl.float32 if S.interpreted else x.dtype)
         if S.interpreted and S.sum_dtype == tl.float32:  # numpy has neither bf16 nor fp8
             x, y = x.to(tl.float32), y.to(tl.float32)
         elif x.dtype.primitive_bitwidth > y.dtype.primitive_bitwidth:
@@ -134,7 +143,7 @@ def accumulate(a, b, m_left, n_left, k, scales, row, col, S: tl.constexpr):
         else:
             acc = tl.dot(x, y, acc, input_precision=S.precision, out_dtype=S.sum_dtype)
         a_at += block_k * a.stride_k
-        b_at += block_k * b.stride_k
+        b_at += b_block_k * b.stride_k
     return acc
 
 

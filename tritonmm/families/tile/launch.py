@@ -29,10 +29,12 @@ class TilePlan(Plan):
             config.block_m, config.block_n, config.block_k,
             a_strides[1:], strides(b.mT)[1:], out_strides[1:], c_strides[1:], *mirrored,
         )  # fmt: skip
-        elements = min(p.alignment, p.out_alignment) // max(p.element_bytes, p.b_element_bytes, p.out_element_bytes)
+        elements = min(p.alignment, p.out_alignment) // int(
+            max(p.element_bytes, p.b_element_bytes, p.out_element_bytes)
+        )
         shared = line = divisor(p, elements, p.n)
         if p.element_bytes != p.b_element_bytes:  # 16 bytes hold more elements of B than of A
-            line = line_divisor(p.b_alignment // p.b_element_bytes, p.n if p.layout[1] == "n" else p.k)
+            line = line_divisor(p.b_alignment, p.n if p.layout[1] == "n" else p.k | p.b_rows)
         if p.ragged == "k" and p.layout != "tn":  # a group may begin anywhere in the lines of an operand along K
             shared = line = 1
         spec = TileSpec(
@@ -46,6 +48,7 @@ class TilePlan(Plan):
             layout=p.layout,
             divisor=shared,
             b_divisor=line,
+            packed=p.b_dtype == "int4",
             persistent=config.persistent,
             scaled=p.epilogue.scaled,
             precision=dot_precision(p),

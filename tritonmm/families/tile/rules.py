@@ -53,7 +53,7 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
             f"{registers} accumulator registers a thread leave no room for operands; use more warps or a smaller tile"
         )
     loaded = (config.block_m + config.block_n) * config.block_k // (config.num_warps * (32 if gpu.is_nvidia else 64))
-    if 1 in (problem.element_bytes, problem.b_element_bytes) and problem.alignment < 4 and loaded > UNALIGNED_BYTES:
+    if min(problem.element_bytes, problem.b_element_bytes) <= 1 and problem.alignment < 4 and loaded > UNALIGNED_BYTES:
         return f"{loaded} bytes a thread are loaded one by one; at most {UNALIGNED_BYTES} leave registers for addresses"
     return ""
 

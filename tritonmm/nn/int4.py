@@ -1,0 +1,62 @@
+"""4-bit weights, two in a byte: how they lie in memory.
+
+A code is 0 to 15; the weight is the code minus 8, times its scale. Rows are packed by themselves, 32 elements of K in
+16 bytes, which hold the codes in this order:
+
+    byte    0       1       2       3       4       5       6       7       8 ...   15
+    low     k 0     k 16    k 1     k 17    k 2     k 18    k 3     k 19    k 4     k 23
+    high    k 8     k 24    k 9     k 25    k 10    k 26    k 11    k 27    k 12    k 31
+
+Bytes 4 c to 4 c + 3 hold what one thread of a group of four multiplies: tensor cores take elements 2 c, 2 c + 1,
+2 c + 8 and 2 c + 9 of 16 from it. `device/int4.py` makes numbers of them. Rows are filled up to a multiple of 32
+elements.
+"""
+
+import torch
+
+Tensor = torch.Tensor
+
+TOGETHER = 32
+"""Elements of K that are packed together."""
+
+ZERO = 8
+"""The code of the weight 0."""
+
+
+def packed_bytes(k: int) -> int:
+    """Bytes of a packed row of k weights."""
+    return -(-k // TOGETHER) * TOGETHER // 2
+
+
+def pack(codes: Tensor) -> Tensor:
+    """Packs codes from 0 to 15, (n, k) of any integer dtype, into uint8 (n, ceil(k / 32) * 16).
+
+    Raises TypeError for other dtypes and ValueError for other shapes and codes.
+
+    >>> pack(torch.arange(32).view(1, 32) % 16)[0, :4].tolist()
+    [128, 128, 145, 145]
+    """
+    if codes.is_floating_point() or codes.is_complex() or codes.dtype == torch.bool:
+        raise TypeError(f"pack: codes are {codes.dtype}; they must be integers")
+    if codes.dim() != 2:
+        raise ValueError(f"pack: codes are {list(codes.shape)}; they must be (n, k)")
+    if codes.numel() and codes.device.type != "meta" and not 0 <= codes.min() <= codes.max() <= 15:
+        raise ValueError(f"pack: codes are {codes.min().item()} to {codes.max().item()}; they must be 0 to 15")
+    n, k = codes.shape
+    codes = codes.to(torch.uint8)
+    if k % TOGETHER:
+        codes = torch.nn.functional.pad(codes, (0, -k % TOGETHER), value=ZERO)
+    low, high = codes.view(n, codes.shape[1] // TOGETHER, 2, 2, 8).unbind(3)  # [n, block, half of 32, k % 8]
+    return (low | high << 4).transpose(2, 3).reshape(n, packed_bytes(k))
+
+
+def unpack(weight: Tensor, k: int | None = None) -> Tensor:
+    """The codes of packed weights, uint8 (n, k): the inverse of `pack`. k: by default as many as there is room for.
+
+    >>> codes = torch.randint(16, (3, 40), dtype=torch.uint8)
+    >>> torch.equal(unpack(pack(codes), 40), codes)
+    True
+    """
+    n, row = weight.shape
+    x = weight.view(n, row // 16, 8, 2).transpose(2, 3)  # [n, block, half of 32, k % 8]
+    return torch.stack((x & 15, x >> 4), 3).view(n, 2 * row)[:, :k]
