@@ -10,6 +10,9 @@ from tritonmm.launch.steps import Step
 from tritonmm.ozaki import decide, planes, reconstruct
 from tritonmm.ozaki.panels import round_up
 from tritonmm.ozaki.planes import Planes
+from tritonmm.plan import bind
+from tritonmm.problem import Problem
+from tritonmm.selection import choose
 
 SPILLS = {80: 16, 103: 24}
 """Bytes that a kernel may store and load for want of registers, by compute capability: one for fp32 does on sm_80, and
@@ -24,10 +27,10 @@ class OzakiCase:
     moduli: int
     layout: str = "nn"
     size: int = 4096
-    everything: bool = False  # alpha, bias, C and the rule
+    everything: bool = False  # alpha, bias, C, the rule and a native product
 
-    def steps(self) -> Iterator[Step]:
-        """The launches, in turn."""
+    def steps(self, gpu: gpus.Gpu) -> Iterator[Step]:
+        """The launches on a GPU, in turn."""
         n, moduli = self.size, self.moduli
         a, b, out = (torch.empty(1, n, n, dtype=self.dtype, device="meta") for _ in range(3))
         a, b = (x.mT if letter == "t" else x for x, letter in zip((a, b), self.layout, strict=True))
@@ -36,10 +39,16 @@ class OzakiCase:
         yield from planes.steps(b.mT, planes.empty_norms(b.mT), of_b, moduli)
         if self.everything:
             proved = torch.empty(1, dtype=torch.int32, device="meta")
-            yield from decide.steps(of_a, of_b, n, self.dtype, moduli, proved)
+            yield from decide.steps(of_a, of_b, n, self.dtype, moduli, proved, True)
         sums = torch.empty(moduli, n, round_up(n), dtype=torch.int8, device="meta")
         epilogue = reconstruct.Epilogue(0.5, 2.0, out, out[0, 0]) if self.everything else reconstruct.Epilogue()
         yield from reconstruct.steps(sums, a, b, of_a, of_b, out, epilogue, moduli)
+        if self.everything:
+            x, y, to = (torch.empty(1, 4096, 4096, dtype=self.dtype, device="meta") for _ in range(3))
+            problem = Problem.of(x, y, to)
+            plan = bind(problem, choose(problem, gpu), gpu, x.device)
+            assert plan.skippable, plan
+            yield Step(plan.kernel, plan.grid, *plan.arguments(x, y, to, skip=proved))
 
 
 def ozaki_cases():

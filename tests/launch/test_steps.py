@@ -15,11 +15,14 @@ import triton
 from recording import DEVICE, recording
 from triton.knobs import HookChain
 
-from tritonmm.launch import direct, steps
+from tritonmm import gpu as gpus
+from tritonmm.config import Config
+from tritonmm.launch import conditional, direct, steps
 from tritonmm.launch.bounded import Bounded
 from tritonmm.ozaki import decide, planes, reconstruct
 from tritonmm.ozaki.planes import Planes
-from tritonmm.plan import INTERPRETED
+from tritonmm.plan import INTERPRETED, bind
+from tritonmm.problem import Epilogue, Problem
 
 compiled = pytest.mark.skipif(INTERPRETED, reason="kernels are interpreted here; compiled in a process of its own")
 
@@ -43,6 +46,7 @@ def _on_a_gpu_of_their_own(monkeypatch):
     monkeypatch.setattr(decide, "DECIDE", OnDevice())
     monkeypatch.setattr(planes, "QUANTIZE", OnDevice())
     monkeypatch.setattr(reconstruct, "RECONSTRUCT", OnDevice())
+    monkeypatch.setattr(conditional, "CONDITIONAL", OnDevice())
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="kernels are compiled here: these tests run as they are")
@@ -93,7 +97,7 @@ class Product:
         return found
 
     def judged(self):
-        return self.of_a, self.of_b, 40, torch.float32, MODULI, self.proved
+        return self.of_a, self.of_b, 40, torch.float32, MODULI, self.proved, True
 
     def arguments(self, alpha, beta):
         epilogue = reconstruct.Epilogue(alpha, beta, self.c, self.bias)
@@ -139,6 +143,27 @@ def test_repeated_launches_are_the_jits(recorder, monkeypatch):
     assert len(decide.DECIDE.repeated) == 1
     assert len(planes.QUANTIZE.repeated) == 3  # the one 16 bytes further is aligned
     assert len(reconstruct.RECONSTRUCT.repeated) == 8
+
+
+@compiled
+def test_a_conditional_launch_is_the_jits(recorder, monkeypatch):
+    for i in range(3):
+        product = Product(offset=4 * i)
+        a, b, out, c, bias = product.a[0], product.b[0], product.out[0], product.c[0], product.bias
+        problem = Problem.of(a, b, out, epilogue=Epilogue(True, True, True))
+        config = Config("tile", 32, 32, 32)
+        plan = bind(problem, config, gpus.spec("h200"), DEVICE)
+        arguments, options = plan.arguments(a, b, out, 0.5 + i, 3.0 - i, c, bias, skip=product.proved)
+        plan.kernel[(plan.grid,)](*arguments, **options)
+        expected = recorder.calls.copy()
+        recorder.calls.clear()
+        with monkeypatch.context() as patch:
+            if i == 2:
+                patch.setattr(plan.kernel, "run", None)
+            conditional.launch_unless(product.proved, plan, a, b, out, alpha=0.5 + i, beta=3.0 - i, c=c, bias=bias)
+        assert recorder.calls == expected
+        recorder.calls.clear()
+    assert len(conditional.CONDITIONAL.repeated) == 1
 
 
 @compiled

@@ -46,22 +46,28 @@ def reconstruct(
     out: torch.Tensor,
     epilogue: Epilogue,
     moduli: int,
+    nonfinite: bool = True,
 ) -> None:
     """Writes the product with the residues `sums`, int8 (batch * moduli, m, n rounded up), to out.
 
-    a: (batch, m, k); b: (batch, k, n); out: (batch, m, n). of_a, of_b: the planes of a and of b.mT.
+    a: (batch, m, k); b: (batch, k, n); out: (batch, m, n). of_a, of_b: the planes of a and of b.mT. nonfinite: whether
+    elements of rows and columns with an infinity or NaN are written, too.
     """
     alpha, beta, c, bias = epilogue
     of_c = None if c is None else (c.stride(), c.dtype)
     of_bias = None if bias is None else bias.dtype
     of_operands = a.shape, a.stride(), b.shape[2], b.stride(), a.dtype
-    about = of_operands, out.stride(), of_c, of_bias, alpha != 1, moduli
+    about = of_operands, out.stride(), of_c, of_bias, alpha != 1, moduli, nonfinite
     tensors: dict[str, torch.Tensor | None]
     tensors = {"planes": sums, "row_scales": of_a.scales, "col_scales": of_b.scales, "a": a, "b": b}
     tensors |= {"out": out, "c": c, "bias": bias}
     numbers = {"alpha": float(alpha), "beta": float(beta)}
     RECONSTRUCT.launch(
-        about, out.device, tensors, numbers, lambda: steps(sums, a, b, of_a, of_b, out, epilogue, moduli)
+        about,
+        out.device,
+        tensors,
+        numbers,
+        lambda: steps(sums, a, b, of_a, of_b, out, epilogue, moduli)[: 1 + nonfinite],
     )
 
 

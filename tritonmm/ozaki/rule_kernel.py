@@ -40,6 +40,7 @@ class DecideSpec(Static):
     """What `decide_kernel` is compiled for."""
 
     searched: int  # lines at a time
+    first: bool  # nothing was decided before
 
 
 @triton.jit
@@ -67,7 +68,10 @@ def decide_kernel(
     row_counts, row_scales, col_counts, col_scales, proved, rows, cols, k, one: tl.int64, both: tl.int64,
     S: tl.constexpr,
 ):  # fmt: skip
-    """Clears proved[0] unless the rule holds for all of these rows and columns. one, both: as in `rule.Rule`."""
+    """Sets proved[0] to whether the rule holds for all of these rows and columns, and held before if not S.first.
+
+    one, both: as in `rule.Rule`.
+    """
     follow_previous_grid()
     of_rows, rows_change, rows_finite = least_counts(row_counts, row_scales, rows, k, S)
     of_cols, cols_change, cols_finite = least_counts(col_counts, col_scales, cols, k, S)
@@ -78,4 +82,7 @@ def decide_kernel(
             total += both_have << (m // 2 + n // 2)  # weights 1, 1, 2
     limit = tl.where(rows_change + cols_change == 2, both, tl.where(rows_change + cols_change == 1, one, 0))
     holds = (total >= limit) & (rows_finite + cols_finite == 2)
-    tl.store(proved, tl.load(proved) & holds.to(proved.dtype.element_ty))
+    holds = holds.to(proved.dtype.element_ty)
+    if not S.first:
+        holds &= tl.load(proved)
+    tl.store(proved, holds)

@@ -16,7 +16,8 @@ config: the `Config` to use, instead of the one that `select` chooses.
 precision: how fp32 operands are multiplied: "ieee", "tf32", or with three tensor-core GEMMs "tf32x3" (about as accurate
     as IEEE) or "bf16x3" (less accurate than tf32x3 and faster). fp32 and fp64 operands can be multiplied with exact
     int8 GEMMs: "ozaki", or "ozaki:N" for N moduli (docs/ozaki.md). Then there is no `config`, and nothing to tune, and
-    accumulation is invariant. It applies to derivatives too. "", the default, follows
+    accumulation is invariant. "ozaki:safe" does so where that should be faster and the GPU proves it to be as accurate,
+    and else multiplies natively. It applies to derivatives too. "", the default, follows
     torch.backends.cuda.matmul.fp32_precision for fp32: tf32 if that is "tf32", otherwise IEEE.
 accumulation: what is required of the order in which products are summed, as `Problem.accumulation` says: "any", or
     "invariant" for bits of a row that depend on no other row, so not on the size of the batch. It applies to

@@ -2,11 +2,11 @@
 
 import torch
 
-from tritonmm.moduli import FEWEST_MODULI, MODULI, MOST_K
+from tritonmm.moduli import DEFAULT_MODULI, FEWEST_MODULI, MODULI, MOST_K
 from tritonmm.ozaki.reconstruct import Epilogue
 from tritonmm.torch_ops.checks import check_inner, check_operands, overlap, shape_of
-from tritonmm.torch_ops.ozaki_product import multiply
-from tritonmm.torch_ops.product import check_device
+from tritonmm.torch_ops.ozaki_product import multiply, multiply_or, skippable_plan
+from tritonmm.torch_ops.product import How, check_device, problem_of
 
 Tensor = torch.Tensor
 
@@ -15,7 +15,7 @@ def ozaki_mm(
     a: Tensor,
     b: Tensor,
     *,
-    moduli: int,
+    moduli: int | str,
     c: Tensor | None = None,
     bias: Tensor | None = None,
     alpha: float = 1.0,
@@ -30,7 +30,9 @@ def ozaki_mm(
     a: (m, k) or (batch, m, k), fp32 or fp64, with any strides. b: (k, n) or (batch, k, n) of the same dtype.
     moduli: N, 5 to 16. Each row of a and column of b is rounded to integers with about 4 * N - 1 bits in the norm:
         14 or 15 for fp64, 7 or 8 for fp32 are as accurate as a product in the dtype itself, if the elements of a line
-        do not differ by more than some powers of ten.
+        do not differ by more than some powers of ten. "safe" is 15 for fp64 and 8 for fp32, and where `proved` is 0,
+        the result is the product in the dtype itself, by tritonmm's own kernel: the GPU decides. Then bits depend on
+        all of the operands.
     c: a matrix that broadcasts to the result; it is not read if beta is 0, and may be out. bias: (n,).
     out: (m, n) or (batch, m, n) of the operands' dtype and any strides; it must not overlap a or b.
 
@@ -66,13 +68,28 @@ def ozaki_mm(
         c = None if beta == 0 else c.detach()
     if bias is not None:
         bias = bias.detach().contiguous()
-    multiply(a.detach(), b.detach(), out.detach(), Epilogue(alpha, beta, c, bias), moduli, proved)
+    epilogue = Epilogue(float(alpha), float(beta), c, bias)
+    if isinstance(moduli, int):
+        multiply(a.detach(), b.detach(), out.detach(), epilogue, moduli, proved)
+    else:
+        _multiply_safely(a.detach(), b.detach(), out.detach(), epilogue, proved)
     return out
 
 
+def _multiply_safely(a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue, proved: Tensor | None) -> None:
+    """`ozaki_mm` with moduli "safe", of plain tensors."""
+    adds = epilogue.alpha != 1, epilogue.bias is not None, epilogue.c is not None
+    native = problem_of(a, b, out, adds, How("ieee", accumulation="any"))
+    if epilogue.c is not None:
+        epilogue = epilogue._replace(c=epilogue.c.expand(out.shape))
+    moduli = DEFAULT_MODULI[native.dtype]
+    multiply_or(skippable_plan(native, a.device), a, b, out, epilogue, moduli, proved)
+
+
 def _check(a: Tensor, b: Tensor, moduli: int, c: Tensor | None, bias: Tensor | None, out: Tensor | None) -> None:
-    if type(moduli) is not int or not FEWEST_MODULI <= moduli <= len(MODULI):
-        raise ValueError(f"ozaki_mm: moduli is {moduli!r}; it must be an integer from {FEWEST_MODULI} to {len(MODULI)}")
+    if moduli != "safe" and not (type(moduli) is int and FEWEST_MODULI <= moduli <= len(MODULI)):
+        known = f'an integer from {FEWEST_MODULI} to {len(MODULI)}, or "safe"'
+        raise ValueError(f"ozaki_mm: moduli is {moduli!r}; it must be {known}")
     check_operands("ozaki_mm", a, b, *(x for x in (c, bias) if x is not None))
     if a.dtype not in (torch.float32, torch.float64):
         raise NotImplementedError(f"ozaki_mm: operands are {a.dtype}; it multiplies torch.float32 and torch.float64")

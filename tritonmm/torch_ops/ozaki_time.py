@@ -1,17 +1,33 @@
 """The estimated time of a product with precision "ozaki": its passes over memory, and its int8 products.
 
 The int8 products have the estimate of their config. Each other launch moves its bytes at the share of the bandwidth
-that copies of operands reach, or takes as long as its fp64 arithmetic. Its constants were not fitted to it.
+that copies of operands reach, or takes as long as its fp64 arithmetic; and it takes `LAUNCH_US` besides.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from tritonmm.gpu import Gpu
 from tritonmm.model import constants
+from tritonmm.model.torch_time import torch_us
+from tritonmm.moduli import SAFE
 from tritonmm.ozaki.crt import crt
 from tritonmm.ozaki.panels import panels, products_of
 from tritonmm.problem import Problem
 from tritonmm.selection import Choice, best
+
+LAUNCH_US = 8.0
+"""Microseconds of a launch besides its bytes: what those take that move hardly any. In a CUDA graph on an H200 scales
+took 6.3 to 9.3, and `nonfinite_kernel` 5.3 to 9.8, both 8 in the mean (autotune/results/h200-ozaki-parts.csv). On other
+GPUs it is a guess."""
+
+GAIN = 0.9
+"""What a product must be estimated to take, of the time of a native one, to be computed instead of it where either may
+be: estimates are up to 12% short."""
+
+TORCHS_FP64 = 0.91
+"""Of `Gpu.peak`, what torch's fp64 products are taken to reach: 0.87, 0.89 and 0.91 of it at 2048, 4096 and 8192 on an
+H200 (docs/ozaki.md)."""
 
 QUANTIZE_LAUNCHES = 3
 RECONSTRUCT_LAUNCHES = 2
@@ -85,8 +101,25 @@ def estimate(problem: Problem, gpu: Gpu) -> Estimate:
             reconstruct += reconstruct_us(batch * rows * cols, p, gpu)
     if first is None:
         raise ValueError(f"{p} has no output, so nothing is computed")
+    if p.precision == SAFE:  # one program decides, none looks for infinities, and a native kernel is skipped
+        reconstruct += LAUNCH_US
     parts = Parts(quantize, products, reconstruct)
     return Estimate(OzakiTime(sum(parts), parts), count, first, known[first])
+
+
+def gains(problem: Problem, native_us: float, gpu: Gpu) -> bool:
+    """Whether a problem with precision "ozaki" should be faster than a native product of so many microseconds."""
+    if not problem.flops:
+        return False
+    return estimate(problem, gpu).time.us < GAIN * native_us
+
+
+def gains_on_torch(problem: Problem, gpu: Gpu) -> bool:
+    """Whether a problem with precision "ozaki" should be faster than native products both of tritonmm and of torch."""
+    native = replace(problem, precision="ieee")
+    fp64 = 1e6 * problem.flops / (gpu.peak["fp64"] * TORCHS_FP64)
+    torchs = fp64 if problem.dtype == "fp64" else torch_us(native, gpu)
+    return gains(problem, min(best(native, gpu).us, torchs), gpu)
 
 
 def quantize_us(lines: int, problem: Problem, gpu: Gpu) -> float:
@@ -108,4 +141,4 @@ def _us(launches: int, moved: int, instructions: int, gpu: Gpu) -> float:
     shared = constants.of(gpu).shared
     memory = moved / (gpu.bandwidth * shared.repack_share)
     arithmetic = 2 * instructions / (gpu.peak["fp64"] * VECTOR_SHARE)
-    return launches * shared.launch_us + 1e6 * max(memory, arithmetic)
+    return launches * LAUNCH_US + 1e6 * max(memory, arithmetic)
