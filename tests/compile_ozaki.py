@@ -7,7 +7,7 @@ import torch
 
 from tritonmm import gpu as gpus
 from tritonmm.launch.steps import Step
-from tritonmm.ozaki import decide, planes, reconstruct
+from tritonmm.ozaki import decide, merge, planes, reconstruct
 from tritonmm.ozaki.panels import round_up
 from tritonmm.ozaki.planes import Planes
 from tritonmm.plan import bind
@@ -27,7 +27,7 @@ class OzakiCase:
     moduli: int
     layout: str = "nn"
     size: int = 4096
-    everything: bool = False  # alpha, bias, C, the rule and a native product
+    everything: bool = False  # alpha, bias, C, the rule, parts of K and a native product
 
     def steps(self, gpu: gpus.Gpu) -> Iterator[Step]:
         """The launches on a GPU, in turn."""
@@ -41,6 +41,8 @@ class OzakiCase:
             proved = torch.empty(1, dtype=torch.int32, device="meta")
             yield from decide.steps(of_a, of_b, n, self.dtype, moduli, proved, True)
         sums = torch.empty(moduli, n, round_up(n), dtype=torch.int8, device="meta")
+        if self.everything:
+            yield from merge.steps(sums, torch.empty_like(sums), moduli)
         epilogue = reconstruct.Epilogue(0.5, 2.0, out, out[0, 0]) if self.everything else reconstruct.Epilogue()
         yield from reconstruct.steps(sums, a, b, of_a, of_b, out, epilogue, moduli)
         if self.everything:

@@ -15,7 +15,8 @@ from tritonmm.device.pdl import follow_previous_grid
 from tritonmm.ozaki.norms_kernel import NONFINITE
 
 COUNT_BITS = tl.constexpr(17)
-"""Bits of a count: K is below 2**17. Three counts, the first in the lowest bits, and that of blocks that change."""
+"""Bits of a count: K is below 2**17. Three counts, the first in the lowest bits, and that of blocks that change, up to
+2**12 of 32 elements, which reaches the sign."""
 
 COUNT_MASK = tl.constexpr((1 << 17) - 1)
 
@@ -57,7 +58,7 @@ def least_counts(counts, scales, lines, k, S: tl.constexpr):
         first = tl.minimum(first, tl.where(is_zero, k, (packed & COUNT_MASK).to(tl.int32)))
         second = tl.minimum(second, tl.where(is_zero, k, (packed >> COUNT_BITS & COUNT_MASK).to(tl.int32)))
         third = tl.minimum(third, tl.where(is_zero, k, (packed >> 2 * COUNT_BITS & COUNT_MASK).to(tl.int32)))
-        changes |= (packed >> 3 * COUNT_BITS > 0).to(tl.int32)
+        changes |= (packed >> 3 * COUNT_BITS != 0).to(tl.int32)
         finite &= (scale != NONFINITE).to(tl.int32)
     least = tl.min(first, axis=0), tl.min(second, axis=0), tl.min(third, axis=0)
     return least, tl.max(changes, axis=0), tl.min(finite, axis=0)

@@ -2,7 +2,7 @@
 
 import torch
 
-from tritonmm.moduli import DEFAULT_MODULI, FEWEST_MODULI, MODULI, MOST_K
+from tritonmm.moduli import DEFAULT_MODULI, FEWEST_MODULI, LONGEST_K, MODULI
 from tritonmm.ozaki.reconstruct import Epilogue
 from tritonmm.torch_ops.checks import check_inner, check_operands, overlap, shape_of
 from tritonmm.torch_ops.ozaki_product import multiply, multiply_or, skippable_plan
@@ -39,7 +39,7 @@ def ozaki_mm(
     proved: one int32 on the operands' device, which is set to 1 if this product is proved to be as accurate as one in
         the dtype itself, and else to 0: each element of a @ b is within (tau + 1) * u * (|a| @ |b|) of the exact one,
         with tau = min(2 * sqrt(k), k / 2) and u = 2**-53 or 2**-24. The proof is of norms and counts, not of each
-        element: 0 says nothing. It is 0 for operands with an infinity or NaN.
+        element: 0 says nothing. It is 0 for operands with an infinity or NaN, and for a k above 131,071.
 
     The result is X * 2**-e, rounded once, with the exact product X of the integers; then alpha, bias and c are added,
     in fp64. Elements of rows and columns with an infinity or NaN are those of IEEE products, infinity or NaN. A result
@@ -47,8 +47,8 @@ def ozaki_mm(
     shapes, strides, batch, or the GPU. Planes of residues take up to 2 GiB on the current stream; nothing waits for the
     GPU, so calls may be captured in a graph. No derivatives are recorded.
 
-    Raises ValueError for moduli, or a K above 131,071; TypeError, RuntimeError and NotImplementedError for operands, as
-    `tritonmm.mm` does.
+    Raises ValueError for moduli, or a k above 16,777,215; TypeError, RuntimeError and NotImplementedError for operands,
+    as `tritonmm.mm` does.
 
     >>> a, b = (torch.randn(64, 64, dtype=torch.float64, device="cuda") for _ in range(2))
     >>> bool((ozaki_mm(a, b, moduli=15) - a @ b).abs().max() < 1e-12)
@@ -96,8 +96,8 @@ def _check(a: Tensor, b: Tensor, moduli: int, c: Tensor | None, bias: Tensor | N
     if a.dim() != b.dim() or a.dim() not in (2, 3) or a.shape[:-2] != b.shape[:-2]:
         raise RuntimeError(f"ozaki_mm: operands are {shape_of(a)} and {shape_of(b)}; both must be matrices, or batches")
     check_inner("ozaki_mm", a, b, a, b)
-    if a.shape[-1] > MOST_K:
-        raise ValueError(f"ozaki_mm: k is {a.shape[-1]}; exact sums in int32 have at most {MOST_K} terms")
+    if a.shape[-1] > LONGEST_K:
+        raise ValueError(f"ozaki_mm: k is {a.shape[-1]}; it is at most {LONGEST_K}")
     if bias is not None and bias.shape != b.shape[-1:]:
         raise RuntimeError(f"ozaki_mm: bias is {shape_of(bias)}; it must be [{b.shape[-1]}]")
     if out is not None:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tritonmm import families
+from tritonmm.moduli import MOST_K
 from tritonmm.ozaki.decide import decide
-from tritonmm.ozaki.panels import Panel, panels, products_of, round_up
+from tritonmm.ozaki.merge import merge
+from tritonmm.ozaki.panels import Panel, panels, parts_of, products_of, round_up
 from tritonmm.ozaki.planes import quantize
 from tritonmm.ozaki.reconstruct import Epilogue, reconstruct
 from tritonmm.problem import Problem
@@ -109,6 +111,11 @@ def multiply_or(
     if not out.numel():
         return
     alpha, beta, c, bias = epilogue
+    if a.shape[-1] > MOST_K:
+        if proved is not None:
+            proved.fill_(0)
+        native(a, b, out, alpha=alpha, beta=beta, c=c, bias=bias)
+        return
     target = out if c is None or not overlap(c, out) else torch.empty_like(out)
     if proved is None:
         proved = torch.empty(1, dtype=torch.int32, device=a.device)
@@ -131,15 +138,17 @@ def multiply(
     """out = alpha * (a @ b) + bias + beta * c, of matrices or batches that the caller has checked.
 
     c expands to out's shape; bias is contiguous. proved: one int32, set to whether `ozaki.rule` proves that the product
-    is as accurate as a native one. nonfinite: whether rows and columns with an infinity or NaN are written.
+    is as accurate as a native one; it does not for a K above `MOST_K`. nonfinite: whether rows and columns with an
+    infinity or NaN are written.
     """
     a, b, out = (x if x.dim() == 3 else x.unsqueeze(0) for x in (a, b, out))
     if epilogue.c is not None:
         epilogue = epilogue._replace(c=epilogue.c.expand(out.shape))
     batch, m, n = out.shape
     with _current(a.device):
-        if proved is not None and not out.numel():
-            proved.fill_(1)
+        if proved is not None and (not out.numel() or a.shape[2] > MOST_K):
+            proved.fill_(0 if out.numel() else 1)
+            proved = None
         for i, panel in enumerate(panels(m, n, a.shape[2], batch, moduli)):
             _multiply(panel, a, b, out, epilogue, moduli, proved, i == 0, nonfinite)
 
@@ -171,9 +180,14 @@ def _multiply(
         reconstruct(sums, a, right, of_a, of_b, _part(out, *at), addends, moduli, nonfinite)
 
 
+_ALL = slice(None)
+
+
 def _part(x: Tensor, *slices: slice) -> Tensor:
     """x[slices]; x itself, which takes less time, if they are all of it."""
-    whole = all(each.start == 0 and each.stop == size for each, size in zip(slices, x.shape, strict=False))
+    whole = all(
+        each is _ALL or (each.start == 0 and each.stop == size) for each, size in zip(slices, x.shape, strict=False)
+    )
     return x if whole else x[slices]
 
 
@@ -186,8 +200,16 @@ def _products(a: Tensor, b: Tensor, moduli: int) -> Tensor:
     """The products of planes, a @ b.mT, each modulo its modulus: int8, (batch * moduli, rows of a, rows of b)."""
     batch, m, k = a.shape
     n = b.shape[1]
-    plan = _plan_of_products(m, n, k, batch // moduli, moduli, a.device)
-    return plan(a, b.mT, torch.empty(batch, m, n, dtype=torch.int8, device=a.device))
+    sums = torch.empty(batch, m, n, dtype=torch.int8, device=a.device)
+    more = sums
+    for part in parts_of(k):
+        plan = _plan_of_products(m, n, part.stop - part.start, batch // moduli, moduli, a.device)
+        plan(_part(a, _ALL, _ALL, part), _part(b, _ALL, _ALL, part).mT, more)
+        if more is not sums:
+            merge(sums, more, moduli)
+        elif part.stop < k:
+            more = torch.empty_like(sums)
+    return sums
 
 
 @functools.lru_cache(maxsize=1024)

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from tritonmm.gpu import Gpu
 from tritonmm.model import constants
 from tritonmm.model.torch_time import torch_us
-from tritonmm.moduli import SAFE
+from tritonmm.moduli import MOST_K, SAFE
 from tritonmm.ozaki.crt import crt
-from tritonmm.ozaki.panels import panels, products_of
+from tritonmm.ozaki.panels import panels, parts_of, products_of
 from tritonmm.problem import Problem
 from tritonmm.selection import Choice, best
 
@@ -91,13 +91,14 @@ def estimate(problem: Problem, gpu: Gpu) -> Estimate:
         quantize += quantize_us(batch * rows, p, gpu)
         for columns in panel.columns:
             cols = columns.stop - columns.start
-            inner = products_of(rows, cols, p.k, batch, moduli)
-            if inner not in known:
-                known[inner] = best(inner, gpu)
-            first = first or inner
+            for i, part in enumerate(parts_of(p.k)):
+                inner = products_of(rows, cols, part.stop - part.start, batch, moduli)
+                if inner not in known:
+                    known[inner] = best(inner, gpu)
+                first = first or inner
+                products += known[inner].us + (merge_us(batch * rows * cols, p, gpu) if i else 0.0)
             count += 1
             quantize += quantize_us(batch * cols, p, gpu)
-            products += known[inner].us
             reconstruct += reconstruct_us(batch * rows * cols, p, gpu)
     if first is None:
         raise ValueError(f"{p} has no output, so nothing is computed")
@@ -108,14 +109,17 @@ def estimate(problem: Problem, gpu: Gpu) -> Estimate:
 
 
 def gains(problem: Problem, native_us: float, gpu: Gpu) -> bool:
-    """Whether a problem with precision "ozaki" should be faster than a native product of so many microseconds."""
-    if not problem.flops:
+    """Whether a problem with precision "ozaki:safe" should be faster than a native product of so many microseconds.
+
+    For a K above `MOST_K` nothing is proved, so it is not.
+    """
+    if not problem.flops or problem.k > MOST_K:
         return False
     return estimate(problem, gpu).time.us < GAIN * native_us
 
 
 def gains_on_torch(problem: Problem, gpu: Gpu) -> bool:
-    """Whether a problem with precision "ozaki" should be faster than native products both of tritonmm and of torch."""
+    """Whether a problem with precision "ozaki:safe" should be faster than native products of tritonmm and of torch."""
     native = replace(problem, precision="ieee")
     fp64 = 1e6 * problem.flops / (gpu.peak["fp64"] * TORCHS_FP64)
     torchs = fp64 if problem.dtype == "fp64" else torch_us(native, gpu)
@@ -128,6 +132,11 @@ def quantize_us(lines: int, problem: Problem, gpu: Gpu) -> float:
     elements = lines * problem.k
     moved = elements * (2 * problem.element_bytes + problem.ozaki)
     return _us(QUANTIZE_LAUNCHES, moved, elements * QUANTIZE_FP64, gpu)
+
+
+def merge_us(outputs: int, problem: Problem, gpu: Gpu) -> float:
+    """Microseconds of adding the residues of a part of K, of so many elements of the output, to those before."""
+    return _us(1, 3 * outputs * problem.ozaki, 0, gpu)
 
 
 def reconstruct_us(outputs: int, problem: Problem, gpu: Gpu) -> float:
