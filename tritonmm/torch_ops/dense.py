@@ -41,6 +41,7 @@ from tritonmm.torch_ops.deliver import deliver
 from tritonmm.torch_ops.mode import check_accumulation
 from tritonmm.torch_ops.operands import batched, cast, matrices
 from tritonmm.torch_ops.product import How
+from tritonmm.torch_ops.quantized_planes import QuantizedPlanes, matmul_by_planes
 
 Tensor = torch.Tensor
 
@@ -116,7 +117,7 @@ def bmm(
 
 def matmul(
     input: Tensor,
-    other: Tensor,
+    other: Tensor | QuantizedPlanes,
     *,
     out: Tensor | None = None,
     config: Config | None = None,
@@ -127,8 +128,8 @@ def matmul(
     """Multiplies two tensors of at least one dimension, as torch.matmul.
 
     1-D operands are a row vector and a column vector, and lose that dimension in the result. Dimensions before the last
-    two are the batch, and broadcast. `tune` is as in `mm`; errors and the other arguments are as in
-    `tritonmm.torch_ops.dense`.
+    two are the batch, and broadcast. `other` may be what `tritonmm.quantized_planes` made of a matrix, with precision
+    "ozaki". `tune` is as in `mm`; errors and the other arguments are as in `tritonmm.torch_ops.dense`.
 
     >>> a, b = torch.randn(2, 5, 16, 32, device="cuda"), torch.randn(32, 8, device="cuda")
     >>> tritonmm.matmul(a, b).shape
@@ -137,6 +138,11 @@ def matmul(
     >>> tritonmm.matmul(a, b, config=tritonmm.Config("tile", 64, 64, 32, order=order)).shape
     torch.Size([2, 5, 16, 8])
     """
+    if isinstance(other, QuantizedPlanes):
+        if config is not None or tune:
+            raise ValueError("matmul: config or tune is given for planes, whose products have neither; leave it out")
+        how_of(input, precision, accumulation)
+        return matmul_by_planes(input, other, precision, accumulation, out)
     if config is None and not precision and not accumulation and not tune:
         found = again("matmul", input, other, None, out)
         if found is not None:

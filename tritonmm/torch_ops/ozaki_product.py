@@ -12,7 +12,7 @@ from tritonmm.moduli import MOST_K
 from tritonmm.ozaki.decide import decide
 from tritonmm.ozaki.merge import merge
 from tritonmm.ozaki.panels import Panel, panels, parts_of, products_of, round_up
-from tritonmm.ozaki.planes import quantize
+from tritonmm.ozaki.planes import Planes, quantize
 from tritonmm.ozaki.reconstruct import Epilogue, reconstruct
 from tritonmm.problem import Problem
 from tritonmm.torch_ops.checks import overlap
@@ -99,7 +99,14 @@ def _can_be_skipped(plan: Any) -> bool:
 
 
 def multiply_or(
-    native: "Plan", a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue, moduli: int, proved: Tensor | None = None
+    native: "Plan",
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    epilogue: Epilogue,
+    moduli: int,
+    proved: Tensor | None = None,
+    planes: Planes | None = None,
 ) -> None:
     """As `multiply`; but if the product is not proved to be as accurate as a native one, it is that of `native`.
 
@@ -120,7 +127,7 @@ def multiply_or(
     if proved is None:
         proved = torch.empty(1, dtype=torch.int32, device=a.device)
     with _current(a.device):
-        multiply(a, b, target, epilogue, moduli, proved, nonfinite=False)
+        multiply(a, b, target, epilogue, moduli, proved, nonfinite=False, planes=planes)
         launch_unless(proved, native, a, b, target, alpha=alpha, beta=beta, c=c, bias=bias)
         if target is not out:
             out.copy_(target)
@@ -134,12 +141,13 @@ def multiply(
     moduli: int,
     proved: Tensor | None = None,
     nonfinite: bool = True,
+    planes: Planes | None = None,
 ) -> None:
     """out = alpha * (a @ b) + bias + beta * c, of matrices or batches that the caller has checked.
 
     c expands to out's shape; bias is contiguous. proved: one int32, set to whether `ozaki.rule` proves that the product
     is as accurate as a native one; it does not for a K above `MOST_K`. nonfinite: whether rows and columns with an
-    infinity or NaN are written.
+    infinity or NaN are written. planes: those of b.mT if they are known, with counts if `proved` is asked for.
     """
     a, b, out = (x if x.dim() == 3 else x.unsqueeze(0) for x in (a, b, out))
     if epilogue.c is not None:
@@ -150,7 +158,7 @@ def multiply(
             proved.fill_(0 if out.numel() else 1)
             proved = None
         for i, panel in enumerate(panels(m, n, a.shape[2], batch, moduli)):
-            _multiply(panel, a, b, out, epilogue, moduli, proved, i == 0, nonfinite)
+            _multiply(panel, a, b, out, epilogue, moduli, proved, i == 0, nonfinite, planes)
 
 
 def _multiply(
@@ -163,13 +171,17 @@ def _multiply(
     proved: Tensor | None,
     first: bool,
     nonfinite: bool,
+    planes: Planes | None,
 ) -> None:
     """Computes a panel of the output. first: whether it is the first of all."""
     a = _part(a, panel.batch, panel.rows)
     of_a = quantize(a, moduli, a.shape[1], proved is not None)
     for i, columns in enumerate(panel.columns):
         right = _part(b, panel.batch, slice(0, b.shape[1]), columns)
-        of_b = quantize(right.mT, moduli, round_up(right.shape[2]), proved is not None)
+        if planes is None:
+            of_b = quantize(right.mT, moduli, round_up(right.shape[2]), proved is not None)
+        else:
+            of_b = _lines(planes, columns)
         if proved is not None:
             decide(of_a, of_b, a.shape[2], a.dtype, moduli, proved, first and i == 0)
         sums = _products(of_a.planes, of_b.planes, moduli)
@@ -178,6 +190,22 @@ def _multiply(
         bias = None if epilogue.bias is None else _part(epilogue.bias, columns)
         addends = epilogue._replace(c=c, bias=bias)
         reconstruct(sums, a, right, of_a, of_b, _part(out, *at), addends, moduli, nonfinite)
+
+
+def planes_of(b: Tensor, moduli: int, counted: bool) -> Planes:
+    """The planes of a matrix b, for `multiply`."""
+    with _current(b.device):
+        return quantize(b.mT[None], moduli, round_up(b.shape[1]), counted)
+
+
+def _lines(planes: Planes, lines: slice) -> Planes:
+    """Lines of the planes of one matrix, which begin at a multiple of `panels.FEWEST`."""
+    count = planes.scales.shape[1]
+    if lines == slice(0, count):
+        return planes
+    counts = None if planes.counts is None else planes.counts[:, lines]
+    held = slice(lines.start, lines.start + round_up(lines.stop - lines.start))
+    return Planes(planes.planes[:, held], planes.scales[:, lines], counts)
 
 
 _ALL = slice(None)
