@@ -38,8 +38,9 @@ def ozaki_mm(
 
     proved: one int32 on the operands' device, which is set to 1 if this product is proved to be as accurate as one in
         the dtype itself, and else to 0: each element of a @ b is within (tau + 1) * u * (|a| @ |b|) of the exact one,
-        with tau = min(2 * sqrt(k), k / 2) and u = 2**-53 or 2**-24. The proof is of norms and counts, not of each
-        element: 0 says nothing. It is 0 for operands with an infinity or NaN, and for a k above 131,071.
+        with tau = min(2 * sqrt(k), k / 2) and u = 2**-53 or 2**-24, or off by half the least subnormal more.
+        The proof is of norms and counts, not of each element: 0 says nothing. It is 0 for operands with an infinity or
+        NaN, and for a k above 131,071.
 
     The result is X * 2**-e, rounded once, with the exact product X of the integers; then alpha, bias and c are added,
     in fp64. Elements of rows and columns with an infinity or NaN are those of IEEE products, infinity or NaN. A result
