@@ -9,7 +9,7 @@ from tritonmm import gpu as gpus
 from tritonmm.launch.steps import Step
 from tritonmm.ozaki import decide, merge, planes, reconstruct
 from tritonmm.ozaki.panels import round_up
-from tritonmm.ozaki.planes import Planes
+from tritonmm.ozaki.planes import Operand
 from tritonmm.plan import bind
 from tritonmm.problem import Problem
 from tritonmm.selection import choose
@@ -34,9 +34,13 @@ class OzakiCase:
         n, moduli = self.size, self.moduli
         a, b, out = (torch.empty(1, n, n, dtype=self.dtype, device="meta") for _ in range(3))
         a, b = (x.mT if letter == "t" else x for x, letter in zip((a, b), self.layout, strict=True))
-        of_a, of_b = (Planes.empty(x, moduli, round_up(n), self.everything) for x in (a, b))
-        yield from planes.steps(a, planes.empty_norms(a), of_a, moduli)
-        yield from planes.steps(b.mT, planes.empty_norms(b.mT), of_b, moduli)
+        both = [Operand.of(x, moduli, round_up(n), self.everything) for x in (a, b.mT)]
+        yield from planes.steps(*both, moduli)
+        of_a, of_b = (operand.into for operand in both)
+        if self.everything:  # scales by a launch of their own, and one operand alone
+            long = torch.empty(1, 64, 8192, dtype=self.dtype, device="meta")
+            yield from planes.steps(Operand.of(long, moduli, 64, False), Operand.of(long, moduli, 64, False), moduli)
+            yield from planes.steps(both[1], None, moduli)
         if self.everything:
             proved = torch.empty(1, dtype=torch.int32, device="meta")
             yield from decide.steps(of_a, of_b, n, self.dtype, moduli, proved, True)

@@ -76,18 +76,19 @@ class Product:
             Planes(
                 memory(MODULI, lines, 48, dtype=torch.int8),
                 memory(1, lines, dtype=torch.int32),
+                memory(1, dtype=torch.int32),
                 memory(1, lines, dtype=torch.int64),
             )
             for lines in (24, 32)
         )
         self.proved = memory(1, dtype=torch.int32)
-        self.norms = memory(1, 24, 1, dtype=torch.int64)
+        self.norms = [memory(1, lines, 1, dtype=torch.int64) for lines in (24, 32)]
         self.sums = memory(MODULI, 24, 32, dtype=torch.int8)
 
     def jit_calls(self, recorder, alpha, beta):
         """What the launcher is called with by the JIT."""
         for kernel, grid, arguments, options in (
-            *planes.steps(self.a, self.norms, self.of_a, MODULI),
+            *planes.steps(*self.operands(), MODULI),
             *decide.steps(*self.judged()),
             *reconstruct.steps(*self.arguments(alpha, beta)),
         ):
@@ -95,6 +96,10 @@ class Product:
         found = recorder.calls.copy()
         recorder.calls.clear()
         return found
+
+    def operands(self):
+        both = zip((self.a, self.b.mT), self.norms, (self.of_a, self.of_b), strict=True)
+        return [planes.Operand(*operand) for operand in both]
 
     def judged(self):
         return self.of_a, self.of_b, 40, torch.float32, MODULI, self.proved, True
@@ -106,9 +111,9 @@ class Product:
     def launch(self, recorder, monkeypatch, alpha, beta):
         """The calls of the launcher by the operations that are tested."""
         with monkeypatch.context() as patch:
-            patch.setattr(planes.Planes, "empty", lambda *_: self.of_a)
-            patch.setattr(planes, "empty_norms", lambda x: self.norms)
-            planes.quantize(self.a, MODULI, 24, True)
+            given = iter(self.operands())
+            patch.setattr(planes.Operand, "of", lambda *_: next(given))
+            planes.quantize_both(self.a, self.b.mT, MODULI, (24, 32), True)
             decide.decide(*self.judged())
             reconstruct.reconstruct(*self.arguments(alpha, beta))
         found = recorder.calls.copy()
@@ -171,7 +176,7 @@ def test_no_tensor_is_kept_alive(recorder, monkeypatch):
     for _ in range(2):
         product = Product()
         product.launch(recorder, monkeypatch, 1.0, 1.0)
-        alive = [weakref.ref(x.untyped_storage()) for x in (product.a, product.norms, product.sums, product.out)]
+        alive = [weakref.ref(x.untyped_storage()) for x in (product.a, product.norms[0], product.sums, product.out)]
         del product
         gc.collect()
         assert [x() for x in alive] == [None] * 4

@@ -6,8 +6,9 @@ import ozaki_reference as reference
 import pytest
 import torch
 
+from tritonmm.launch.steps import Steps
 from tritonmm.moduli import LONGEST_K, MOST_K
-from tritonmm.ozaki import panels
+from tritonmm.ozaki import panels, planes
 from tritonmm.torch_ops.ozaki import ozaki_mm
 
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")  # NumPy's, of infinity and NaN
@@ -166,6 +167,18 @@ def test_panels_do_not_change_bits(monkeypatch, device):
     monkeypatch.setattr(panels, "WORKSPACE", 16_000)
     assert len(list(panels.panels(40, 36, 20, 2, 5))) > 1
     assert_same_bits(ozaki_mm(a, b, moduli=5, c=c, bias=bias), expected)
+
+
+def test_where_scales_are_found_does_not_change_bits(monkeypatch, device):
+    """By a kernel of their own, or where residues are."""
+    a, b = torch.randn(2, 5, 600, dtype=FP64, device=device), torch.randn(2, 600, 7, dtype=FP64, device=device)
+    a[1, 2, 3], b[0, 0, 6], a[0, 4] = float("inf"), float("nan"), 0
+    verdict, expected = torch.empty(1, dtype=torch.int32, device=device), ozaki_mm(a, b, moduli=6)
+    assert_same_bits(ozaki_mm(a, b, moduli=6, proved=verdict), expected)
+    assert verdict.item() == 0
+    monkeypatch.setattr(planes, "QUANTIZE", Steps())
+    monkeypatch.setattr(planes, "FEW_CHUNKS", 2)
+    assert_same_bits(ozaki_mm(a, b, moduli=6), expected)
 
 
 def test_parts_of_k_do_not_change_bits(monkeypatch, device):

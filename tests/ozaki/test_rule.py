@@ -169,7 +169,8 @@ def test_as_many_blocks_that_change_as_there_can_be(device):
     verdicts = []
     for changes in (0, 1, blocks - 1, blocks):
         counts = torch.tensor([[(packed + (changes << 51) + 2**63) % 2**64 - 2**63]], device=device)
-        lines = Planes(counts, torch.zeros(1, 1, dtype=torch.int32, device=device), counts)
+        zeros = torch.zeros(1, 1, dtype=torch.int32, device=device)
+        lines = Planes(counts, zeros, zeros, counts)
         verdict = torch.empty(1, dtype=torch.int32, device=device)
         decide(lines, lines, k, FP64, 12, verdict, True)
         verdicts.append(verdict.item())

@@ -12,7 +12,7 @@ from tritonmm.moduli import MOST_K
 from tritonmm.ozaki.decide import decide
 from tritonmm.ozaki.merge import merge
 from tritonmm.ozaki.panels import Panel, panels, parts_of, products_of, round_up
-from tritonmm.ozaki.planes import Planes, quantize
+from tritonmm.ozaki.planes import Planes, quantize, quantize_both
 from tritonmm.ozaki.reconstruct import Epilogue, reconstruct
 from tritonmm.problem import Problem
 from tritonmm.torch_ops.checks import overlap
@@ -175,13 +175,16 @@ def _multiply(
 ) -> None:
     """Computes a panel of the output. first: whether it is the first of all."""
     a = _part(a, panel.batch, panel.rows)
-    of_a = quantize(a, moduli, a.shape[1], proved is not None)
+    counted = proved is not None
+    of_a = None if planes is None else quantize(a, moduli, a.shape[1], counted)
     for i, columns in enumerate(panel.columns):
         right = _part(b, panel.batch, slice(0, b.shape[1]), columns)
-        if planes is None:
-            of_b = quantize(right.mT, moduli, round_up(right.shape[2]), proved is not None)
-        else:
+        if planes is not None:
             of_b = _lines(planes, columns)
+        elif of_a is None:
+            of_a, of_b = quantize_both(a, right.mT, moduli, (a.shape[1], round_up(right.shape[2])), counted)
+        else:
+            of_b = quantize(right.mT, moduli, round_up(right.shape[2]), counted)
         if proved is not None:
             decide(of_a, of_b, a.shape[2], a.dtype, moduli, proved, first and i == 0)
         sums = _products(of_a.planes, of_b.planes, moduli)
@@ -205,7 +208,7 @@ def _lines(planes: Planes, lines: slice) -> Planes:
         return planes
     counts = None if planes.counts is None else planes.counts[:, lines]
     held = slice(lines.start, lines.start + round_up(lines.stop - lines.start))
-    return Planes(planes.planes[:, held], planes.scales[:, lines], counts)
+    return Planes(planes.planes[:, held], planes.scales[:, lines], planes.special, counts)
 
 
 _ALL = slice(None)

@@ -13,6 +13,7 @@ from tritonmm.model.torch_time import torch_us
 from tritonmm.moduli import MOST_K, SAFE
 from tritonmm.ozaki.crt import crt
 from tritonmm.ozaki.panels import panels, parts_of, products_of
+from tritonmm.ozaki.scaling import CHUNK, FEW_CHUNKS
 from tritonmm.problem import Problem
 from tritonmm.selection import Choice, best
 
@@ -23,13 +24,12 @@ GPUs it is a guess."""
 
 GAIN = 0.9
 """What a product must be estimated to take, of the time of a native one, to be computed instead of it where either may
-be: estimates are up to 12% short."""
+be: estimates were up to 12% short (docs/ozaki.md)."""
 
 TORCHS_FP64 = 0.91
 """Of `Gpu.peak`, what torch's fp64 products are taken to reach: 0.87, 0.89 and 0.91 of it at 2048, 4096 and 8192 on an
 H200 (docs/ozaki.md)."""
 
-QUANTIZE_LAUNCHES = 3
 RECONSTRUCT_LAUNCHES = 2
 
 QUANTIZE_FP64 = 12
@@ -88,9 +88,9 @@ def estimate(problem: Problem, gpu: Gpu) -> Estimate:
     count = 0
     for panel in panels(p.m, p.n, p.k, p.batch, moduli):
         batch, rows = panel.batch.stop - panel.batch.start, panel.rows.stop - panel.rows.start
-        quantize += quantize_us(batch * rows, p, gpu)
-        for columns in panel.columns:
+        for j, columns in enumerate(panel.columns):
             cols = columns.stop - columns.start
+            quantize += quantize_us(batch * (cols if j else rows + cols), p, gpu)
             for i, part in enumerate(parts_of(p.k)):
                 inner = products_of(rows, cols, part.stop - part.start, batch, moduli)
                 if inner not in known:
@@ -98,7 +98,6 @@ def estimate(problem: Problem, gpu: Gpu) -> Estimate:
                 first = first or inner
                 products += known[inner].us + (merge_us(batch * rows * cols, p, gpu) if i else 0.0)
             count += 1
-            quantize += quantize_us(batch * cols, p, gpu)
             reconstruct += reconstruct_us(batch * rows * cols, p, gpu)
     if first is None:
         raise ValueError(f"{p} has no output, so nothing is computed")
@@ -127,11 +126,12 @@ def gains_on_torch(problem: Problem, gpu: Gpu) -> bool:
 
 
 def quantize_us(lines: int, problem: Problem, gpu: Gpu) -> float:
-    """Microseconds of quantizing so many rows of A or columns of B: each element is read twice, and its residues are
+    """Microseconds of quantizing so many rows of A and columns of B: each element is read twice, and its residues are
     written."""
     elements = lines * problem.k
     moved = elements * (2 * problem.element_bytes + problem.ozaki)
-    return _us(QUANTIZE_LAUNCHES, moved, elements * QUANTIZE_FP64, gpu)
+    launches = 2 if problem.k <= FEW_CHUNKS * CHUNK and problem.precision != SAFE else 3
+    return _us(launches, moved, elements * QUANTIZE_FP64, gpu)
 
 
 def merge_us(outputs: int, problem: Problem, gpu: Gpu) -> float:
