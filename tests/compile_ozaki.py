@@ -7,9 +7,12 @@ import torch
 
 from tritonmm import gpu as gpus
 from tritonmm.launch.steps import Step
-from tritonmm.ozaki import decide, planes, reconstruct
+from tritonmm.ozaki import decide, merge, planes, reconstruct
 from tritonmm.ozaki.panels import round_up
-from tritonmm.ozaki.planes import Planes
+from tritonmm.ozaki.planes import Operand
+from tritonmm.plan import bind
+from tritonmm.problem import Problem
+from tritonmm.selection import choose
 
 SPILLS = {80: 16, 103: 24}
 """Bytes that a kernel may store and load for want of registers, by compute capability: one for fp32 does on sm_80, and
@@ -24,22 +27,34 @@ class OzakiCase:
     moduli: int
     layout: str = "nn"
     size: int = 4096
-    everything: bool = False  # alpha, bias, C and the rule
+    everything: bool = False  # alpha, bias, C, the rule, parts of K and a native product
 
-    def steps(self) -> Iterator[Step]:
-        """The launches, in turn."""
+    def steps(self, gpu: gpus.Gpu) -> Iterator[Step]:
+        """The launches on a GPU, in turn."""
         n, moduli = self.size, self.moduli
         a, b, out = (torch.empty(1, n, n, dtype=self.dtype, device="meta") for _ in range(3))
         a, b = (x.mT if letter == "t" else x for x, letter in zip((a, b), self.layout, strict=True))
-        of_a, of_b = (Planes.empty(x, moduli, round_up(n), self.everything) for x in (a, b))
-        yield from planes.steps(a, planes.empty_norms(a), of_a, moduli)
-        yield from planes.steps(b.mT, planes.empty_norms(b.mT), of_b, moduli)
+        both = [Operand.of(x, moduli, round_up(n), self.everything) for x in (a, b.mT)]
+        yield from planes.steps(*both, moduli)
+        of_a, of_b = (operand.into for operand in both)
+        if self.everything:  # scales by a launch of their own, and one operand alone
+            long = torch.empty(1, 64, 8192, dtype=self.dtype, device="meta")
+            yield from planes.steps(Operand.of(long, moduli, 64, False), Operand.of(long, moduli, 64, False), moduli)
+            yield from planes.steps(both[1], None, moduli)
         if self.everything:
             proved = torch.empty(1, dtype=torch.int32, device="meta")
-            yield from decide.steps(of_a, of_b, n, self.dtype, moduli, proved)
+            yield from decide.steps(of_a, of_b, n, self.dtype, moduli, proved, True)
         sums = torch.empty(moduli, n, round_up(n), dtype=torch.int8, device="meta")
+        if self.everything:
+            yield from merge.steps(sums, torch.empty_like(sums), moduli)
         epilogue = reconstruct.Epilogue(0.5, 2.0, out, out[0, 0]) if self.everything else reconstruct.Epilogue()
         yield from reconstruct.steps(sums, a, b, of_a, of_b, out, epilogue, moduli)
+        if self.everything:
+            x, y, to = (torch.empty(1, 4096, 4096, dtype=self.dtype, device="meta") for _ in range(3))
+            problem = Problem.of(x, y, to)
+            plan = bind(problem, choose(problem, gpu), gpu, x.device)
+            assert plan.skippable, plan
+            yield Step(plan.kernel, plan.grid, *plan.arguments(x, y, to, skip=proved))
 
 
 def ozaki_cases():

@@ -359,7 +359,7 @@ def compiled(gpu: gpus.Gpu, *what) -> tuple[Compiled, str]:
         found = compile_kernel(gpu, step.kernel, step.arguments, step.options)
         return found, f"spills {found.spilled_bytes} bytes" if found.spilled_bytes else ""
     if isinstance(what[0], OzakiCase):
-        each = [compile_kernel(gpu, kernel, *launch) for kernel, _, *launch in what[0].steps()]
+        each = [compile_kernel(gpu, kernel, *launch) for kernel, _, *launch in what[0].steps(gpu)]
         wrong = [resource_fault(found, gpu, gpu.shared_bytes, SPILLS.get(gpu.capability, 0)) for found in each]
         return each[-1], next(filter(None, wrong), "")
     (tile,) = what

@@ -2,7 +2,7 @@
 
 import torch
 
-from tritonmm.moduli import DEFAULT_MODULI, FEWEST_MODULI, MODULI, moduli_of
+from tritonmm.moduli import DEFAULT_MODULI, FEWEST_MODULI, MODULI, SAFE, moduli_of
 
 DTYPES = {
     "bf16": torch.bfloat16,
@@ -44,7 +44,7 @@ PRECISIONS = {
     "fp8e5m2": ("ieee", "fast"),
 }
 """Ways to multiply a dtype, the default first. Dtypes that are not listed have one way, "ieee". "ozaki" may name its
-moduli, as in "ozaki:14"."""
+moduli, as in "ozaki:14", or be "ozaki:safe"."""
 
 INPUTS = tuple(name for name in DTYPES if name not in ("int32", "int4"))
 """Dtypes that both operands may have."""
@@ -77,7 +77,7 @@ def has_precision(dtype: str, precision: str) -> bool:
 
 def precisions_of(dtype: str) -> str:
     """The precisions of a dtype in words."""
-    spelled = f", ozaki:{FEWEST_MODULI} to ozaki:{len(MODULI)}" if dtype in DEFAULT_MODULI else ""
+    spelled = f", ozaki:{FEWEST_MODULI} to ozaki:{len(MODULI)}, {SAFE}" if dtype in DEFAULT_MODULI else ""
     return ", ".join(PRECISIONS.get(dtype, ("ieee",))) + spelled
 
 

@@ -16,6 +16,7 @@ from tritonmm.model.groups import Sized, as_equal, sized, sizes_of, without_size
 from tritonmm.model.l2 import Traffic
 from tritonmm.model.time import Time
 from tritonmm.model.torch_time import torch_us
+from tritonmm.moduli import SAFE
 from tritonmm.policy import prefers
 from tritonmm.problem import Problem
 from tritonmm.selection import Choice, best_in_class, estimated
@@ -81,7 +82,7 @@ class Explanation:
         """
         gpu = gpu or default_gpu()
         if problem.ozaki:
-            return _by_residues(problem, gpu)
+            return _by_residues(problem, gpu, cls.of(replace(problem, precision="ieee"), gpu))
         choice = best_in_class(problem, gpu)
         kept = kept_by_torch(problem)
         return cls(
@@ -169,14 +170,20 @@ def explain(
     return Explanation.of(problem_for(a, b, out, BARE, how), gpu_of(a.device))
 
 
-def _by_residues(problem: Problem, gpu: Gpu) -> Explanation:
-    """The explanation of a product with precision "ozaki"."""
+def _by_residues(problem: Problem, gpu: Gpu, native: Explanation) -> Explanation:
+    """The explanation of a product with precision "ozaki". native: that of the product in the dtype itself."""
     found = ozaki_time.estimate(problem, gpu)
+    overrides, reason = _overrides(problem, gpu, kept_by_torch(problem))
+    if problem.precision == SAFE and not ozaki_time.gains(problem, native.us, gpu):
+        why = f"{found.time.us:.1f} us by exact int8 products is not enough less; {native.why}"
+        return replace(native, problem=problem, why=why, overrides=overrides, reason=reason)
     parts = "" if found.panels == 1 else f", in {found.panels} parts of the output"
     why = f"{problem.ozaki} exact int8 products{parts}: {found.products}, {found.choice.origin}"
-    native = best_in_class(replace(problem, precision="ieee"), gpu)
     faster = "ozaki" if found.time.us < native.us else "ieee"
-    others = {"ieee": f"{native.us:.1f} us by the {native.config.kernel} kernel: {faster} should be faster"}
+    said = f"{native.us:.1f} us by the {native.kernel} kernel: {faster} should be faster"
+    if problem.precision == SAFE:
+        said += "; if the GPU finds nothing proved, it takes this time as well"
+    others = {"ieee": said}
     return Explanation(
         problem,
         gpu,
@@ -184,12 +191,14 @@ def _by_residues(problem: Problem, gpu: Gpu) -> Explanation:
         why,
         others,
         l2.of(found.products, found.choice.config, gpu),
-        f"{problem.accumulation}; exact in any order, so with the bits of invariant accumulation",
+        f"{problem.accumulation}; exact in any order"
+        + ("" if problem.precision == SAFE else ", so with the bits of invariant accumulation"),
         found.time,
         constants.of(gpu).source,
         found.time.us,
         False,
-        *_overrides(problem, gpu, kept_by_torch(problem)),
+        overrides,
+        reason,
     )
 
 

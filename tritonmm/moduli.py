@@ -11,15 +11,23 @@ FEWEST_MODULI = 5
 MOST_K = 131_071
 """The longest K of which a sum of products of int8 fits int32: K * 128**2 < 2**31."""
 
+LONGEST_K = 2**24 - 1
+"""The longest K of precision "ozaki", whose products are those of parts of K. Up to here rounding the operands to
+integers cannot move a result out of the range of the moduli."""
+
 DEFAULT_MODULI = {"fp32": 8, "fp64": 15}
-"""N of precision "ozaki", by dtype: as accurate as a native product of normal data, or better (docs/ozaki.md)."""
+"""N of precisions "ozaki" and "ozaki:safe", by dtype: as accurate as a native product of normal data, or better
+(docs/ozaki.md)."""
+
+SAFE = "ozaki:safe"
+"""The precision that falls back to a native product where nothing proves that one of residues is as accurate."""
 
 
 def moduli_of(dtype: str, precision: str) -> int:
-    """N of a precision "ozaki" or "ozaki:N" for operands of a dtype; 0 if it is not one."""
+    """N of a precision "ozaki", "ozaki:safe" or "ozaki:N" for operands of a dtype; 0 if it is not one."""
     if dtype not in DEFAULT_MODULI:
         return 0
-    return DEFAULT_MODULI[dtype] if precision == "ozaki" else _SPELLED.get(precision, 0)
+    return DEFAULT_MODULI[dtype] if precision in ("ozaki", SAFE) else _SPELLED.get(precision, 0)
 
 
 _SPELLED = {f"ozaki:{n}": n for n in range(FEWEST_MODULI, len(MODULI) + 1)}
@@ -28,8 +36,12 @@ _SPELLED = {f"ozaki:{n}": n for n in range(FEWEST_MODULI, len(MODULI) + 1)}
 def precision_reason(problem: Any) -> str:
     """Why no product of residues computes a `Problem` whose precision asks for one, or ""."""
     p = problem
-    if p.k > MOST_K:
-        return f"k is {p.k}; with precision {p.precision!r} it is at most {MOST_K}, for sums in int32"
+    if p.k > LONGEST_K:
+        return f"k is {p.k}; with precision {p.precision!r} it is at most {LONGEST_K}"
+    if p.precision == SAFE and p.accumulation == "invariant":
+        return (
+            f'precision is {SAFE!r}, whose bits depend on all of the operands; for invariant accumulation use "ozaki"'
+        )
     if p.ragged:
         return f"precision is {p.precision!r}; grouped products do not have it"
     if p.symmetric not in ("", "gram"):

@@ -102,9 +102,9 @@ class Problem:
     b_dtype: of B where it differs from A's: the other kind of fp8, or int8, int4 or fp8 weights with bf16 or fp16.
         int4 is stored along K, as `nn/int4.py` says: see `b_rows`.
     precision: how fp32 operands are multiplied: "ieee", "tf32" (reduced to 10 bits), or as three GEMMs of parts of the
-        operands, "tf32x3" or "bf16x3"; and fp64, too, by exact int8 products: "ozaki", or "ozaki:N" for N moduli
-        (docs/ozaki.md). For fp8, "fast" accumulates as tensor cores do, with 13 bits on sm_90, and
-        "ieee" adds the sums of 128 elements of K in fp32. "ieee" for all other dtypes.
+        operands, "tf32x3" or "bf16x3"; and fp64, too, by exact int8 products: "ozaki", "ozaki:N" for N moduli, or
+        "ozaki:safe", which falls back to "ieee" (docs/ozaki.md). For fp8, "fast" accumulates as tensor cores do, with
+        13 bits on sm_90, and "ieee" adds the sums of 128 elements of K in fp32. "ieee" for all other dtypes.
     scales: what each fp32 scale of the operands applies to; "" for none. "tensor": one for A and one for B. "row": one
         for each row of A and each column of B. "1x128*1x128", "1x128*128x128" and "128x128*1x128": one for each block
         of A, and for each block of B, named as in torch.nn.functional.ScalingType: 1x128 is one row of A, or column of

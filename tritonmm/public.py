@@ -12,6 +12,7 @@ from tritonmm.torch_ops.grouped import grouped_mm
 from tritonmm.torch_ops.newton_schulz import newton_schulz
 from tritonmm.torch_ops.override import disable, enable, use
 from tritonmm.torch_ops.quantized import int_mm, scaled_mm, weight_only_linear
+from tritonmm.torch_ops.quantized_planes import quantized_planes
 from tritonmm.torch_ops.scaled_grouped import scaled_grouped_mm
 from tritonmm.torch_ops.symmetric import gram, symmetric_mm
 from tritonmm.version import __version__
@@ -43,6 +44,7 @@ __all__ = [
     "newton_schulz",
     "orders",
     "quantize_",
+    "quantized_planes",
     "scaled_grouped_mm",
     "scaled_mm",
     "select",

@@ -15,11 +15,14 @@ import triton
 from recording import DEVICE, recording
 from triton.knobs import HookChain
 
-from tritonmm.launch import direct, steps
+from tritonmm import gpu as gpus
+from tritonmm.config import Config
+from tritonmm.launch import conditional, direct, steps
 from tritonmm.launch.bounded import Bounded
 from tritonmm.ozaki import decide, planes, reconstruct
 from tritonmm.ozaki.planes import Planes
-from tritonmm.plan import INTERPRETED
+from tritonmm.plan import INTERPRETED, bind
+from tritonmm.problem import Epilogue, Problem
 
 compiled = pytest.mark.skipif(INTERPRETED, reason="kernels are interpreted here; compiled in a process of its own")
 
@@ -43,6 +46,7 @@ def _on_a_gpu_of_their_own(monkeypatch):
     monkeypatch.setattr(decide, "DECIDE", OnDevice())
     monkeypatch.setattr(planes, "QUANTIZE", OnDevice())
     monkeypatch.setattr(reconstruct, "RECONSTRUCT", OnDevice())
+    monkeypatch.setattr(conditional, "CONDITIONAL", OnDevice())
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="kernels are compiled here: these tests run as they are")
@@ -72,18 +76,19 @@ class Product:
             Planes(
                 memory(MODULI, lines, 48, dtype=torch.int8),
                 memory(1, lines, dtype=torch.int32),
+                memory(1, dtype=torch.int32),
                 memory(1, lines, dtype=torch.int64),
             )
             for lines in (24, 32)
         )
         self.proved = memory(1, dtype=torch.int32)
-        self.norms = memory(1, 24, 1, dtype=torch.int64)
+        self.norms = [memory(1, lines, 1, dtype=torch.int64) for lines in (24, 32)]
         self.sums = memory(MODULI, 24, 32, dtype=torch.int8)
 
     def jit_calls(self, recorder, alpha, beta):
         """What the launcher is called with by the JIT."""
         for kernel, grid, arguments, options in (
-            *planes.steps(self.a, self.norms, self.of_a, MODULI),
+            *planes.steps(*self.operands(), MODULI),
             *decide.steps(*self.judged()),
             *reconstruct.steps(*self.arguments(alpha, beta)),
         ):
@@ -92,8 +97,12 @@ class Product:
         recorder.calls.clear()
         return found
 
+    def operands(self):
+        both = zip((self.a, self.b.mT), self.norms, (self.of_a, self.of_b), strict=True)
+        return [planes.Operand(*operand) for operand in both]
+
     def judged(self):
-        return self.of_a, self.of_b, 40, torch.float32, MODULI, self.proved
+        return self.of_a, self.of_b, 40, torch.float32, MODULI, self.proved, True
 
     def arguments(self, alpha, beta):
         epilogue = reconstruct.Epilogue(alpha, beta, self.c, self.bias)
@@ -102,9 +111,9 @@ class Product:
     def launch(self, recorder, monkeypatch, alpha, beta):
         """The calls of the launcher by the operations that are tested."""
         with monkeypatch.context() as patch:
-            patch.setattr(planes.Planes, "empty", lambda *_: self.of_a)
-            patch.setattr(planes, "empty_norms", lambda x: self.norms)
-            planes.quantize(self.a, MODULI, 24, True)
+            given = iter(self.operands())
+            patch.setattr(planes.Operand, "of", lambda *_: next(given))
+            planes.quantize_both(self.a, self.b.mT, MODULI, (24, 32), True)
             decide.decide(*self.judged())
             reconstruct.reconstruct(*self.arguments(alpha, beta))
         found = recorder.calls.copy()
@@ -142,11 +151,32 @@ def test_repeated_launches_are_the_jits(recorder, monkeypatch):
 
 
 @compiled
+def test_a_conditional_launch_is_the_jits(recorder, monkeypatch):
+    for i in range(3):
+        product = Product(offset=4 * i)
+        a, b, out, c, bias = product.a[0], product.b[0], product.out[0], product.c[0], product.bias
+        problem = Problem.of(a, b, out, epilogue=Epilogue(True, True, True))
+        config = Config("tile", 32, 32, 32)
+        plan = bind(problem, config, gpus.spec("h200"), DEVICE)
+        arguments, options = plan.arguments(a, b, out, 0.5 + i, 3.0 - i, c, bias, skip=product.proved)
+        plan.kernel[(plan.grid,)](*arguments, **options)
+        expected = recorder.calls.copy()
+        recorder.calls.clear()
+        with monkeypatch.context() as patch:
+            if i == 2:
+                patch.setattr(plan.kernel, "run", None)
+            conditional.launch_unless(product.proved, plan, a, b, out, alpha=0.5 + i, beta=3.0 - i, c=c, bias=bias)
+        assert recorder.calls == expected
+        recorder.calls.clear()
+    assert len(conditional.CONDITIONAL.repeated) == 1
+
+
+@compiled
 def test_no_tensor_is_kept_alive(recorder, monkeypatch):
     for _ in range(2):
         product = Product()
         product.launch(recorder, monkeypatch, 1.0, 1.0)
-        alive = [weakref.ref(x.untyped_storage()) for x in (product.a, product.norms, product.sums, product.out)]
+        alive = [weakref.ref(x.untyped_storage()) for x in (product.a, product.norms[0], product.sums, product.out)]
         del product
         gc.collect()
         assert [x() for x in alive] == [None] * 4

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from tritonmm.moduli import FEWEST_MODULI, MODULI, MOST_K
+from tritonmm.moduli import FEWEST_MODULI, LONGEST_K, MODULI, MOST_K
 from tritonmm.ozaki.crt import DIGIT_BITS, crt
 from tritonmm.ozaki.residues_kernel import ResidueSpec
 from tritonmm.ozaki.scaling import NORM_BITS, scaling
@@ -28,7 +28,7 @@ def test_scaled_lines_stay_in_the_range_of_the_moduli(moduli):
     assert 2**60 <= squared < 2**62
     exact = bound**2 << 2 * NORM_BITS
     assert squared == (exact >> 2 * exponent if exponent >= 0 else exact << -2 * exponent)
-    assert 2 * (bound + math.isqrt(MOST_K) / 2 + 1) ** 2 < product
+    assert 2 * (bound + math.isqrt(LONGEST_K) / 2 + 1) ** 2 < product
     assert bound < 2**63
 
 
@@ -50,7 +50,8 @@ def test_weights_are_one_modulo_their_own_modulus_and_zero_modulo_others(moduli)
     assert all(of_digit + most * abs(one) < 2**53 for of_digit, one in zip(sums, product, strict=True))
     lower = sum(of_digit << bits * i for i, of_digit in enumerate(sums[:-1])) / whole
     assert quotient == pytest.approx(2 ** (bits * (len(product) - 1)) / whole)
-    assert 127 / 256 + lower + 1e-9 < 0.5  # the quotient is rounded to the right integer
+    largest = (scaling(moduli).bound + math.sqrt(LONGEST_K) / 2) ** 2 / whole
+    assert largest + lower + 1e-9 < 0.5  # the quotient is rounded to the right integer
 
 
 @pytest.mark.parametrize("modulus", MODULI)

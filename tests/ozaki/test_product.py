@@ -6,7 +6,9 @@ import ozaki_reference as reference
 import pytest
 import torch
 
-from tritonmm.ozaki import panels
+from tritonmm.launch.steps import Steps
+from tritonmm.moduli import LONGEST_K, MOST_K
+from tritonmm.ozaki import panels, planes
 from tritonmm.torch_ops.ozaki import ozaki_mm
 
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")  # NumPy's, of infinity and NaN
@@ -168,6 +170,44 @@ def test_panels_do_not_change_bits(monkeypatch, device):
     assert_same_bits(ozaki_mm(a, b, moduli=5, c=c, bias=bias), expected)
 
 
+def test_where_scales_are_found_does_not_change_bits(monkeypatch, device):
+    """By a kernel of their own, or where residues are."""
+    a, b = torch.randn(2, 5, 600, dtype=FP64, device=device), torch.randn(2, 600, 7, dtype=FP64, device=device)
+    a[1, 2, 3], b[0, 0, 6], a[0, 4] = float("inf"), float("nan"), 0
+    verdict, expected = torch.empty(1, dtype=torch.int32, device=device), ozaki_mm(a, b, moduli=6)
+    assert_same_bits(ozaki_mm(a, b, moduli=6, proved=verdict), expected)
+    assert verdict.item() == 0
+    monkeypatch.setattr(planes, "QUANTIZE", Steps())
+    monkeypatch.setattr(planes, "FEW_CHUNKS", 2)
+    assert_same_bits(ozaki_mm(a, b, moduli=6), expected)
+
+
+def test_parts_of_k_do_not_change_bits(monkeypatch, device):
+    a, b = torch.randn(2, 5, 600, dtype=FP64, device=device), torch.randn(2, 600, 7, dtype=FP64, device=device)
+    a[1, 2, 3] = float("nan")
+    expected = ozaki_mm(a, b, moduli=6)
+    monkeypatch.setattr(panels, "LONGEST_PART", 256)
+    assert panels.parts_of(600) == [slice(0, 256), slice(256, 512), slice(512, 608)]
+    assert_same_bits(ozaki_mm(a, b, moduli=6), expected)
+    largest = torch.full((1, 600), 1.0, dtype=FP64, device=device)  # residues of one sign, whose sums are the largest
+    assert ozaki_mm(largest, largest.mT, moduli=6).item() == 600
+
+
+def test_every_part_of_k_is_multiplied_once_and_fits_int32():
+    for k in (1, 255, 256, 131_056, 131_071, 131_072, 131_073, 262_145, 10**6, LONGEST_K):
+        parts = panels.parts_of(k)
+        assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
+        assert parts[-1].stop == panels.round_up(k)
+        assert all(part.start % 16 == 0 and 0 < part.stop - part.start <= MOST_K for part in parts)
+        assert len(parts) == -(-panels.round_up(k) // panels.LONGEST_PART)
+
+
+@pytest.mark.gpu
+def test_a_long_k_has_the_bits_of_exact_integers(device):
+    a, b = torch.randn(3, 300_001, dtype=FP64, device=device), torch.randn(300_001, 3, dtype=FP64, device=device)
+    assert_same_bits(ozaki_mm(a, b, moduli=15).cpu(), reference.product(a.cpu(), b.cpu(), 15))
+
+
 def test_nothing_to_multiply(device):
     a = torch.randn(4, 0, dtype=FP64, device=device)
     assert ozaki_mm(a, a.mT, moduli=14).tolist() == [[0.0] * 4] * 4
@@ -177,7 +217,7 @@ def test_nothing_to_multiply(device):
 
 def test_errors(device):
     a = torch.randn(4, 4, dtype=FP64, device=device)
-    for moduli in (4, 17, 14.0, True, "safe"):
+    for moduli in (4, 17, 14.0, True, "ozaki"):
         with pytest.raises(ValueError, match="moduli is"):
             ozaki_mm(a, a, moduli=moduli)
     with pytest.raises(NotImplementedError, match="bfloat16"):
@@ -188,8 +228,9 @@ def test_errors(device):
         ozaki_mm(a, a[:3], moduli=14)
     with pytest.raises(RuntimeError, match="both must be matrices"):
         ozaki_mm(a, a[None], moduli=14)
-    with pytest.raises(ValueError, match=r"k is 131072; .* at most 131071"):
-        ozaki_mm(torch.empty(1, 131_072, device=device), torch.empty(131_072, 1, device=device), moduli=14)
+    long = torch.empty(1, 1, device=device).expand(1, 2**24)
+    with pytest.raises(ValueError, match=r"k is 16777216; it is at most 16777215"):
+        ozaki_mm(long, long.mT, moduli=14)
     with pytest.raises(RuntimeError, match="bias is 3"):
         ozaki_mm(a, a, moduli=14, bias=a[0, :3])
     with pytest.raises(RuntimeError, match="out is 4x3"):

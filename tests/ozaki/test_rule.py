@@ -10,8 +10,11 @@ import torch
 
 from tritonmm.moduli import DEFAULT_MODULI, FEWEST_MODULI, MODULI, MOST_K
 from tritonmm.ozaki import panels
+from tritonmm.ozaki.decide import decide
+from tritonmm.ozaki.planes import Planes
 from tritonmm.ozaki.rule import MOST, rule
 from tritonmm.ozaki.scaling import scaling
+from tritonmm.torch_ops import ozaki_product
 from tritonmm.torch_ops.ozaki import ozaki_mm
 
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")  # NumPy's, of infinity and NaN
@@ -157,6 +160,31 @@ def test_the_verdict_is_that_of_all_panels_and_matrices(monkeypatch, device):
         wrong = a.clone()
         wrong[(*at, 7)] *= 2.0**40
         assert not proved(wrong, b, 15)[0]
+
+
+def test_as_many_blocks_that_change_as_there_can_be(device):
+    """Their count reaches the sign of what is counted."""
+    k, blocks = MOST_K, 4096
+    packed = k | k << 17 | k << 34
+    verdicts = []
+    for changes in (0, 1, blocks - 1, blocks):
+        counts = torch.tensor([[(packed + (changes << 51) + 2**63) % 2**64 - 2**63]], device=device)
+        zeros = torch.zeros(1, 1, dtype=torch.int32, device=device)
+        lines = Planes(counts, zeros, zeros, counts)
+        verdict = torch.empty(1, dtype=torch.int32, device=device)
+        decide(lines, lines, k, FP64, 12, verdict, True)
+        verdicts.append(verdict.item())
+    assert verdicts == [1, 0, 0, 0]
+
+
+def test_nothing_is_proved_for_a_long_k(monkeypatch, device):
+    a, b = torch.ones(2, 20, dtype=FP64, device=device), torch.ones(20, 2, dtype=FP64, device=device)
+    assert proved(a, b, 15)[0]
+    monkeypatch.setattr(ozaki_product, "MOST_K", 19)
+    verdict, found = proved(a, b, 15)
+    assert not verdict
+    assert found.eq(20).all()
+    assert ozaki_mm(a, b, moduli="safe").eq(20).all()
 
 
 @pytest.mark.parametrize("moduli", range(FEWEST_MODULI, len(MODULI) + 1))

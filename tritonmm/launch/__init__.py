@@ -24,6 +24,7 @@ class Plan:
     """A Config bound to a Problem on a device. A family's `plan` makes it. Safe to call from several threads and
     streams.
 
+    skippable: whether `arguments` has `skip`, one int32 on the device: the kernel computes nothing if it is not 0.
     launched: launch indices of the tile order for one GEMM of the batch, idle ones included.
     programs: launch indices for the whole batch.
     grid: programs that the kernel is launched with; 0 if there is nothing to compute.
@@ -33,6 +34,7 @@ class Plan:
     """
 
     kernel: ClassVar[Any]
+    skippable: ClassVar[bool] = False
 
     problem: Problem
     config: Config

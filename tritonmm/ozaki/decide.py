@@ -15,21 +15,25 @@ SEARCHED = 1024
 DECIDE = Steps()
 
 
-def decide(of_a: Planes, of_b: Planes, k: int, dtype: torch.dtype, moduli: int, proved: torch.Tensor) -> None:
-    """Sets proved, one int32, to 0 unless the rule holds for these rows and columns.
+def decide(
+    of_a: Planes, of_b: Planes, k: int, dtype: torch.dtype, moduli: int, proved: torch.Tensor, first: bool
+) -> None:
+    """Sets proved, one int32, to whether the rule holds for these rows and columns: 1, or 0.
 
-    of_a, of_b: planes with counts. k, dtype: of the operands.
+    of_a, of_b: planes with counts. k, dtype: of the operands. first: else it stays 0 if it is 0.
     """
-    about = of_a.scales.numel(), of_b.scales.numel(), k, dtype, moduli
+    about = of_a.scales.numel(), of_b.scales.numel(), k, dtype, moduli, first
     tensors = {"row_counts": of_a.counts, "row_scales": of_a.scales}
     tensors |= {"col_counts": of_b.counts, "col_scales": of_b.scales, "proved": proved}
-    DECIDE.launch(about, proved.device, tensors, {}, lambda: steps(of_a, of_b, k, dtype, moduli, proved))
+    DECIDE.launch(about, proved.device, tensors, {}, lambda: steps(of_a, of_b, k, dtype, moduli, proved, first))
 
 
-def steps(of_a: Planes, of_b: Planes, k: int, dtype: torch.dtype, moduli: int, proved: torch.Tensor) -> list[Step]:
+def steps(
+    of_a: Planes, of_b: Planes, k: int, dtype: torch.dtype, moduli: int, proved: torch.Tensor, first: bool
+) -> list[Step]:
     """The one launch."""
     _, one, both = rule(k, any_name(dtype), moduli)
     operands = of_a.counts, of_a.scales, of_b.counts, of_b.scales
     sizes = of_a.scales.numel(), of_b.scales.numel(), k
-    arguments = *operands, proved, *sizes, one, both, DecideSpec(SEARCHED)
+    arguments = *operands, proved, *sizes, one, both, DecideSpec(SEARCHED, first)
     return [Step(decide_kernel, 1, arguments, launch_options(proved.device, num_warps=8))]

@@ -3,7 +3,7 @@
 Such an element has a term that is an infinity or NaN, so it is one itself. Finite terms do not matter: factors are
 replaced by their signs, and the sum is that of IEEE for any order of summation.
 
-1. Each program looks whether any scale of A or B says that its line is not finite. Where none is, it ends.
+1. Each program looks whether A or B has a line that is not finite. Where neither has, it ends.
 2. Otherwise it computes blocks of the output with such lines, and stores the elements of those lines alone.
 
 Supports any sizes and strides; every GPU and the interpreter.
@@ -28,19 +28,7 @@ class NonfiniteSpec(Static):
     block_m: int
     block_n: int
     block_k: int
-    searched: int  # scales that a program reads at a time
     scaled: bool  # alpha multiplies
-
-
-@triton.jit
-def any_nonfinite(scales, count, S: tl.constexpr):
-    """Whether one of `count` scales is NONFINITE."""
-    SHAPE: tl.constexpr = [S.searched]
-    found = tl.zeros(SHAPE, tl.int32)
-    for start in range(0, count, S.searched):
-        at = start + tl.arange(0, S.searched)
-        found |= (tl.load(scales + at, mask=at < count, other=0) == NONFINITE).to(tl.int32)
-    return tl.max(found, axis=0) > 0
 
 
 @triton.jit
@@ -53,11 +41,13 @@ def signs(x):
 
 @triton.jit(do_not_specialize=["m", "n", "k", "batches"])
 def nonfinite_kernel(
-    row_scales, col_scales, a, b, out, c, bias, alpha: tl.float64, beta: tl.float64, m, n, k, batches,
+    row_scales, col_scales, row_special, col_special, a, b, out, c, bias, alpha: tl.float64, beta: tl.float64,
+    m, n, k, batches,
     a_strides, b_strides, out_strides, c_strides, S: tl.constexpr,
 ):  # fmt: skip
     """The elements that `reconstruct_kernel` does not write, with the same arguments. a: m x k; b: k x n.
 
+    row_special, col_special: not 0 if a row or a column is not finite; they may be of more rows and columns.
     Strides are along the batch, rows and columns. Grid: any number of programs.
     """
     follow_previous_grid()
@@ -68,7 +58,7 @@ def nonfinite_kernel(
     SHAPE: tl.constexpr = [S.block_m, S.block_n]
     blocks_m, blocks_n = tl.cdiv(m, S.block_m), tl.cdiv(n, S.block_n)
     blocks = 0
-    if any_nonfinite(row_scales, m * batches, S) | any_nonfinite(col_scales, n * batches, S):
+    if (tl.load(row_special) | tl.load(col_special)) != 0:
         blocks = batches * blocks_m * blocks_n
     for i in range(tl.program_id(0), blocks, tl.num_programs(0)):
         col = i % blocks_n * S.block_n

@@ -1,8 +1,11 @@
-"""Scales of the lines of an operand, the rows of A or columns of B, in two kernels: `scaling.py` has the definition.
+"""Scales of the lines of operands, the rows of A and columns of B, in two steps: `scaling.py` has the definition.
 
-1. `chunk_norms_kernel` reads the operand once. A program finds the exponent and the sum of squares of one chunk of K
-   for a block of lines, and stores both in one int64.
-2. `scales_kernel` adds up the chunks of each line and finds its scale.
+1. `chunk_norms_kernel` reads the operands once. A program finds the exponent and the sum of squares of one chunk of K
+   for a block of lines of one of them, and stores both in one int64.
+2. `line_scales` adds up the chunks of lines and finds their scales: in `scales_kernel`, or where a line has few chunks,
+   in each program of `residues_kernel`, which saves a launch.
+
+One launch serves both operands, or one of them alone. Small products are so short that launches count.
 
 Supports fp32 and fp64; any sizes, strides and alignment; every GPU and the interpreter.
 """
@@ -43,16 +46,14 @@ class NormSpec(Static):
 
 
 @triton.jit
-def chunk_norms_kernel(x, norms, lines, k, chunks, stride_xb, stride_line, stride_k, S: tl.constexpr):
-    """norms[batch, line, chunk] = the exponent and the sum of squares of a chunk, or NONFINITE_CHUNK; 0 for zeros.
-
-    Grid: batch x blocks of lines x chunks.
-    """
-    follow_previous_grid()
+def chunk_norms(
+    program, x, norms, counts, special, lines, k, chunks, stride_xb, stride_line, stride_k, S: tl.constexpr
+):  # fmt: skip
+    """What one program of `chunk_norms_kernel` does for its operand, of batch x blocks of lines x chunks."""
     blocks = tl.cdiv(lines, S.lines)
-    chunk = tl.program_id(0) % chunks
-    line = tl.program_id(0) // chunks % blocks * S.lines
-    batch = (tl.program_id(0) // chunks // blocks).to(tl.int64)
+    chunk = program % chunks
+    line = program // chunks % blocks * S.lines
+    batch = (program // chunks // blocks).to(tl.int64)
     first = x + batch * stride_xb + line.to(tl.int64) * stride_line + chunk.to(tl.int64) * S.chunk * stride_k
     across, along = block_offsets(S.lines, S.wide), block_offsets(S.chunk, S.wide)
     inside = (across < lines - line)[:, None] & (along < k - chunk * S.chunk)[None, :]
@@ -67,13 +68,51 @@ def chunk_norms_kernel(x, norms, lines, k, chunks, stride_xb, stride_line, strid
     squares = tl.sum((above * above).to(tl.int64), axis=1)
     packed = ((e.to(tl.int64) + EXPONENT_BIAS) << SUM_BITS) | squares
     packed = tl.where(finite, tl.where(largest > 0, packed, 0), NONFINITE_CHUNK)
-    target = norms + (batch * lines + line + tl.arange(0, S.lines)) * chunks + chunk
-    tl.store(target, packed, mask=tl.arange(0, S.lines) < lines - line)
+    of_block = tl.arange(0, S.lines)
+    of_lines = of_block < lines - line
+    tl.store(norms + (batch * lines + line + of_block) * chunks + chunk, packed, mask=of_lines)
+    if counts is not None:  # noqa: SIM102  # when it is compiled
+        if chunk == 0:
+            zeros = tl.zeros(of_block.shape, tl.int64)
+            tl.store(counts + batch * lines + line + of_block, zeros, mask=of_lines)
+    if program == 0:
+        tl.store(special, 0)
+
+
+@triton.jit(do_not_specialize=["first_of_b"])
+def chunk_norms_kernel(
+    a, a_norms, a_counts, a_special, b, b_norms, b_counts, b_special, a_lines, b_lines, k, chunks, first_of_b,
+    stride_ab, stride_am, stride_ak, stride_bb, stride_bn, stride_bk, A: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
+    """norms[batch, line, chunk] = the exponent and the sum of squares of a chunk, or NONFINITE_CHUNK; 0 for zeros.
+
+    Sets counts, which may be None, and special to 0. b: the other operand, or None. Grid: the programs of a, which are
+    first_of_b, and those of b.
+    """
+    follow_previous_grid()
+    program = tl.program_id(0)
+    if b is None or program < first_of_b:
+        chunk_norms(program, a, a_norms, a_counts, a_special, a_lines, k, chunks, stride_ab, stride_am, stride_ak, A)
+    else:
+        chunk_norms(
+            program - first_of_b,
+            b,
+            b_norms,
+            b_counts,
+            b_special,
+            b_lines,
+            k,
+            chunks,
+            stride_bb,
+            stride_bn,
+            stride_bk,
+            B,
+        )
 
 
 @dataclass(frozen=True)
 class ScaleSpec(Static):
-    """What `scales_kernel` is compiled for. squared, exponent: as in `scaling.Scaling`."""
+    """What `line_scales` is compiled for. squared, exponent: as in `scaling.Scaling`."""
 
     lines: int
     chunks: int  # at least those of a line, a power of two
@@ -82,16 +121,12 @@ class ScaleSpec(Static):
 
 
 @triton.jit
-def scales_kernel(norms, scales, counts, lines, chunks, S: tl.constexpr):
-    """scales[line] = the exponent of two that makes a line integers; 0 for zeros, NONFINITE with an infinity or NaN.
-
-    norms: [lines, chunks], of all batches. scales: int32. counts: None, or set to 0. Grid: blocks of lines.
-    """
-    follow_previous_grid()
-    line = tl.program_id(0) * S.lines + tl.arange(0, S.lines)
+def line_scales(norms, line, of_lines, chunks, S: tl.constexpr):
+    """The exponents of two that make lines integers; 0 for zeros and lines that are not `of_lines`, NONFINITE with an
+    infinity or NaN. norms: [lines, chunks]; line: numbers of lines, int64."""
     chunk = tl.arange(0, S.chunks)
-    inside = (line < lines)[:, None] & (chunk < chunks)[None, :]
-    packed = tl.load(norms + line.to(tl.int64)[:, None] * chunks + chunk[None, :], mask=inside, other=0)
+    inside = of_lines[:, None] & (chunk < chunks)[None, :]
+    packed = tl.load(norms + line[:, None] * chunks + chunk[None, :], mask=inside, other=0)
     exponents = (packed >> SUM_BITS).to(tl.int32)
     e = tl.max(exponents, axis=1)
     finite = tl.max(packed, axis=1) < NONFINITE_CHUNK
@@ -103,6 +138,36 @@ def scales_kernel(norms, scales, counts, lines, chunks, S: tl.constexpr):
     for i in tl.static_range(1, 19):  # total * 4**i <= squared; a total above 0 is at least 2**26
         scale += (total <= (S.squared >> (2 * i))).to(tl.int32)
     scale = tl.where(total > 0, scale, 0)
-    tl.store(scales + line, tl.where(finite, scale, NONFINITE), mask=line < lines)
-    if counts is not None:
-        tl.store(counts + line, tl.zeros(line.shape, tl.int64), mask=line < lines)
+    return tl.where(finite, scale, NONFINITE)
+
+
+@triton.jit
+def store_scales(scale, scales, special, line, mask):
+    """Stores the scales of lines, and 1 to special if one is NONFINITE. Lines that are not in the mask have others."""
+    tl.store(scales + line, scale, mask=mask)
+    found = tl.max(tl.where(mask & (scale == NONFINITE), 1, 0), axis=0)
+    if found > 0:
+        tl.store(special, 1)
+
+
+@triton.jit
+def find_scales(program, norms, scales, special, lines, chunks, S: tl.constexpr):
+    """What one program of `scales_kernel` does for its operand, of blocks of lines."""
+    line = program.to(tl.int64) * S.lines + tl.arange(0, S.lines)
+    store_scales(line_scales(norms, line, line < lines, chunks, S), scales, special, line, line < lines)
+
+
+@triton.jit(do_not_specialize=["first_of_b"])
+def scales_kernel(
+    a_norms, a_scales, a_special, b_norms, b_scales, b_special, a_lines, b_lines, chunks, first_of_b, S: tl.constexpr
+):  # fmt: skip
+    """scales[line] = those of `line_scales`, int32; special = 1 if one of an operand is NONFINITE.
+
+    norms: [lines, chunks], of all batches. b: None, or the other operand. Grid: blocks of lines of a, then of b.
+    """
+    follow_previous_grid()
+    program = tl.program_id(0)
+    if b_norms is None or program < first_of_b:
+        find_scales(program, a_norms, a_scales, a_special, a_lines, chunks, S)
+    else:
+        find_scales(program - first_of_b, b_norms, b_scales, b_special, b_lines, chunks, S)

@@ -20,10 +20,7 @@ NONFINITE_BLOCK = 32, 32, 32
 """Rows, columns and elements of K of a block of `nonfinite_kernel`."""
 
 NONFINITE_PROGRAMS = 256
-"""Programs of `nonfinite_kernel`, at most: each reads all scales, and rarely there is anything else to do."""
-
-SEARCHED = 1024
-"""Scales that a program reads at a time."""
+"""Programs of `nonfinite_kernel`, at most: rarely there is anything to do."""
 
 RECONSTRUCT = Steps()
 
@@ -46,22 +43,28 @@ def reconstruct(
     out: torch.Tensor,
     epilogue: Epilogue,
     moduli: int,
+    nonfinite: bool = True,
 ) -> None:
     """Writes the product with the residues `sums`, int8 (batch * moduli, m, n rounded up), to out.
 
-    a: (batch, m, k); b: (batch, k, n); out: (batch, m, n). of_a, of_b: the planes of a and of b.mT.
+    a: (batch, m, k); b: (batch, k, n); out: (batch, m, n). of_a, of_b: the planes of a and of b.mT. nonfinite: whether
+    elements of rows and columns with an infinity or NaN are written, too.
     """
     alpha, beta, c, bias = epilogue
     of_c = None if c is None else (c.stride(), c.dtype)
     of_bias = None if bias is None else bias.dtype
     of_operands = a.shape, a.stride(), b.shape[2], b.stride(), a.dtype
-    about = of_operands, out.stride(), of_c, of_bias, alpha != 1, moduli
+    about = of_operands, out.stride(), of_c, of_bias, alpha != 1, moduli, nonfinite
     tensors: dict[str, torch.Tensor | None]
     tensors = {"planes": sums, "row_scales": of_a.scales, "col_scales": of_b.scales, "a": a, "b": b}
-    tensors |= {"out": out, "c": c, "bias": bias}
+    tensors |= {"row_special": of_a.special, "col_special": of_b.special, "out": out, "c": c, "bias": bias}
     numbers = {"alpha": float(alpha), "beta": float(beta)}
     RECONSTRUCT.launch(
-        about, out.device, tensors, numbers, lambda: steps(sums, a, b, of_a, of_b, out, epilogue, moduli)
+        about,
+        out.device,
+        tensors,
+        numbers,
+        lambda: steps(sums, a, b, of_a, of_b, out, epilogue, moduli)[: 1 + nonfinite],
     )
 
 
@@ -93,9 +96,10 @@ def steps(
     out_strides = strides(out), addend_strides(c, out)
     finite = of_a.scales, of_b.scales, *written, m, n, sums.shape[2]
     grid = batch * -(-m // BLOCK[0]) * -(-n // BLOCK[1])
-    others = of_a.scales, of_b.scales, a, b, *written, m, n, a.shape[2], batch, strides(a), strides(b)
+    scales = of_a.scales, of_b.scales, of_a.special, of_b.special
+    others = *scales, a, b, *written, m, n, a.shape[2], batch, strides(a), strides(b)
     blocks = batch * -(-m // NONFINITE_BLOCK[0]) * -(-n // NONFINITE_BLOCK[1])
-    special = NonfiniteSpec(*NONFINITE_BLOCK, SEARCHED, scaled)
+    special = NonfiniteSpec(*NONFINITE_BLOCK, scaled)
     options = launch_options(out.device, num_warps=NUM_WARPS)
     programs = min(blocks, NONFINITE_PROGRAMS)
     return [

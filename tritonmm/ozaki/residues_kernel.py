@@ -17,7 +17,7 @@ from tritonmm.device.exponent import times_power_of_two
 from tritonmm.device.numeric import block_offsets, multiple_of
 from tritonmm.device.pdl import follow_previous_grid
 from tritonmm.device.residue import residue
-from tritonmm.ozaki.norms_kernel import NONFINITE
+from tritonmm.ozaki.norms_kernel import NONFINITE, ScaleSpec, line_scales, store_scales
 from tritonmm.ozaki.rule_kernel import counted
 
 LIMB = 21
@@ -34,6 +34,7 @@ class ResidueSpec(Static):
     integer_bits: int  # magnitudes of scaled elements are below 2**integer_bits
     wide: bool  # offsets within a block of the operand have 64 bits
     threshold: float = 0.0  # `rule.Rule.threshold`, where elements are counted
+    scale: ScaleSpec | None = None  # of `line_scales`, where scales are found here
 
     @property
     def limbs(self):
@@ -62,31 +63,32 @@ def nearest_integer(x, BITS: tl.constexpr):
 
 
 @triton.jit
-def residues_kernel(
-    x, scales, planes, counts, lines, k, held_lines, pitch, stride_xb, stride_line, stride_k, S: tl.constexpr
+def residues(
+    program, x, norms, scales, planes, counts, special, lines, k, held_lines, pitch, chunks,
+    stride_xb, stride_line, stride_k, S: tl.constexpr,
 ):  # fmt: skip
-    """planes[batch, i, line, :k] = the residues of 2**scales[batch, line] * x[batch, line] modulo S.moduli[i].
-
-    Elements from k to pitch, a multiple of 16, are 0; lines from `lines` to held_lines are not written. Lines with an
-    infinity or NaN are zeros. counts: None, or what `rule_kernel.counted` finds is added to those of each line.
-    Grid: batch x blocks of lines x blocks of K.
-    """
-    follow_previous_grid()
+    """What one program of `residues_kernel` does for its operand, of batch x blocks of lines x blocks of K."""
     MODULI: tl.constexpr = S.moduli
     FACTORS: tl.constexpr = S.factors
     RECIPROCALS: tl.constexpr = S.reciprocals
     LIMBS: tl.constexpr = S.limbs
+    SCALE: tl.constexpr = S.scale
     pitch = multiple_of(pitch, 16)
     steps, blocks = tl.cdiv(pitch, S.block_k), tl.cdiv(lines, S.lines)
-    depth = tl.program_id(0) % steps * S.block_k
-    line = tl.program_id(0) // steps % blocks * S.lines
-    batch = (tl.program_id(0) // steps // blocks).to(tl.int64)
+    depth = program % steps * S.block_k
+    line = program // steps % blocks * S.lines
+    batch = (program // steps // blocks).to(tl.int64)
     first = x + batch * stride_xb + line.to(tl.int64) * stride_line + depth.to(tl.int64) * stride_k
     across, along = block_offsets(S.lines, S.wide), block_offsets(S.block_k, S.wide)
     of_block = tl.arange(0, S.lines)
     of_lines = of_block < lines - line
     inside = of_lines[:, None] & (along < k - depth)[None, :]
-    scale = tl.load(scales + batch * lines + line + of_block, mask=of_lines, other=0)
+    if norms is None:
+        scale = tl.load(scales + batch * lines + line + of_block, mask=of_lines, other=0)
+    else:
+        scale = line_scales(norms, batch * lines + line + of_block, of_lines, chunks, SCALE)
+        if depth == 0:
+            store_scales(scale, scales, special, batch * lines + line + of_block, of_lines)
     finite = scale != NONFINITE
     loaded = tl.load(first + across[:, None] * stride_line + along[None, :] * stride_k, mask=inside, other=0.0)
     loaded = tl.where(finite[:, None], loaded.to(tl.float64), 0.0)
@@ -115,3 +117,30 @@ def residues_kernel(
             summed = residue(summed, MODULI[i], RECIPROCALS[i])
         tl.store(target, summed.to(tl.int8), mask=held)
         target += tl.cast(held_lines, tl.int64) * pitch
+
+
+@triton.jit(do_not_specialize=["first_of_b"])
+def residues_kernel(
+    a, a_norms, a_scales, a_planes, a_counts, a_special, b, b_norms, b_scales, b_planes, b_counts, b_special,
+    a_lines, b_lines, a_held_lines, b_held_lines, k, pitch, chunks, first_of_b,
+    stride_ab, stride_am, stride_ak, stride_bb, stride_bn, stride_bk, A: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
+    """planes[batch, i, line, :k] = the residues of 2**scales[batch, line] * x[batch, line] modulo S.moduli[i].
+
+    Elements from k to pitch, a multiple of 16, are 0; lines from `lines` to held_lines are not written. Lines with an
+    infinity or NaN are zeros. counts: None, or what `rule_kernel.counted` finds is added to those of each line.
+    norms: None, or those of `chunk_norms_kernel`: then scales are found from them and stored, and special is set to 1
+    if one is NONFINITE. b: the other operand, or None. Grid: the programs of a, which are first_of_b, and those of b.
+    """
+    follow_previous_grid()
+    program = tl.program_id(0)
+    if b is None or program < first_of_b:
+        residues(
+            program, a, a_norms, a_scales, a_planes, a_counts, a_special, a_lines, k, a_held_lines, pitch, chunks,
+            stride_ab, stride_am, stride_ak, A,
+        )  # fmt: skip
+    else:
+        residues(
+            program - first_of_b, b, b_norms, b_scales, b_planes, b_counts, b_special, b_lines, k, b_held_lines, pitch,
+            chunks, stride_bb, stride_bn, stride_bk, B,
+        )  # fmt: skip

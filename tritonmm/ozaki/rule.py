@@ -12,7 +12,8 @@ with c_m elements of x of at least t_m = t_0 * 2**m, and d_n of y likewise, at l
     |x| |y| >= t_0**2 * sum of w_m * w_n * max(0, c_m + d_n - K),   w = 1, 1, 2.
 
 The rule holds if E <= tau * u * that, for the least counts of all lines but those of zeros, whose products are exact.
-Then results differ from the exact product by (tau + 1) * u * |a| |b| at most. All of it is in integers.
+Then results differ from the exact product by (tau + 1) * u * |a| |b| at most, and by half the least subnormal more. All
+of it is in integers.
 
 This is level 1 of the rule in the study of scheme II, with three thresholds and bounds of norms.
 """

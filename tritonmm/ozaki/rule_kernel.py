@@ -15,7 +15,8 @@ from tritonmm.device.pdl import follow_previous_grid
 from tritonmm.ozaki.norms_kernel import NONFINITE
 
 COUNT_BITS = tl.constexpr(17)
-"""Bits of a count: K is below 2**17. Three counts, the first in the lowest bits, and that of blocks that change."""
+"""Bits of a count: K is below 2**17. Three counts, the first in the lowest bits, and that of blocks that change, up to
+2**12 of 32 elements, which reaches the sign."""
 
 COUNT_MASK = tl.constexpr((1 << 17) - 1)
 
@@ -40,6 +41,7 @@ class DecideSpec(Static):
     """What `decide_kernel` is compiled for."""
 
     searched: int  # lines at a time
+    first: bool  # nothing was decided before
 
 
 @triton.jit
@@ -56,7 +58,7 @@ def least_counts(counts, scales, lines, k, S: tl.constexpr):
         first = tl.minimum(first, tl.where(is_zero, k, (packed & COUNT_MASK).to(tl.int32)))
         second = tl.minimum(second, tl.where(is_zero, k, (packed >> COUNT_BITS & COUNT_MASK).to(tl.int32)))
         third = tl.minimum(third, tl.where(is_zero, k, (packed >> 2 * COUNT_BITS & COUNT_MASK).to(tl.int32)))
-        changes |= (packed >> 3 * COUNT_BITS > 0).to(tl.int32)
+        changes |= (packed >> 3 * COUNT_BITS != 0).to(tl.int32)
         finite &= (scale != NONFINITE).to(tl.int32)
     least = tl.min(first, axis=0), tl.min(second, axis=0), tl.min(third, axis=0)
     return least, tl.max(changes, axis=0), tl.min(finite, axis=0)
@@ -67,7 +69,10 @@ def decide_kernel(
     row_counts, row_scales, col_counts, col_scales, proved, rows, cols, k, one: tl.int64, both: tl.int64,
     S: tl.constexpr,
 ):  # fmt: skip
-    """Clears proved[0] unless the rule holds for all of these rows and columns. one, both: as in `rule.Rule`."""
+    """Sets proved[0] to whether the rule holds for all of these rows and columns, and held before if not S.first.
+
+    one, both: as in `rule.Rule`.
+    """
     follow_previous_grid()
     of_rows, rows_change, rows_finite = least_counts(row_counts, row_scales, rows, k, S)
     of_cols, cols_change, cols_finite = least_counts(col_counts, col_scales, cols, k, S)
@@ -78,4 +83,7 @@ def decide_kernel(
             total += both_have << (m // 2 + n // 2)  # weights 1, 1, 2
     limit = tl.where(rows_change + cols_change == 2, both, tl.where(rows_change + cols_change == 1, one, 0))
     holds = (total >= limit) & (rows_finite + cols_finite == 2)
-    tl.store(proved, tl.load(proved) & holds.to(proved.dtype.element_ty))
+    holds = holds.to(proved.dtype.element_ty)
+    if not S.first:
+        holds &= tl.load(proved)
+    tl.store(proved, holds)

@@ -21,6 +21,10 @@ from tritonmm.moduli import MODULI
 CHUNK = 256
 """Elements of a line that share an exponent in its norm. It decides bits, so it is the same for all shapes and GPUs."""
 
+FEW_CHUNKS = 8
+"""Chunks of a line up to which each program of `residues_kernel` finds the scales of its lines itself, where nothing is
+counted: then the norms that it reads are half the bytes of its elements, or less. It decides no bits."""
+
 SLACK = 128
 """1 / SLACK of P / 2 is left for the rounding of operands to integers and for that of the quotient by P."""
 

@@ -17,7 +17,7 @@ import torch
 from tritonmm.dtypes import DTYPES, FLOATS
 from tritonmm.torch_ops.checks import repeats, spanned
 from tritonmm.torch_ops.operator import PLAIN
-from tritonmm.torch_ops.product import Call, How, empty, find, gpu_of, key, problem_for, remember
+from tritonmm.torch_ops.product import Call, How, empty, find, fp32_precision, gpu_of, key, problem_for, remember
 from tritonmm.torch_ops.routes import Routes, Switch
 
 Tensor = torch.Tensor
@@ -226,13 +226,36 @@ def _route(op: AtenOp, routes: Routes, device: str, a, b, c=None, beta=1, alpha=
     new = left.new_empty(shape) if target is None else target
     fixed = routes.demand.accumulation
     how = None if fixed == "any" else How(accumulation=fixed)
+    spans = tuple(0 if x is None else spanned(x) for x in (a, b, c if added else None, out))
     try:
+        if (precision := routes.demand.precision(a.dtype)) and (how is None):
+            emulated = _emulated(left, right, new, target, epilogue, precision)
+            if emulated is not None:
+                return Route(emulated, added, spans)
         if reason := routes.refusal(problem_for(left, right, new, epilogue, how), gpu_of(a.device)):
             return reason
         call = find(left, right, epilogue, target, how)
     except ValueError as error:
         return str(error)  # no config is legal
-    return Route(call, added, tuple(0 if x is None else spanned(x) for x in (a, b, c if added else None, out)))
+    return Route(call, added, spans)
+
+
+def _emulated(a, b, new, out, epilogue: tuple[bool, bool, bool], precision: str) -> Call | None:
+    """The call of a product with precision "ozaki:safe", if it should be faster than native ones and torch multiplies
+    IEEE numbers. new: its output; out: the same, or None if each call makes a new one."""
+    from tritonmm.torch_ops.ozaki_product import OzakiPlan
+    from tritonmm.torch_ops.ozaki_time import gains_on_torch
+
+    if a.dtype == torch.float32 and fp32_precision() != "ieee":
+        return None
+    how = How(precision, accumulation="any")
+    try:
+        if not gains_on_torch(problem_for(a, b, new, epilogue, how), gpu_of(a.device)):
+            return None
+        call = find(a, b, epilogue, out, how)
+    except ValueError:  # a K that has no such product
+        return None
+    return call if isinstance(call.plan, OzakiPlan) else None
 
 
 def _reason_of_call(route: Route, a, b, c, beta, alpha, out) -> str | None:

@@ -16,7 +16,8 @@ config: the `Config` to use, instead of the one that `select` chooses.
 precision: how fp32 operands are multiplied: "ieee", "tf32", or with three tensor-core GEMMs "tf32x3" (about as accurate
     as IEEE) or "bf16x3" (less accurate than tf32x3 and faster). fp32 and fp64 operands can be multiplied with exact
     int8 GEMMs: "ozaki", or "ozaki:N" for N moduli (docs/ozaki.md). Then there is no `config`, and nothing to tune, and
-    accumulation is invariant. It applies to derivatives too. "", the default, follows
+    accumulation is invariant. "ozaki:safe" does so where that should be faster and the GPU proves it to be as accurate,
+    and else multiplies natively. It applies to derivatives too. "", the default, follows
     torch.backends.cuda.matmul.fp32_precision for fp32: tf32 if that is "tf32", otherwise IEEE.
 accumulation: what is required of the order in which products are summed, as `Problem.accumulation` says: "any", or
     "invariant" for bits of a row that depend on no other row, so not on the size of the batch. It applies to
@@ -40,6 +41,7 @@ from tritonmm.torch_ops.deliver import deliver
 from tritonmm.torch_ops.mode import check_accumulation
 from tritonmm.torch_ops.operands import batched, cast, matrices
 from tritonmm.torch_ops.product import How
+from tritonmm.torch_ops.quantized_planes import QuantizedPlanes, matmul_by_planes
 
 Tensor = torch.Tensor
 
@@ -115,7 +117,7 @@ def bmm(
 
 def matmul(
     input: Tensor,
-    other: Tensor,
+    other: Tensor | QuantizedPlanes,
     *,
     out: Tensor | None = None,
     config: Config | None = None,
@@ -126,8 +128,8 @@ def matmul(
     """Multiplies two tensors of at least one dimension, as torch.matmul.
 
     1-D operands are a row vector and a column vector, and lose that dimension in the result. Dimensions before the last
-    two are the batch, and broadcast. `tune` is as in `mm`; errors and the other arguments are as in
-    `tritonmm.torch_ops.dense`.
+    two are the batch, and broadcast. `other` may be what `tritonmm.quantized_planes` made of a matrix, with precision
+    "ozaki". `tune` is as in `mm`; errors and the other arguments are as in `tritonmm.torch_ops.dense`.
 
     >>> a, b = torch.randn(2, 5, 16, 32, device="cuda"), torch.randn(32, 8, device="cuda")
     >>> tritonmm.matmul(a, b).shape
@@ -136,6 +138,11 @@ def matmul(
     >>> tritonmm.matmul(a, b, config=tritonmm.Config("tile", 64, 64, 32, order=order)).shape
     torch.Size([2, 5, 16, 8])
     """
+    if isinstance(other, QuantizedPlanes):
+        if config is not None or tune:
+            raise ValueError("matmul: config or tune is given for planes, whose products have neither; leave it out")
+        how_of(input, precision, accumulation)
+        return matmul_by_planes(input, other, precision, accumulation, out)
     if config is None and not precision and not accumulation and not tune:
         found = again("matmul", input, other, None, out)
         if found is not None:

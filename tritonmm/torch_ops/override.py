@@ -4,8 +4,8 @@ The CUDA kernels of the aten ops that matmul, linear, einsum, attention and thei
 is below autograd, autocast, torch.func, DTensor and functionalization, which therefore work as before. torch.compile's
 graphs call the same ops. torch's own kernels are kept, and compute everything that tritonmm does not support (complex
 and integer dtypes, operands that do not fit each other, subclasses, empty GEMMs), and fp64, where they are at least as
-fast, unless invariant accumulation is required. Results and errors are torch's there, and also where a kernel of
-tritonmm cannot be compiled or launched.
+fast, unless invariant accumulation is required, or exact int8 products are asked for and should be faster. Results and
+errors are torch's there, and also where a kernel of tritonmm cannot be compiled or launched.
 
 The kernels are registered once, by the first `enable` or `use`. After `disable` they stay registered and call torch's.
 Unregistering is not safe while other threads multiply: torch frees a kernel although a thread may have looked it up and
@@ -30,6 +30,7 @@ import torch
 
 from tritonmm import forks
 from tritonmm.gpu import Gpu
+from tritonmm.moduli import SAFE
 from tritonmm.policy import FP64, prefers
 from tritonmm.problem import ACCUMULATIONS, Problem
 from tritonmm.torch_ops import aten_grouped, aten_others, aten_quantized
@@ -68,8 +69,10 @@ class Override:
         self._switches: list[Switch] = []
         self._registered: set[str] = set()  # the accumulations that kernels are registered for
 
-    def enable(self, policy: str = "faster", accumulation: str = "any", strict: bool = False) -> None:
-        demand = _demand(policy, accumulation, strict)
+    def enable(
+        self, policy: str = "faster", accumulation: str = "any", strict: bool = False, fp64: str = "", fp32: str = ""
+    ) -> None:
+        demand = _demand(policy, accumulation, strict, fp64, fp32)
         with self._lock:
             self._enabled = demand
             for switch in self._switches:
@@ -82,8 +85,10 @@ class Override:
             self._turn()
 
     @contextlib.contextmanager
-    def use(self, policy: str = "faster", accumulation: str = "any", strict: bool = False) -> Iterator[None]:
-        scope = [_demand(policy, accumulation, strict)]
+    def use(
+        self, policy: str = "faster", accumulation: str = "any", strict: bool = False, fp64: str = "", fp32: str = ""
+    ) -> Iterator[None]:
+        scope = [_demand(policy, accumulation, strict, fp64, fp32)]
         with self._lock:
             self._scopes.append(scope)
             self._turn()
@@ -129,7 +134,7 @@ _REGISTERED: list[torch.library.Library] = []
 """Kept for ever: deleting a library unregisters its kernels."""
 
 
-def _demand(policy: str, accumulation: str, strict: bool) -> Demand:
+def _demand(policy: str, accumulation: str, strict: bool, fp64: str, fp32: str) -> Demand:
     """The arguments of `enable` and `use`. Raises ValueError for those that are unknown."""
     if policy not in POLICIES:
         raise ValueError(f"policy is {policy!r}; it must be one of {', '.join(POLICIES)}")
@@ -137,13 +142,20 @@ def _demand(policy: str, accumulation: str, strict: bool) -> Demand:
         raise ValueError(f"accumulation is {accumulation!r}; it must be one of {', '.join(ACCUMULATIONS)}")
     if strict and accumulation == "any":
         raise ValueError('strict is True; that is for accumulation="invariant", of which it allows no exception')
-    return Demand(policy, accumulation, bool(strict))
+    for name, precision in (("fp64", fp64), ("fp32", fp32)):
+        if precision not in ("", SAFE):
+            raise ValueError(f"{name} is {precision!r}; it must be {SAFE!r}, or '' for native products")
+        if precision and accumulation == "invariant":
+            raise ValueError(f"{name} is {precision!r}, whose bits depend on all of the operands; leave out invariant")
+    return Demand(policy, accumulation, bool(strict), fp64, fp32)
 
 
 _CUDA = Override()
 
 
-def enable(policy: str = "faster", *, accumulation: str = "any", strict: bool = False) -> None:
+def enable(
+    policy: str = "faster", *, accumulation: str = "any", strict: bool = False, fp64: str = "", fp32: str = ""
+) -> None:
     """Makes tritonmm compute torch's own matmuls on GPUs, from here on, in all threads and on all devices.
 
     policy: "faster" gives to tritonmm what it is predicted to compute faster than torch; "always" gives it everything
@@ -152,10 +164,14 @@ def enable(policy: str = "faster", *, accumulation: str = "any", strict: bool = 
         computes every matmul that it can, whatever the policy, also in its own functions. A warning names each operator
         and reason for which torch computes one all the same. docs/accumulation.md says what is covered.
     strict: with "invariant", raises RuntimeError instead of that warning.
+    fp64, fp32: "ozaki:safe" computes products of that dtype by exact int8 products where that is predicted to be
+        faster, whatever the policy. If the GPU finds that nothing proves them to be as accurate, it multiplies
+        natively, which then takes longer than without (docs/ozaki.md). fp32 stays as it is where torch is set to tf32.
+        Not with "invariant".
 
     Calling it again changes all of this, chooses configs again, with what was tuned since, and retries what failed. One
     `disable` ends it. A matmul that another thread is computing meanwhile may go either way. Raises ValueError for an
-    unknown policy or accumulation.
+    unknown policy, accumulation or precision.
 
     If tritonmm cannot compile or launch a kernel, torch's kernel computes the call and later calls like it, and a
     warning gives the reason, once for each cause. If memory is short, torch computes that call only.
@@ -169,7 +185,7 @@ def enable(policy: str = "faster", *, accumulation: str = "any", strict: bool = 
     >>> torch.nn.Linear(4096, 4096, device="cuda")(x)  # doctest: +SKIP
     >>> tritonmm.disable()  # doctest: +SKIP
     """
-    _CUDA.enable(policy, accumulation, strict)
+    _CUDA.enable(policy, accumulation, strict, fp64, fp32)
 
 
 def disable() -> None:
@@ -184,11 +200,11 @@ def disable() -> None:
 
 
 def use(
-    policy: str = "faster", *, accumulation: str = "any", strict: bool = False
+    policy: str = "faster", *, accumulation: str = "any", strict: bool = False, fp64: str = "", fp32: str = ""
 ) -> contextlib.AbstractContextManager[None]:
     """`enable` for a `with` block, then as before. It applies to the whole process, as `enable` does.
 
-    policy, accumulation, strict: as in `enable`.
+    policy, accumulation, strict, fp64, fp32: as in `enable`.
 
     Blocks may be nested, and may overlap in several threads: the one that was entered last decides. A block keeps the
     configs that earlier blocks with its arguments chose, and leaves to torch what failed in them. Raises ValueError
@@ -197,4 +213,4 @@ def use(
     >>> with tritonmm.use("always"):  # doctest: +SKIP
     ...     loss = model(x).sum()
     """
-    return _CUDA.use(policy, accumulation, strict)
+    return _CUDA.use(policy, accumulation, strict, fp64, fp32)

@@ -9,6 +9,7 @@ from tritonmm import families, forks
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
 from tritonmm.dtypes import output_dtype
+from tritonmm.moduli import SAFE
 from tritonmm.problem import Epilogue, Problem
 from tritonmm.torch_ops.checks import is_transposed
 from tritonmm.torch_ops.mode import required
@@ -240,9 +241,12 @@ def _bind(a, b, epilogue, out, config, how=None) -> Call:
         kernel = families.portable() if INTERPRETED else ""  # the others need a GPU
         problem = problem_for(a, b, out, epilogue, how, kernel)
         if problem.ozaki:
-            from tritonmm.torch_ops.ozaki_product import OzakiPlan
+            from tritonmm.torch_ops.ozaki_product import plan_of
 
-            return Call(OzakiPlan(problem), tuple(out.shape), out.stride())
+            native = None
+            if problem.precision == SAFE:
+                native = problem_for(a, b, out, epilogue, (how or How())._replace(precision="ieee"), kernel)
+            return Call(plan_of(problem, native, a.device), tuple(out.shape), out.stride())
         if INTERPRETED:  # NumPy adds up, in an order of its own
             problem = replace(problem, accumulation="any")
         config = choose(problem, gpu_of(a.device), kernel)

@@ -10,6 +10,7 @@ import torch
 from tritonmm import forks
 from tritonmm.dtypes import FP8, HALF, default_output
 from tritonmm.gpu import Gpu
+from tritonmm.moduli import SAFE
 from tritonmm.problem import Problem
 from tritonmm.torch_ops.product import remember
 
@@ -48,6 +49,10 @@ def kept_by_torch(problem: Problem) -> str:
             return (
                 "torch's _int_mm takes no batch, M above 16, and N and K in multiples of 8; tritonmm.int_mm any sizes"
             )
+    elif p.precision == SAFE:
+        return (
+            f'torch has no {SAFE}; tritonmm.matmul(..., precision="{SAFE}") has, and so has enable({p.dtype}="{SAFE}")'
+        )
     elif p.precision.endswith("x3") or p.ozaki:
         return f'torch has no {p.precision}; tritonmm.matmul(..., precision="{p.precision}") has'
     elif p.out_dtype != p.dtype:
@@ -89,11 +94,18 @@ class Demand(NamedTuple):
 
     policy: which GEMMs tritonmm computes; moot if accumulation is "invariant": all that it can.
     accumulation: as `Problem.accumulation`. strict: whether a GEMM that is left to torch is an error, not a warning.
+    fp64, fp32: a precision of `Problem` for operands of that dtype, where it should be faster; "" for none.
     """
 
     policy: str = "faster"
     accumulation: str = "any"
     strict: bool = False
+    fp64: str = ""
+    fp32: str = ""
+
+    def precision(self, dtype: torch.dtype) -> str:
+        """The precision that is asked for operands of a dtype; "" for what the policy decides alone."""
+        return {torch.float64: self.fp64, torch.float32: self.fp32}.get(dtype, "")
 
 
 class Routes(dict):

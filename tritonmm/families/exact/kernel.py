@@ -190,14 +190,15 @@ def store(acc, batch, row, col, m_left, n_left, output, addends, SIDE: gl.conste
 
 @gluon.jit(do_not_specialize=["launched", "programs"])
 def exact_kernel(
-    a, b, out, c, bias, alpha: gl.float64, beta: gl.float64, table, factors, workspace, flags,
+    a, b, out, c, bias, alpha: gl.float64, beta: gl.float64, table, factors, workspace, flags, skip,
     m, n, k, launched, programs, a_strides, b_strides, out_strides, c_strides, S: gl.constexpr,
 ):  # fmt: skip
     """out[batch] = alpha * A[batch] @ B[batch] + bias + beta * C[batch], rounded once.
 
     A is m x k, B k x n. Strides are along the batch, rows and columns, in elements. bias, of n, and C are added where
     they are given. workspace: block_m x block_n sums for each of split_k parts of each tile; flags: one for each tile,
-    its lower 31 bits zero. launched: indices of the order for one GEMM of the batch; programs: for all.
+    its lower 31 bits zero. skip: None, or one int32: nothing is computed if it is not 0. launched: indices of the order
+    for one GEMM of the batch; programs: for all.
     Grid: (programs * split_k,); the programs of one part of K follow each other.
     """
     stride_ab, stride_am, stride_ak = a_strides
@@ -227,6 +228,8 @@ def exact_kernel(
     ORDER: gl.constexpr = S.order
     ALONG: gl.constexpr = S.along
     tile_m, tile_n = tile_at(i % launched, tiles_m, tiles_n, table, factors, ORDER, ALONG)
+    if skip is not None:
+        tiles_m = gl.where(gl.load(skip) != 0, 0, tiles_m)
     if (tile_m < tiles_m) & (tile_n < tiles_n):  # else overflow: split-merge launches more than there is
         row = tile_m.to(gl.int64) * S.block_m
         col = tile_n.to(gl.int64) * S.block_n

@@ -19,13 +19,14 @@ class ExactPlan(Plan):
     """spec: what the kernel is compiled for where offsets within a tile fit 32 bits."""
 
     kernel: ClassVar[Any] = exact_kernel
+    skippable: ClassVar[bool] = True
 
     spec: ExactSpec = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
         object.__setattr__(self, "spec", _spec(self.problem, self.config, self.order))
 
-    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
+    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None, skip=None):
         p, config = self.problem, self.config
         a_strides, b_strides, out_strides, c_strides = strides(a), strides(b), strides(out), addend_strides(c, out)
         # Of a symmetric product a tile is written transposed, too.
@@ -37,7 +38,7 @@ class ExactPlan(Plan):
         spec = replace(self.spec, wide=True) if wide else self.spec
         sums, flags = self.workspace() if config.split_k > 1 else (None, None)
         arguments = (
-            a, b, out, c, bias, float(alpha), float(beta), self.table, self.order[1], sums, flags,
+            a, b, out, c, bias, float(alpha), float(beta), self.table, self.order[1], sums, flags, skip,
             p.m, p.n, p.k, self.launched, self.programs,
             a_strides, b_strides, out_strides, c_strides, spec,
         )  # fmt: skip

@@ -227,7 +227,7 @@ def multiply_group(i, a, b, output, bias, scales, groups, factors, m, n, k, stri
 
 @triton.jit(do_not_specialize=["launched", "programs"])
 def tile_kernel(
-    a, b, out, c, bias, alpha: tl.float64, beta: tl.float64, table, factors, groups, m, n, k, launched, programs,
+    a, b, out, c, bias, alpha: tl.float64, beta: tl.float64, table, factors, groups, skip, m, n, k, launched, programs,
     a_strides, b_strides, out_strides, c_strides, scale_a, scale_a_strides, scale_b, scale_b_strides, S: tl.constexpr,
 ):  # fmt: skip
     """out[batch] = alpha * A[batch] @ B[batch] + bias + beta * C[batch], rounded once.
@@ -237,6 +237,7 @@ def tile_kernel(
     scale_a, scale_b: fp32 scales, as `Problem.scales` says; their strides are along rows or columns, then groups of K.
     launched: indices of the order for one GEMM of the batch; programs: for all of them.
     groups: the table of `device/groups.py` for a grouped product, where bias has a row for each group.
+    skip: None, or one int32: nothing is computed if it is not 0.
     Grid: (programs,), or fewer if S.persistent.
     """
     stride_ab, stride_am, stride_ak = a_strides
@@ -264,6 +265,8 @@ def tile_kernel(
         stride = tl.num_programs(0)
     if S.ragged == "m":
         programs = rows_of_tiles(groups) * tiles_n
+    if skip is not None:
+        programs = tl.where(tl.load(skip) != 0, 0, programs)
     for i in range(tl.program_id(0), programs, stride):
         if S.ragged != "":
             of_a, of_b = Operand(a, stride_am, stride_ak), Operand(b, stride_bn, stride_bk)

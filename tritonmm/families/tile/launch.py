@@ -18,8 +18,9 @@ _SUMS = {"fp32": tl.float32, "fp64": tl.float64, "int32": tl.int32}
 @dataclass(frozen=True, slots=True)
 class TilePlan(Plan):
     kernel: ClassVar[Any] = tile_kernel
+    skippable: ClassVar[bool] = True
 
-    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None, groups=None):
+    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None, groups=None, skip=None):
         p, config = self.problem, self.config
         order, factors, along = self.order
         a_strides, b_strides, out_strides, c_strides = strides(a), strides(b), strides(out), addend_strides(c, out)
@@ -62,7 +63,7 @@ class TilePlan(Plan):
             interpreted=INTERPRETED,
         )
         arguments = (
-            a, b, out, c, bias, float(alpha), float(beta), self.table, factors, groups,
+            a, b, out, c, bias, float(alpha), float(beta), self.table, factors, groups, skip,
             p.m, p.n, p.k, self.launched, self.programs,
             a_strides, b_strides, out_strides, c_strides, *_scales(p, scales), spec,
         )  # fmt: skip
