@@ -14,6 +14,7 @@ import pytest
 from tritonmm import families
 from tritonmm.autotune.measuring.code_digest import imports
 from tritonmm.autotune.measuring.code_digest import modules as sources
+from tritonmm.device.constexpr_args import KERNELS
 
 ROOT = Path(__file__).parents[1]
 
@@ -150,3 +151,9 @@ def test_the_wheel_has_every_package():
     names = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
     found = {name if name.startswith("tritonmm") else f"tritonmm.{name}" for name in names}
     assert found <= set(listed), f"pyproject.toml does not list {found - set(listed)}"
+
+
+def test_tritons_cache_knows_every_folder_with_kernels():
+    kernels = [path for path in (ROOT / "tritonmm").rglob("*.py") if "jit\ndef " in path.read_text(encoding="utf-8")]
+    assert len(kernels) > 30
+    assert {path.relative_to(ROOT / "tritonmm").parts[0] for path in kernels} == set(KERNELS)

@@ -5,6 +5,10 @@ import hashlib
 from pathlib import Path
 
 
+KERNELS = "device", "families", "ozaki"
+"""Folders of the package that have kernels, or what they consist of."""
+
+
 class Static:
     """Base of the frozen dataclasses that are kernels' compile-time arguments.
 
@@ -20,7 +24,7 @@ class Static:
 
 @functools.cache
 def digest() -> str:
-    """Of all files in `device` and `families`: properties ask functions in several of them."""
+    """Of all files in the folders that have kernels: properties ask functions in several of them."""
     package = Path(__file__).parents[1]
-    files = [file for folder in ("device", "families") for file in sorted((package / folder).rglob("*.py"))]
+    files = [file for folder in KERNELS for file in sorted((package / folder).rglob("*.py"))]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
