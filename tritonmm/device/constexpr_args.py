@@ -4,7 +4,6 @@ import functools
 import hashlib
 from pathlib import Path
 
-
 KERNELS = "device", "families", "ozaki"
 """Folders of the package that have kernels, or what they consist of."""
 
