@@ -66,7 +66,7 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"layout is {p.layout}; the mixed-input kernel takes nt: K contiguous in both operands"
     if p.batch > 1:
         return f"batch is {p.batch}; the mixed-input kernel computes one GEMM"
-    if p.scales not in ("", "row", "group"):
+    if p.scales not in ("", "row", "group", "group-zero"):
         return f"scales are {p.scales}; the mixed-input kernel takes scales of each row of the weights, row or group"
     if p.block_scaled and groups(config, p) not in (1, 2):
         return f"block_k is {config.block_k}; a step must have one or two scale groups, of {p.group} elements of K each"
