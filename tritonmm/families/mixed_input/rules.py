@@ -151,14 +151,21 @@ def shared_bytes(config: Config, problem: Problem, gpu: Gpu) -> int:
 
 def _shared(config: Config, problem: Problem) -> int:
     """Shared memory of one CTA in bytes: the pipeline, and a piece of each consumer's sums that changes layout."""
-    stage = config.step_bytes(problem)
-    stage += groups(config, problem) * config.block_n * 4
-    return config.num_stages * stage + config.num_warps // 4 * _piece_bytes(config, problem) + BARRIER_BYTES
+    return _pipeline_bytes(config, problem) + config.num_warps // 4 * _piece_bytes(config, problem)
+
+
+def _pipeline_bytes(config: Config, problem: Problem) -> int:
+    """Shared memory of the pipeline and its barriers in bytes."""
+    stage = config.step_bytes(problem) + groups(config, problem) * config.block_n * 4
+    return config.num_stages * stage + BARRIER_BYTES
 
 
 def _piece_bytes(config: Config, problem: Problem) -> int:
-    """Shared memory of a piece in bytes: 8192, or half of it where few registers are left to write it."""
-    return 4096 if _has_four_blocks(config) or (problem.block_scaled and config.num_warps == 12) else 8192
+    """Shared memory of a piece in bytes: 8192, or half of it where few registers are left to write it, or where the
+    pipeline leaves no more."""
+    few = _has_four_blocks(config) or (problem.block_scaled and config.num_warps == 12)
+    left = SM_SHARED_BYTES - RESERVED_BYTES - _pipeline_bytes(config, problem)
+    return 4096 if few or left < config.num_warps // 4 * 8192 else 8192
 
 
 def resident(config: Config, problem: Problem) -> int:
