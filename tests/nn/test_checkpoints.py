@@ -1,6 +1,7 @@
 """Layers of GPTQ's and AWQ's checkpoints: every weight is what the format says, and what does not fit is refused."""
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -120,6 +121,28 @@ def test_what_does_not_fit_is_refused(changes, error, said):
 def test_what_is_no_zero_point_is_refused(scale, zero, error, said):
     with pytest.raises(error, match=re.escape(said)):
         with_zero_points(scale, zero)
+
+
+@pytest.mark.parametrize("form", ["gptq", "awq"])
+def test_the_page_replaces_all_layers_of_a_checkpoint(form):
+    page = Path(__file__).parents[2].joinpath("docs", "quantized-models.md").read_text(encoding="utf-8")
+    names = {}
+    exec(re.search(r"```python\n(def replace_layers.*?)```", page, re.S)[1], names)
+    model = torch.nn.Sequential(torch.nn.Linear(256, 24), torch.nn.Sequential(torch.nn.Linear(256, 24, bias=False)))
+    state, weights = {"2.weight": torch.ones(3)}, {}
+    for name in ("0", "1.0"):
+        codes, zero, scales, weights[name] = made(256, 24, 2, False)
+        found = checkpoint(form, codes, zero, scales) | ({"bias": torch.ones(24)} if name == "0" else {})
+        state |= {f"{name}.{kind}": x for kind, x in found.items()}
+    names["replace_layers"](model, state, from_gptq if form == "gptq" else from_awq)
+    for name, weight in weights.items():
+        layer = model.get_submodule(name)
+        assert torch.equal(dequantized(layer.weight, layer.scale, torch.float32).double(), weight)
+        assert (layer.bias is None) == (name != "0")
+    if form == "gptq":
+        state["0.g_idx"] = torch.arange(256) % 2
+        with pytest.raises(ValueError, match="g_idx does not count"):
+            names["replace_layers"](model, state, from_gptq)
 
 
 def test_groups_of_neighbours_may_be_named():
