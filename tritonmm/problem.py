@@ -44,13 +44,14 @@ KINDS: dict[str, dict[str, Any]] = {
     "bf16-fp8-row": {"dtype": "bf16", "b_dtype": "fp8e4m3", "scales": "row"},
     "bf16-int4": {"dtype": "bf16", "b_dtype": "int4", "scales": "group"},
     "bf16-int4-row": {"dtype": "bf16", "b_dtype": "int4", "scales": "row"},
+    "bf16-int4-zero": {"dtype": "bf16", "b_dtype": "int4", "scales": "group-zero"},
 }
 """Kinds of GEMMs, in one word as suites and the command line spell them, and the fields of a `Problem` for each.
 
 fp8 has e4m3 operands with one scale each and is summed fast; -row: scales of rows; -block: of 1x128 blocks of A and
 128x128 blocks of B;
 -ieee: summed accurately; -e5m2: by that B. bf16-int8, bf16-fp8 and bf16-int4 have weights with scales of 128 elements
-of K, -row: one for each row of the weights, a column of B.
+of K, -row: one for each row of the weights, a column of B; -zero: with a zero point in each scale.
 """
 
 ACCUMULATIONS = ("any", "invariant")
@@ -109,8 +110,9 @@ class Problem:
         for each row of A and each column of B. "1x128*1x128", "1x128*128x128" and "128x128*1x128": one for each block
         of A, and for each block of B, named as in torch.nn.functional.ScalingType: 1x128 is one row of A, or column of
         B, by 128 elements of K; 128x128 is 128 rows or columns by 128 elements of K. Weights of 8 and 4 bits, where A
-        has no scales: "row", or "group" for one for each `group` elements of K of each column of B.
-    group: elements of K that share a scale: 16, 32, 64 or 128 for "group", else 128.
+        has no scales: "row", or "group" for one for each `group` elements of K of each column of B; "group-zero" for
+        the same of int4, with the code of the weight 0 in the last 4 bits of each scale: see `nn/int4.py`.
+    group: elements of K that share a scale: 16, 32, 64 or 128 for "group" and "group-zero", else 128.
     layout: a letter for A and one for B: "n" if its last dimension is contiguous, "t" if the one before is, "s" if
         neither is. torch.nn.Linear multiplies "nt".
     a_alignment, b_alignment: in bytes, the largest power of two up to 16 that divides the address, the stride between
@@ -187,6 +189,8 @@ class Problem:
         object.__setattr__(self, "scales", "group" if self.scales == "1x1" and self.dtype in HALF else former)
         if self.scales not in SCALES:
             raise ValueError(f"Problem: scales is {self.scales!r}; it must be one of {', '.join(SCALES[1:])}, or ''")
+        if self.scales == "group-zero" and self.b_dtype != "int4":
+            raise ValueError(f"Problem: scales is 'group-zero' and b_dtype {self.b_dtype!r}; int4 has zero points")
         if self.group not in (16, 32, 64, 128):
             raise ValueError(f"Problem: group is {self.group!r}; it must be 16, 32, 64 or 128 elements of K")
         if len(self.layout) != 2 or set(self.layout) - set("nts"):

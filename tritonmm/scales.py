@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-SCALES = ("", "tensor", "row", "group", "1x128*1x128", "1x128*128x128", "128x128*1x128")
+SCALES = ("", "tensor", "row", "group", "group-zero", "1x128*1x128", "1x128*128x128", "128x128*1x128")
 """How operands are scaled, see `Problem`."""
 
 FORMER_SCALES = {"1x1": "1x128*1x128", "1x128": "1x128*128x128", "128x1": "128x128*1x128"}

@@ -14,6 +14,7 @@ from tritonmm.config import Config
 from tritonmm.dtypes import DTYPES
 from tritonmm.gpu import Gpu
 from tritonmm.model.groups import average
+from tritonmm.nn import int4
 from tritonmm.problem import KINDS, Problem, kind_name
 from tritonmm.selection import timed
 
@@ -172,7 +173,11 @@ def scales(asked: Problem, device: torch.device) -> tuple[torch.Tensor | None, t
         return torch.empty(shape, device=device).uniform_(-1, 1, generator=generator).exp2_()
 
     of_a, of_b = asked.scale_shapes
-    return None if of_a is None else random(of_a[::-1]).t(), random(of_b)
+    scale_a, scale_b = None if of_a is None else random(of_a[::-1]).t(), random(of_b)
+    if asked.scales == "group-zero":
+        zero = torch.randint(16, of_b, device=device, generator=generator)
+        scale_b = int4.with_zero_points(scale_b.bfloat16(), zero).view(torch.float32)
+    return scale_a, scale_b
 
 
 STAGES = ((0, 1.0), (-1, 1.03), (1, 1.03))

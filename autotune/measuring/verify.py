@@ -230,6 +230,9 @@ def scaled(
     if scales:
         scale_a, scale_b = scales
         group = problem.group if problem.block_scaled else problem.k
+        if problem.scales == "group-zero":
+            scale_b, zero = int4.scales_and_zero_points(scale_b.view(torch.int32))
+            b.sub_(_spread(zero - 8.0, b.shape, group, 1))
         rows = a.shape[0] if problem.scales == "tensor" else problem.rows_per_scale
         cols = b.shape[1] if problem.scales == "tensor" else problem.cols_per_scale
         if scale_a is not None:

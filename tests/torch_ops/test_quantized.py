@@ -7,7 +7,7 @@ from pairs import all_pairs
 import tritonmm
 from tritonmm import int_mm, scaled_mm, weight_only_linear
 from tritonmm.autotune.measuring.verify import _spread
-from tritonmm.nn.int4 import pack
+from tritonmm.nn.int4 import pack, with_zero_points
 from tritonmm.problem import SCALES
 from tritonmm.torch_ops.dense import mm
 
@@ -117,6 +117,33 @@ def test_packed_weights_are_scaled_by_row_or_group(shape, rows, kind, device):
     found = weight_only_linear(x, pack(weight + 8), scale, bias)
     assert found.dtype == x.dtype
     assert torch.equal(found, (x.double() @ dense.t() + bias).to(x.dtype))
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows", "kind"),
+    all_pairs(
+        [(48, 256), (49, 128), (1, 384), (50, 640)],
+        [1, 5, 70, 16],
+        [(32, torch.bfloat16), (64, torch.float16), (128, torch.bfloat16), (128, torch.float16)],
+    ),
+    ids=str,
+)  # fmt: skip
+def test_packed_weights_have_zero_points(shape, rows, kind, device):
+    (n, k), (group, dtype) = shape, kind
+    x = integers(rows, k, dtype=dtype, device=device)
+    codes = torch.randint(16, shape, device=device)
+    zero = torch.randint(16, (n, k // group), device=device)
+    scale = powers(n, k // group, device=device)
+    dense = (codes - zero.repeat_interleave(group, 1)).double() * scale.repeat_interleave(group, 1)
+    found = weight_only_linear(x, pack(codes), with_zero_points(scale, zero))
+    assert torch.equal(found, (x.double() @ dense.t()).to(dtype))
+
+
+def test_zero_points_are_those_of_groups_of_int4(device):
+    x, codes = torch.ones(2, 256, device=device).bfloat16(), torch.ones(8, 256, device=device, dtype=torch.uint8)
+    for weight, scale in ((codes.char(), (8, 2)), (pack(codes), (8,)), (pack(codes), (8, 1)), (pack(codes), (8, 3))):
+        with pytest.raises(RuntimeError, match=r"scale is torch\.int32"):
+            weight_only_linear(x, weight, torch.zeros(scale, device=device, dtype=torch.int32))
 
 
 @pytest.mark.parametrize("k", [8, 40, 72, 1000])

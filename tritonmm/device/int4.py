@@ -68,11 +68,61 @@ def unpacked(words, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def unpacked_times(words, power):
-    """`unpacked` in bf16, times a power of two up to 1 that fits the shape of words, exactly."""
+def unpacked_from(words, zero, DTYPE: tl.constexpr):
+    """`unpacked`, where the code of the weight 0 is `zero`, fp32, which fits the shape of words."""
+    if DTYPE == tl.bfloat16:
+        back = (zero * -0.015625).to(tl.bfloat16)
+        a, b, c, d = tl.inline_asm_elementwise(
+            """
+            {
+            .reg .b32 nibbles, high, low_unit, high_unit;
+            mov.b32 low_unit, 0x7f007f00;
+            mov.b32 high_unit, 0x7d007d00;
+            and.b32 nibbles, $4, 0x000f000f;
+            fma.rn.bf16x2 $0, nibbles, low_unit, $5;
+            and.b32 nibbles, $4, 0x00f000f0;
+            fma.rn.bf16x2 $1, nibbles, high_unit, $5;
+            shr.b32 high, $4, 8;
+            and.b32 nibbles, high, 0x000f000f;
+            fma.rn.bf16x2 $2, nibbles, low_unit, $5;
+            and.b32 nibbles, high, 0x00f000f0;
+            fma.rn.bf16x2 $3, nibbles, high_unit, $5;
+            }
+            """,
+            "=r,=r,=r,=r,r,r", [words, back],
+            (tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16), is_pure=True, pack=2,
+        )  # fmt: skip
+    else:
+        bias = (zero + 1024.0).to(tl.float16)
+        high_bias = (-64.0 - zero).to(tl.float16)
+        a, b, c, d = tl.inline_asm_elementwise(
+            """
+            {
+            .reg .b32 nibbles, high, high_unit;
+            mov.b32 high_unit, 0x2c002c00;
+            lop3.b32 nibbles, $4, 0x000f000f, 0x64006400, 0xea;
+            sub.rn.f16x2 $0, nibbles, $5;
+            lop3.b32 nibbles, $4, 0x00f000f0, 0x64006400, 0xea;
+            fma.rn.f16x2 $1, nibbles, high_unit, $6;
+            shr.b32 high, $4, 8;
+            lop3.b32 nibbles, high, 0x000f000f, 0x64006400, 0xea;
+            sub.rn.f16x2 $2, nibbles, $5;
+            lop3.b32 nibbles, high, 0x00f000f0, 0x64006400, 0xea;
+            fma.rn.f16x2 $3, nibbles, high_unit, $6;
+            }
+            """,
+            "=r,=r,=r,=r,r,r,r", [words, bias, high_bias],
+            (tl.float16, tl.float16, tl.float16, tl.float16), is_pure=True, pack=2,
+        )  # fmt: skip
+    return in_order(a, b, c, d)
+
+
+@triton.jit
+def unpacked_times(words, power, zero):
+    """`unpacked_from` in bf16, times a power of two up to 1 that fits the shape of words, exactly."""
     low_unit = (power.to(tl.float32) * 2.0**127).to(tl.bfloat16)
     high_unit = (power.to(tl.float32) * 2.0**123).to(tl.bfloat16)
-    zero = (power.to(tl.float32) * -0.125).to(tl.bfloat16)
+    zero = (power.to(tl.float32) * (zero * -0.015625)).to(tl.bfloat16)
     a, b, c, d = tl.inline_asm_elementwise(
         """
         {
@@ -102,6 +152,18 @@ def in_order(a, b, c, d):
     x = tl.join(tl.join(a, c), tl.join(b, d))  # [rows, word, half of 32 elements of K, half of that]
     x = tl.reshape(x, (ROWS, WORDS // 8, 8, 2, 2))
     return tl.reshape(tl.permute(x, (0, 1, 3, 4, 2)), (ROWS, WORDS * 4))
+
+
+@triton.jit
+def scale_of(coded):
+    """The scale, fp32, that has a zero point in its last 4 bits: see `nn/int4.py`."""
+    return (coded.to(tl.int32, bitcast=True) & -16).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def zero_point_of(coded):
+    """The code of the weight 0, fp32, that is in the last 4 bits of a scale."""
+    return ((coded.to(tl.int32, bitcast=True) & 15) ^ ZERO).to(tl.float32)
 
 
 @triton.jit

@@ -136,7 +136,11 @@ def _scales(problem: Problem, scale_a: Tensor | None, scale_b: Tensor | None) ->
         raise NotImplementedError(f"scales are those of {name} blocks; for int8 they are not covered")
     if name:
         return name
-    shapes = [replace(problem, scales=name).scale_shapes for name in SCALES if name not in ("", "tensor", "group")]
+    shapes = [
+        replace(problem, scales=name).scale_shapes
+        for name in SCALES
+        if name not in ("", "tensor", "group", "group-zero")
+    ]
     legal = "; ".join(f"{list(x or ())} and {list(y)}" for x, y in shapes)
     raise RuntimeError(
         f"scales are {_spelled(scale_a)} and {_spelled(scale_b)}; they must be float32, of one element each, or {legal}"

@@ -7,6 +7,9 @@ A code is 0 to 15; the weight is the code minus 8, times its scale. Rows are pac
     low     k 0     k 16    k 1     k 17    k 2     k 18    k 3     k 19    k 4     k 23
     high    k 8     k 24    k 9     k 25    k 10    k 26    k 11    k 27    k 12    k 31
 
+A row may also have a zero point for each group of K, the code of the weight 0. It lies in the last 4 bits of the
+group's fp32 scale, with its highest bit flipped, so that a scale with zeros there has the zero point 8.
+
 Bytes 4 c to 4 c + 3 hold what one thread of a group of four multiplies: tensor cores take elements 2 c, 2 c + 1,
 2 c + 8 and 2 c + 9 of 16 from it. `device/int4.py` makes numbers of them. Rows are filled up to a multiple of 32
 elements.
@@ -60,3 +63,46 @@ def unpack(weight: Tensor, k: int | None = None) -> Tensor:
     n, row = weight.shape
     x = weight.view(n, row // 16, 8, 2).transpose(2, 3)  # [n, block, half of 32, k % 8]
     return torch.stack((x & 15, x >> 4), 3).view(n, 2 * row)[:, :k]
+
+
+SCALE_BITS = 20
+"""Significant bits of a scale that has a zero point in its last ones."""
+
+
+def with_zero_points(scale: Tensor, zero: Tensor) -> Tensor:
+    """Scales, of any floating-point dtype, and the zero points from 0 to 15 of the same groups, as kernels take them:
+    int32, the bits of fp32 scales with zero points in the last 4. A weight is (code - zero) * scale.
+
+    Raises TypeError for other dtypes and ValueError for other shapes, zero points and scales: those of bf16 and fp16
+    are kept as they are, and so are all with 20 significant bits.
+
+    >>> with_zero_points(torch.tensor([[0.5, 1.0]]), torch.tensor([[8, 3]])).view(torch.float32)
+    tensor([[0.5000, 1.0000]])
+    """
+    if not scale.is_floating_point() or zero.is_floating_point() or zero.is_complex() or zero.dtype == torch.bool:
+        raise TypeError(
+            f"with_zero_points: scales are {scale.dtype} and zero points {zero.dtype}; they must be"
+            " floating-point numbers and integers"
+        )
+    if scale.shape != zero.shape:
+        raise ValueError(
+            f"with_zero_points: scales are {list(scale.shape)} and zero points {list(zero.shape)}; each scale needs one"
+        )
+    bits = scale.float().view(torch.int32)
+    if scale.device.type != "meta" and scale.numel():
+        if not 0 <= zero.min() <= zero.max() <= 15:
+            raise ValueError(
+                f"with_zero_points: zero points are {zero.min().item()} to {zero.max().item()}; they must be 0 to 15"
+            )
+        if (bits & 15).any():
+            inexact = scale[(bits & 15) != 0][0].item()
+            raise ValueError(
+                f"with_zero_points: a scale is {inexact}, which has more than {SCALE_BITS} significant bits;"
+                " round scales to bf16 or fp16 and quantize by those"
+            )
+    return bits | (zero.to(torch.int32) ^ ZERO)
+
+
+def scales_and_zero_points(both: Tensor) -> tuple[Tensor, Tensor]:
+    """fp32 scales and their zero points, uint8: the inverse of `with_zero_points`."""
+    return (both & -16).view(torch.float32), ((both & 15) ^ ZERO).to(torch.uint8)

@@ -14,9 +14,9 @@ class QuantizedLinear(torch.nn.Module):
     """What replaces a torch.nn.Linear whose weights are codes of 8 or 4 bits and scales.
 
     Buffers: `weight` (out_features, in_features), int8 or fp8, or int4 as `int4.pack` packs it; `scale`, fp32,
-    (out_features,) or (out_features, in_features / group); `bias` or None. They are the module's state_dict. Casts such
-    as `module.half()` leave codes and scales as they are, and apply to the bias. Only activations have derivatives,
-    once: those of a product with the dequantized weights.
+    (out_features,) or (out_features, in_features / group), or int32 from `int4.with_zero_points`; `bias` or None. They
+    are the module's state_dict. Casts such as `module.half()` leave codes and scales as they are, and apply to the
+    bias. Only activations have derivatives, once: those of a product with the dequantized weights.
     """
 
     weight: Tensor
@@ -50,10 +50,11 @@ class QuantizedLinear(torch.nn.Module):
         return self
 
     def extra_repr(self) -> str:
+        zero_points = ", zero_points=True" if self.scale.dtype == torch.int32 else ""
         codes = "int4" if self.weight.dtype == torch.uint8 else str(self.weight.dtype).removeprefix("torch.")
         of_groups = "" if self.group is None else f", group={self.group}"
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, " + (
-            f"weight={codes}{of_groups}"
+            f"weight={codes}{of_groups}{zero_points}"
         )
 
     def forward(self, x: Tensor) -> Tensor:

@@ -49,13 +49,18 @@ def quantized(weight: Tensor, codes: str, group: int | None = None) -> tuple[Ten
 
 
 def dequantized(weight: Tensor, scale: Tensor, dtype: torch.dtype, k: int | None = None) -> Tensor:
-    """weight * scale in dtype, rounded once; codes and scales as of `quantized`. k: of packed int4, by default all.
+    """weight * scale in dtype, rounded once; codes and scales as of `quantized`, or scales of `int4.with_zero_points`.
+    k: of packed int4, by default all.
 
     >>> dequantized(*quantized(torch.tensor([[0.5, -1.0]]), "int8"), torch.float32)
     tensor([[ 0.5039, -1.0000]])
     """
+    zero: float | Tensor = 0.0
     if weight.dtype == torch.uint8:
-        weight = int4.unpack(weight, k).to(torch.int8) - int4.ZERO
+        weight, zero = int4.unpack(weight, k), float(int4.ZERO)
+    if scale.dtype == torch.int32:
+        scale, zero = int4.scales_and_zero_points(scale)
+        zero = zero.unsqueeze(2)
     n, k = weight.shape
-    scale = scale.view(n, -1, 1)
-    return (weight.float().view(n, scale.shape[1], -1) * scale).view(n, k).to(dtype)
+    scale = scale.reshape(n, -1, 1)
+    return ((weight.float().view(n, scale.shape[1], -1) - zero) * scale).view(n, k).to(dtype)

@@ -150,7 +150,8 @@ def weight_only_linear(
     weight: int8 or fp8; or int4 as `nn.int4.pack` packs it, uint8 (n, ceil(k / 32) * 16), whose codes from 0 to 15
         stand for -8 to 7.
     scale: fp32. (n,) or (n, 1): one for each row of weight. (n, k / group): one for each `group` elements of a row, 16
-        (not of int4), 32, 64 or 128. Scales below 2**-126 may count as 0.
+        (not of int4), 32, 64 or 128. Scales below 2**-126 may count as 0. For int4 it may be int32 instead, (n, k /
+        group), with a zero point for each group as well: see `nn.int4.with_zero_points`.
     bias: (n,), of a floating-point dtype.
     out, config, accumulation: as in `int_mm`; a config is one for the rows of input as one matrix.
 
@@ -181,19 +182,24 @@ def weight_only_linear(
         )
     n, k = weight.shape[0], rows.shape[1]
     groups = scale.shape[1] if scale.dim() == 2 else 1
-    group = 128 if groups == 1 else k // max(groups, 1)
-    of_rows = scale.dtype == torch.float32 and scale.dim() in (1, 2) and scale.shape[0] == n
+    has_zero_points = is_packed and scale.dtype == torch.int32
+    of_whole_rows = groups == 1 and not has_zero_points
+    group = 128 if of_whole_rows else k // max(groups, 1)
+    of_rows = (scale.dtype == torch.float32 or has_zero_points) and scale.dim() in (1, 2) and scale.shape[0] == n
     sizes = (32, 64, 128) if is_packed else (16, 32, 64, 128)
-    if not of_rows or (groups > 1 and (group not in sizes or group * groups != k)) or (k and not groups):
+    fits = of_whole_rows or not groups or (group in sizes and group * groups == k)
+    if not of_rows or not fits or (k and not groups):
         raise RuntimeError(
             f"weight_only_linear: scale is {scale.dtype} {list(scale.shape)}; for weights {[n, k]} it must be float32"
             f" [{n}] or [{n}, {k} / group], with a group of {', '.join(map(str, sizes[:-1]))} or 128"
+            + (f"; or int32 with zero points, [{n}, {k} / group]" if is_packed else "")
         )
     _check_bias("weight_only_linear", bias, n)
     shape = *input.shape[:-1], n
     if not n or not k:  # there are no weights to be scaled
         return _empty_sum("weight_only_linear", (input, weight), shape, input.dtype, bias, out)
-    scales = "row" if groups == 1 else "group"
+    scales = "group-zero" if has_zero_points else "row" if of_whole_rows else "group"
+    scale = scale.view(torch.float32) if has_zero_points else scale  # their bits
     how = How("ieee", input.dtype, None, scale.reshape(n, groups).t(), scales, group, accumulation)
     given = input, weight
     return deliver("weight_only_linear", given, rows, right, shape, added=bias, out=out, config=config, how=how)

@@ -128,8 +128,9 @@ def test_int4_at_edges(packed, dtype, device):
 def test_int4_in_shares(packed, split_k, device):
     for m, n, k in ((16, 4096, 4096), (64, 3000, 2048), (33, 1000, 8192), (7, 130, 16384)):
         for group in (32, 64, 128):
-            problem = replace(dense(m, n, k, "int4", "group"), group=group)
-            assert_right_if_it_fits(problem, config(packed, split_k=split_k), device)
+            for scales in ("group", "group-zero"):
+                problem = replace(dense(m, n, k, "int4", scales), group=group)
+                assert_right_if_it_fits(problem, config(packed, split_k=split_k), device)
     problem = replace(dense(20, 1000, 4096, "int4", "group", dtype="fp16", out_dtype="fp32"), group=64)
     for block_k in (64, 128):
         blocks = packed[0], packed[1], block_k, 3, packed[4]
@@ -146,6 +147,30 @@ def test_every_code_has_its_value_in_every_place(blocks, dtype, device):
     b.copy_(int4.pack(codes).t())
     plan_for(problem, config(blocks), device)(a, b, out, scales=(None, torch.ones(1, 16, device=device)))
     assert torch.equal(out.long(), codes.t() - 8)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize(
+    "blocks",
+    [(16, 128, 128, 7, 8), (16, 128, 256, 3, 8), (128, 128, 128, 5, 8), (256, 128, 128, 2, 8), (256, 128, 64, 5, 8),
+     (64, 192, 128, 6, 12), (128, 256, 128, 4, 8), (72, 256, 128, 6, 8)],
+    ids=str,
+)  # fmt: skip
+def test_every_zero_point_has_its_rows_and_group(blocks, dtype, device):
+    """With scales of 1 everything is exact, rescaled sums as well."""
+    for m, n, k, group in ((blocks[0] + 3, 1000, 1024, 128), (20, 264, 384, 64), (7, 1000, 96, 32)):
+        problem = replace(dense(m, n, k, "int4", "group-zero", dtype=dtype, out_dtype="fp32"), group=group)
+        if not config(blocks).fits(problem, gpus.of_device(device.index)):
+            continue
+        a, b, out = space.operands(problem, device)
+        a.copy_(torch.randint(-2, 3, a.shape, device=device))
+        codes = torch.randint(16, (n, k), device=device)
+        b.copy_(int4.pack(codes).t())
+        zero = torch.randint(16, (k // group, n), device=device)
+        scale = int4.with_zero_points(torch.ones(zero.shape, device=device), zero).view(torch.float32)
+        plan_for(problem, config(blocks), device)(a, b, out.fill_(torch.nan), scales=(None, scale))
+        expected = a.double() @ (codes.t() - zero.repeat_interleave(group, 0)).double()
+        assert torch.equal(out.double(), expected)
 
 
 @pytest.mark.parametrize("accumulation", ["any", "invariant"])

@@ -8,6 +8,7 @@ import pytest
 from tritonmm import gpu as gpus
 from tritonmm.autotune.measuring import results_file, space
 from tritonmm.autotune.studies.measured_products import RESULTS
+from tritonmm.config import Config
 from tritonmm.families.mixed_input import model as streams
 from tritonmm.orders import RowMajor
 from tritonmm.selection import timed
@@ -68,3 +69,11 @@ def test_groups_of_tiles_that_read_weights_together_have_about_one_size(m, block
     assert isinstance(order, RowMajor) == (tiles_m == 1)
     assert tiles_m - tall * (-(-tiles_m // tall) - 1) > tall / 2  # in the last
     assert 4 <= tall <= 16 or tall == tiles_m
+
+
+@pytest.mark.parametrize(("stages", "legal"), [(2, True), (3, True), (4, False)])
+def test_pieces_of_sums_leave_room_for_a_third_stage(stages, legal):
+    problem = space.problem(512, 4096, 4096, dtype="bf16-int4", layout="nt")
+    config = Config("mixed_input", 256, 128, 128, stages, 8, persistent=True, order=RowMajor())
+    assert bool(config.fits(problem, H200)) == legal
+    assert (config.shared_bytes(problem, H200) <= H200.shared_bytes) == legal

@@ -83,7 +83,7 @@ def finish_piece(x, row, col, output, epilogue, S: gl.constexpr):
     added = None
     if S.bias:
         added = gl.load(epilogue.bias + rows, mask=rows < output.n, other=0.0).to(gl.float32)[:, None]
-    scale = factors[:, None] if S.scales != "group" else None
+    scale = factors[:, None] if not S.block_scaled else None
     x = scaled_plus_bias(x, None, scale, epilogue.alpha if S.scaled else None, added)
     if S.add_c:
         at = rows.to(gl.int64)[:, None] * epilogue.stride_cn + cols.to(gl.int64)[None, :] * epilogue.stride_cm

@@ -21,7 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup
 from tritonmm.device.dequantize import dequantized, dequantized_times, power_and_rest
 from tritonmm.device.epilogue import plus_scaled
 from tritonmm.device.gluon_compat import barrier, computed, keep_order
-from tritonmm.device.int4 import unpacked, unpacked_times
+from tritonmm.device.int4 import ZERO, scale_of, unpacked, unpacked_from, unpacked_times, zero_point_of
 from tritonmm.device.pipeline import next_use, operand, release
 
 
@@ -44,13 +44,41 @@ def words(w, J: gl.constexpr, S: gl.constexpr):
 
 
 @gluon.jit
-def converted(w, J: gl.constexpr, S: gl.constexpr):
+def converted(w, zero_points, J: gl.constexpr, S: gl.constexpr):
     """Slice J of a consumer's weights of a step, as wgmma takes it from registers."""
     READ: gl.constexpr = S.reads[0]
-    if S.packed:
+    if S.has_zero_points:
+        zero = zero_points[J // (S.slices // S.groups)]
+        return gl.convert_layout(unpacked_from(words(w, J, S), zero, S.dtype), READ, assert_trivial=True)
+    elif S.packed:
         return gl.convert_layout(unpacked(words(w, J, S), S.dtype), READ, assert_trivial=True)
     else:
         return dequantized(w.slice(J * S.slice_k, S.slice_k, 1).load(READ), S.dtype, False)
+
+
+@gluon.jit
+def scales_in(buf, LAYOUT: gl.constexpr, S: gl.constexpr):
+    """A consumer's scales of a group, [rows]."""
+    scale = buf.load(LAYOUT)
+    return scale_of(scale) if S.has_zero_points else scale
+
+
+@gluon.jit
+def group_zero_point(buf, S: gl.constexpr):
+    """The zero points in a consumer's scales of a group, fp32 [rows, 1] in the layout of its words."""
+    LAYOUT: gl.constexpr = gl.SliceLayout(1, S.words)
+    return zero_point_of(buf.load(LAYOUT))[:, None]
+
+
+@gluon.jit
+def step_zero_points(stage, scale_bufs, WHO: gl.constexpr, S: gl.constexpr):
+    """The zero points that the rows of a consumer have for the groups of a step, () without any."""
+    GROUPS: gl.constexpr = S.groups
+    found = ()
+    if S.has_zero_points:
+        for i in gl.static_range(GROUPS):
+            found += (group_zero_point(scale_bufs.index((stage * S.consumers + WHO) * GROUPS + i), S),)
+    return found
 
 
 @gluon.jit
@@ -58,7 +86,7 @@ def subtile_factor(buf, SUBTILE: gl.constexpr, S: gl.constexpr):
     """A consumer's scales of a group, for weights in their units, [rows, 1] in the layout of subtile SUBTILE."""
     UNIT: gl.constexpr = S.unit
     LAYOUT: gl.constexpr = gl.SliceLayout(1, S.sums[SUBTILE])
-    return (buf.load(LAYOUT) * UNIT)[:, None]
+    return (scales_in(buf, LAYOUT, S) * UNIT)[:, None]
 
 
 @gluon.jit
@@ -141,7 +169,8 @@ def multiply_added(pipeline, stage, phase, first, last, stride, WHO: gl.constexp
     before = zeros(S)
     totals = zeros(S)
     mbarrier.wait(pipeline.full.index(stage), phase)
-    a = converted(operand(pipeline.w.index(stage * S.consumers + WHO), False), 0, S)
+    zero_points = step_zero_points(stage, pipeline.scales, WHO, S)
+    a = converted(operand(pipeline.w.index(stage * S.consumers + WHO), False), zero_points, 0, S)
     for step in range(first, last, stride):
         w = operand(pipeline.w.index(stage * S.consumers + WHO), False)
         for j in gl.static_range(SLICES):
@@ -159,10 +188,12 @@ def multiply_added(pipeline, stage, phase, first, last, stride, WHO: gl.constexp
             elif j > 0:
                 sums = waited(sums, SUBTILES)
             if j < SLICES - 1:
-                a = converted(w, j + 1, S)
+                a = converted(w, zero_points, j + 1, S)
         stage, phase = next_use(stage, phase, S.num_stages)
         mbarrier.wait(pipeline.full.index(stage), phase, pred=step + stride < last)
-        a = converted(operand(pipeline.w.index(stage * S.consumers + WHO), False), 0, S)  # unused after the last step
+        zero_points = step_zero_points(stage, pipeline.scales, WHO, S)
+        next_w = operand(pipeline.w.index(stage * S.consumers + WHO), False)
+        a = converted(next_w, zero_points, 0, S)  # unused after the last step
         sums = waited(sums, 0)
         barrier()  # all warps are done with the step
         release(pipeline.empty, stage, True, S)
@@ -177,7 +208,7 @@ def multiply_added(pipeline, stage, phase, first, last, stride, WHO: gl.constexp
 def group_power(buf, S: gl.constexpr):
     """The powers of two in a consumer's scales of a group, [rows, 1] in the layout of its weights."""
     LAYOUT: gl.constexpr = gl.SliceLayout(1, S.words if S.packed else S.reads[0])
-    power, rest = power_and_rest(buf.load(LAYOUT))
+    power, rest = power_and_rest(scales_in(buf, LAYOUT, S))
     return power[:, None]
 
 
@@ -185,7 +216,7 @@ def group_power(buf, S: gl.constexpr):
 def subtile_rest(buf, SUBTILE: gl.constexpr, S: gl.constexpr):
     """The rests of these scales, [rows, 1] in the layout of subtile SUBTILE."""
     LAYOUT: gl.constexpr = gl.SliceLayout(1, S.sums[SUBTILE])
-    power, rest = power_and_rest(buf.load(LAYOUT))
+    power, rest = power_and_rest(scales_in(buf, LAYOUT, S))
     return rest[:, None]
 
 
@@ -207,11 +238,14 @@ def step_scales(stage, scale_bufs, WHO: gl.constexpr, S: gl.constexpr):
 
 
 @gluon.jit
-def converted_times(w, power, J: gl.constexpr, S: gl.constexpr):
-    """`converted` weights times their power."""
+def converted_times(w, powers, zero_points, J: gl.constexpr, S: gl.constexpr):
+    """`converted` weights times the power of their group."""
     READ: gl.constexpr = S.reads[0]
+    GROUP: gl.constexpr = J // (S.slices // S.groups)
+    power = powers[GROUP]
     if S.packed:
-        return gl.convert_layout(unpacked_times(words(w, J, S), power), READ, assert_trivial=True)
+        zero = zero_points[GROUP] if S.has_zero_points else ZERO
+        return gl.convert_layout(unpacked_times(words(w, J, S), power, zero), READ, assert_trivial=True)
     else:
         return dequantized_times(w.slice(J * S.slice_k, S.slice_k, 1).load(READ), power)
 
@@ -237,7 +271,8 @@ def multiply_rescaled(pipeline, stage, phase, first, last, stride, WHO: gl.const
     sums = zeros(S)
     mbarrier.wait(pipeline.full.index(stage), phase)
     powers, rests = step_scales(stage, pipeline.scales, WHO, S)
-    a = converted_times(operand(pipeline.w.index(stage * S.consumers + WHO), False), powers[0], 0, S)
+    zero_points = step_zero_points(stage, pipeline.scales, WHO, S)
+    a = converted_times(operand(pipeline.w.index(stage * S.consumers + WHO), False), powers, zero_points, 0, S)
     for step in range(first, last, stride):
         w = operand(pipeline.w.index(stage * S.consumers + WHO), False)
         for j in gl.static_range(SLICES):
@@ -247,13 +282,14 @@ def multiply_rescaled(pipeline, stage, phase, first, last, stride, WHO: gl.const
             if j > 0:
                 sums = waited(sums, SUBTILES)
             if j < SLICES - 1:
-                a = converted_times(w, powers[(j + 1) // OF_GROUP], j + 1, S)
+                a = converted_times(w, powers, zero_points, j + 1, S)
         stage, phase = next_use(stage, phase, S.num_stages)
         more = step + stride < last
         mbarrier.wait(pipeline.full.index(stage), phase, pred=more)
         before = rests[(GROUPS - 1) * SUBTILES :]
         powers, rests = step_scales(stage, pipeline.scales, WHO, S)
-        a = converted_times(operand(pipeline.w.index(stage * S.consumers + WHO), False), powers[0], 0, S)
+        zero_points = step_zero_points(stage, pipeline.scales, WHO, S)
+        a = converted_times(operand(pipeline.w.index(stage * S.consumers + WHO), False), powers, zero_points, 0, S)
         after = ()
         for i in gl.static_range(SUBTILES):
             after += (gl.where(more, rests[i], before[i]),)

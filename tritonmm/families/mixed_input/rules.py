@@ -66,7 +66,7 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"layout is {p.layout}; the mixed-input kernel takes nt: K contiguous in both operands"
     if p.batch > 1:
         return f"batch is {p.batch}; the mixed-input kernel computes one GEMM"
-    if p.scales not in ("", "row", "group"):
+    if p.scales not in ("", "row", "group", "group-zero"):
         return f"scales are {p.scales}; the mixed-input kernel takes scales of each row of the weights, row or group"
     if p.block_scaled and groups(config, p) not in (1, 2):
         return f"block_k is {config.block_k}; a step must have one or two scale groups, of {p.group} elements of K each"
@@ -151,14 +151,21 @@ def shared_bytes(config: Config, problem: Problem, gpu: Gpu) -> int:
 
 def _shared(config: Config, problem: Problem) -> int:
     """Shared memory of one CTA in bytes: the pipeline, and a piece of each consumer's sums that changes layout."""
-    stage = config.step_bytes(problem)
-    stage += groups(config, problem) * config.block_n * 4
-    return config.num_stages * stage + config.num_warps // 4 * _piece_bytes(config, problem) + BARRIER_BYTES
+    return _pipeline_bytes(config, problem) + config.num_warps // 4 * _piece_bytes(config, problem)
+
+
+def _pipeline_bytes(config: Config, problem: Problem) -> int:
+    """Shared memory of the pipeline and its barriers in bytes."""
+    stage = config.step_bytes(problem) + groups(config, problem) * config.block_n * 4
+    return config.num_stages * stage + BARRIER_BYTES
 
 
 def _piece_bytes(config: Config, problem: Problem) -> int:
-    """Shared memory of a piece in bytes: 8192, or half of it where few registers are left to write it."""
-    return 4096 if _has_four_blocks(config) or (problem.block_scaled and config.num_warps == 12) else 8192
+    """Shared memory of a piece in bytes: 8192, or half of it where few registers are left to write it, or where the
+    pipeline leaves no more."""
+    few = _has_four_blocks(config) or (problem.block_scaled and config.num_warps == 12)
+    left = SM_SHARED_BYTES - RESERVED_BYTES - _pipeline_bytes(config, problem)
+    return 4096 if few or left < config.num_warps // 4 * 8192 else 8192
 
 
 def resident(config: Config, problem: Problem) -> int:

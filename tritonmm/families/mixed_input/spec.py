@@ -28,7 +28,7 @@ class MixedInputSpec(Pipelined):
     w_dtype: gl.dtype  # int4 is read in words of four, int16
     packed: bool  # weights are int4
     out_dtype: gl.dtype
-    scales: str  # "row": one for each row of weights; "group": for each of its groups of K; or ""
+    scales: str  # "row": one for each row of weights; "group", "group-zero": for each of its groups of K; or ""
     groups: int  # groups of K in a step that have scales, 1 or 2; 0 where none have
     all_groups: int  # groups of K, where a step has 2
     rescales: bool  # one accumulator is rescaled from group to group, instead of sums added to totals
@@ -46,6 +46,11 @@ class MixedInputSpec(Pipelined):
     def unit(self):
         """What converted weights are multiples of: see `device/dequantize.py` and `device/int4.py`."""
         return 64.0 if self.dtype == gl.bfloat16 and self.w_dtype in (gl.int8, gl.int16) else 1.0
+
+    @property
+    def has_zero_points(self):
+        """True if scales of groups have zero points in their last bits."""
+        return self.scales == "group-zero"
 
     @property
     def rows(self):

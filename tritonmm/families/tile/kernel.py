@@ -24,7 +24,7 @@ import triton.language as tl
 from tritonmm.device.constexpr_args import Static
 from tritonmm.device.epilogue import plus_c, plus_scaled, scaled_plus_bias
 from tritonmm.device.groups import part_of, rows_of_tiles, tile_of
-from tritonmm.device.int4 import plain_unpacked
+from tritonmm.device.int4 import plain_unpacked, scale_of, zero_point_of
 from tritonmm.device.numeric import block_offsets, multiple_of, rounded
 from tritonmm.device.operand import Addends, Operand, Output
 from tritonmm.device.order import tile_at
@@ -63,6 +63,11 @@ class TileSpec(Static):
     def shared_cols(self):
         """Columns of B that share a scale."""
         return 128 if self.scales == "1x128*128x128" else 1
+
+    @property
+    def has_zero_points(self):
+        """True if scales of groups have zero points in their last bits."""
+        return self.scales == "group-zero"
 
 
 class Scales(NamedTuple):
@@ -125,6 +130,9 @@ def accumulate(a, b, m_left, n_left, k, scales, row, col, S: tl.constexpr):
         y = tl.load(b_at + b_offsets, mask=inside, other=0.0)
         if S.packed:
             y = plain_unpacked(y, tl.float32 if S.interpreted else x.dtype)
+            if S.has_zero_points:
+                coded = col_scales(scales, col + cols, step * S.block_k // S.group, cols < n_left, S)
+                y -= (zero_point_of(coded) - 8.0).to(y.dtype)
         if S.interpreted and S.sum_dtype == tl.float32:  # numpy has neither bf16 nor fp8
             x, y = x.to(tl.float32), y.to(tl.float32)
         elif x.dtype.primitive_bitwidth > y.dtype.primitive_bitwidth:
@@ -137,6 +145,8 @@ def accumulate(a, b, m_left, n_left, k, scales, row, col, S: tl.constexpr):
                 group = step * S.block_k // S.group
                 of_rows = row_scales(scales, row + rows, group, rows < m_left, S) if scales.a is not None else None
                 of_cols = col_scales(scales, col + cols, group, cols < n_left, S)
+                if S.has_zero_points:
+                    of_cols = scale_of(of_cols)
                 acc = plus_scaled(acc, part.to(tl.float32), of_rows, of_cols, S.shared_cols)
             else:
                 acc += part
