@@ -31,11 +31,11 @@ from tritonmm import gpu as gpus
 from tritonmm.autotune.measuring.precompile import Elsewhere
 from tritonmm.autotune.studies.bank_conflicts import launch as transposes
 from tritonmm.config import Config
+from tritonmm.device import ordered_mma
 from tritonmm.device.groups import group_table_kernel
 from tritonmm.dtypes import DTYPES
 from tritonmm.families.exact import rules as sliced
 from tritonmm.families.grouped.rules import CONSUMERS, subtiles, widths
-from tritonmm.families.hopper import ordered_mma
 from tritonmm.families.hopper.rules import consumer_grid
 from tritonmm.families.hopper.sm_affinity import affinity
 from tritonmm.families.mixed_input.rules import fixup, programs
@@ -182,6 +182,9 @@ def weights_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpu
     waits = compiled.assembly.count("griddepcontrol.wait")
     if waits != config.num_warps // 4 + 1:
         return f"{waits} of its partitions wait for the previous grid"
+    ordered = problem.block_scaled and config.block_m >= 128
+    if ordered and (why := ordered_mma_fault(compiled.assembly, config.num_warps // 4)):
+        return why
     tiles = config.order.launched(*config.tiles(problem))
     how = fixup(config, programs(config, problem, gpu, tiles), tiles)
     return meeting_fault(compiled, how != "")
@@ -257,7 +260,8 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
         claim_warps = int(bool(affinity(config, problem, gpu)))
         if waits != config.num_warps // 4 + 1 + claim_warps:
             return f"{waits} of its partitions wait for the previous grid"
-        if why := ordered_mma_fault(compiled.assembly, config, problem):
+        consumers = math.prod(consumer_grid(config))
+        if problem.block_scaled and consumers > 1 and (why := ordered_mma_fault(compiled.assembly, consumers)):
             return why
     if config.kernel in ("hopper", "persistent"):
         by_tma = "tma" if problem.out_alignment == 16 else ""
@@ -271,16 +275,18 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
     return cluster_fault(compiled.assembly, config) if config.cluster else ""
 
 
-def ordered_mma_fault(ptx: str, config: Config, problem: Problem) -> str:
-    """What is wrong with how consumers order their wgmma, or "": each waits as often as the one before it arrives."""
-    consumers = math.prod(consumer_grid(config))
-    for i in range(consumers if problem.block_scaled and consumers > 1 else 0):
+def ordered_mma_fault(ptx: str, consumers: int) -> str:
+    """What is wrong with how consumers order their wgmma, or "": each waits as often as the one before it arrives, and
+    the first once more than others: it takes the turn that is left over."""
+    turns = []
+    for i in range(consumers):
         barrier = ordered_mma.barrier_of(i)
         uses = re.findall(rf"bar\S*\s+{barrier}\b[^;]*", ptx)
         waits, passes = (uses.count(f"bar.{what} {barrier}, 256") for what in ("sync", "arrive"))
         if not waits == passes == len(uses) / 2 > 0:
             return f"consumer {i} uses its barrier as {uses}"
-    return ""
+        turns.append(waits)
+    return "" if {turns[0] - 1} == set(turns[1:]) else f"consumers take {turns} turns"
 
 
 def repack_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:

@@ -34,9 +34,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from tritonmm.device import cluster
+from tritonmm.device import cluster, ordered_mma
 from tritonmm.device.gluon_compat import let_next_grid_start, wait_for_previous_grid
-from tritonmm.families.hopper import ordered_mma, ragged
+from tritonmm.families.hopper import ragged
 from tritonmm.families.hopper.claim import assigned_tile, claim_tile, first_tile, next_tile
 from tritonmm.families.hopper.mainloop import multiply, multiply_chunks
 from tritonmm.families.hopper.producer import load

@@ -26,9 +26,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
+from tritonmm.device import ordered_mma
 from tritonmm.device.gluon_compat import tma_load
 from tritonmm.device.pipeline import next_use, release
-from tritonmm.families.hopper import ordered_mma
 
 
 @gluon.jit

@@ -200,7 +200,7 @@ class Tiling(Pipelined):
 
     @property
     def ordered_mma(self):
-        """Whether consumers issue wgmma one after the other, see `ordered_mma.py`."""
+        """Whether consumers issue wgmma one after the other, see `device/ordered_mma.py`."""
         return self.block_scaled and self.consumers > 1
 
     @property

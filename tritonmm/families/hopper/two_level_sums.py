@@ -6,7 +6,7 @@ sums are added in the order of K: by one FADD each, or by one FFMA where groups 
 
 Parts. A thread has no registers for a second accumulator of all its sums. So a consumer of more than 64 sums a thread
 takes them in two parts of 64 rows and 128 columns, one after the other: halves of its columns, or of its rows. It waits
-for a part before it adds it; meanwhile the tensor cores multiply another consumer's (`ordered_mma.py`).
+for a part before it adds it; meanwhile the tensor cores multiply another consumer's (`device/ordered_mma.py`).
 
 Scales of groups arrive with the operands: the producer copies them by cp.async into buffers of the stage. Consumers
 read them after they have issued wgmma, while it runs.
@@ -19,10 +19,11 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
+from tritonmm.device import ordered_mma
 from tritonmm.device.epilogue import plus_scaled
 from tritonmm.device.gluon_compat import computed, copy_async, keep_order
 from tritonmm.device.pipeline import next_use, operand, release
-from tritonmm.families.hopper import ordered_mma, ragged
+from tritonmm.families.hopper import ragged
 
 
 @gluon.jit

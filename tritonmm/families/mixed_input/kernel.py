@@ -30,6 +30,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     mbarrier,
 )
 
+from tritonmm.device import ordered_mma
 from tritonmm.device.gluon_compat import copy_async, let_next_grid_start, tma_load, unhoisted, wait_for_previous_grid
 from tritonmm.device.numeric import multiple_of
 from tritonmm.device.pipeline import next_use
@@ -128,6 +129,7 @@ def consume(output, epilogue, pipeline, schedule, scratch, scales, WHO: gl.const
     stage = 0
     phase = 0
     wait_for_previous_grid()
+    ordered_mma.begin(WHO, S)
     if S.fixup == "reduce-scatter":  # the program's work lies in one tile
         consume_tile(at, end, stage, phase, output, epilogue, pipeline, schedule, scratch, scales, WHO, S)
     else:
@@ -135,6 +137,7 @@ def consume(output, epilogue, pipeline, schedule, scratch, scales, WHO: gl.const
             at, stage, phase = consume_tile(
                 at, end, stage, phase, output, epilogue, pipeline, schedule, scratch, scales, WHO, S
             )  # fmt: skip
+    ordered_mma.end(WHO, S)
 
 
 @gluon.jit

@@ -9,6 +9,9 @@
      and at no cost from int8. There is one accumulator, in units of the current group's rests, and it is multiplied by
      the quotient of two rests from group to group. fp16 lacks the exponents for that.
 
+Both leave the tensor cores idle meanwhile. With many rows, when these limit, consumers take turns, a step each, so that
+one multiplies while the other scales: `device/ordered_mma.py`.
+
 Both round a sum once more for each group. `rules.rescales` chooses; docs/notebook/mixed_input.md has the times.
 """
 
@@ -18,6 +21,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
+from tritonmm.device import ordered_mma
 from tritonmm.device.dequantize import dequantized, dequantized_times, power_and_rest
 from tritonmm.device.epilogue import plus_scaled
 from tritonmm.device.gluon_compat import barrier, computed, keep_order
@@ -173,11 +177,14 @@ def multiply_added(pipeline, stage, phase, first, last, stride, WHO: gl.constexp
     a = converted(operand(pipeline.w.index(stage * S.consumers + WHO), False), zero_points, 0, S)
     for step in range(first, last, stride):
         w = operand(pipeline.w.index(stage * S.consumers + WHO), False)
+        ordered_mma.wait(WHO, S)
         for j in gl.static_range(SLICES):
             if GROUPS == 2 and j == OF_GROUP:
                 sums, before = before, sums
             use_acc = j % OF_GROUP > 0 if GROUPS else (step > first) | (j > 0)
             sums = multiplied(a, stage, sums, pipeline.x, use_acc, j, S)
+            if j == SLICES - 1:
+                ordered_mma.arrive(WHO, S)
             if j == 0 and GROUPS:
                 factors = step_factors(stage, step, pipeline.scales, WHO, S)
             if j > 0 and GROUPS == 2:
@@ -275,10 +282,13 @@ def multiply_rescaled(pipeline, stage, phase, first, last, stride, WHO: gl.const
     a = converted_times(operand(pipeline.w.index(stage * S.consumers + WHO), False), powers, zero_points, 0, S)
     for step in range(first, last, stride):
         w = operand(pipeline.w.index(stage * S.consumers + WHO), False)
+        ordered_mma.wait(WHO, S)
         for j in gl.static_range(SLICES):
             if j > 0 and j % OF_GROUP == 0:
                 sums = rescaled(waited(sums, 0), rests[:SUBTILES], rests[SUBTILES:])
             sums = multiplied(a, stage, sums, pipeline.x, True, j, S)
+            if j == SLICES - 1:
+                ordered_mma.arrive(WHO, S)
             if j > 0:
                 sums = waited(sums, SUBTILES)
             if j < SLICES - 1:

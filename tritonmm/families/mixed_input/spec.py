@@ -48,6 +48,12 @@ class MixedInputSpec(Pipelined):
         return 64.0 if self.dtype == gl.bfloat16 and self.w_dtype in (gl.int8, gl.int16) else 1.0
 
     @property
+    def ordered_mma(self):
+        """Whether consumers issue wgmma one after the other, see `device/ordered_mma.py`: a turn is a step. With fewer
+        rows reading weights is what takes the time."""
+        return self.block_scaled and self.block_c >= 128
+
+    @property
     def has_zero_points(self):
         """True if scales of groups have zero points in their last bits."""
         return self.scales == "group-zero"

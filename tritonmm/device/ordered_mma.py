@@ -1,8 +1,9 @@
 """Ordered MMA: the consumers of a program issue their wgmma in turn.
 
-Consumers that scale sums (`two_level_sums.py`) alternate between wgmma and work on registers. Left alone, they ask for
-the tensor cores at the same time, and leave them idle at the same time. Ordered, consumer i issues its n-th wgmma after
-consumer i - 1 has issued its n-th, and consumer 0 after the last consumer has issued its previous one.
+Consumers that scale sums (`two_level_sums.py` of the Hopper kernel, `mainloop.py` of the mixed-input one) alternate
+between wgmma and work on registers. Left alone, they ask for the tensor cores at the same time, and leave them idle at
+the same time. Ordered, consumer i issues the wgmma of its n-th turn after consumer i - 1 has issued those of its n-th,
+and consumer 0 after the last consumer has issued those of its previous one.
 
 Each consumer has a named barrier of the hardware, for its own threads, which wait (`wait`), and those of the consumer
 before it, which arrive (`arrive`). All consumers take equally many turns, also those that skip a ragged tile, so each
@@ -10,6 +11,8 @@ arrival meets the wait that it is for. `begin` gives consumer 0 its first turn, 
 over, so that no barrier keeps an arrival. No deadlock: a consumer waits only for one whose operands come no later than
 its own, so ordering adds no cycle to the waits of `device/pipeline.py`, nor to those of split tiles, whose parts all
 consumers multiply in one order.
+
+A kernel's constants have the number of `consumers`, and `ordered_mma`, whether there are turns.
 
 Measurements: docs/notebook/hopper.md.
 """
