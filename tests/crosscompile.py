@@ -182,7 +182,7 @@ def weights_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpu
     waits = compiled.assembly.count("griddepcontrol.wait")
     if waits != config.num_warps // 4 + 1:
         return f"{waits} of its partitions wait for the previous grid"
-    ordered = problem.block_scaled and config.block_m >= 128
+    ordered = problem.b_dtype == "int4" and problem.block_scaled and config.block_m >= 128
     if ordered and (why := ordered_mma_fault(compiled.assembly, config.num_warps // 4)):
         return why
     tiles = config.order.launched(*config.tiles(problem))

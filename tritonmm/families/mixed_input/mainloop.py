@@ -9,10 +9,10 @@
      and at no cost from int8. There is one accumulator, in units of the current group's rests, and it is multiplied by
      the quotient of two rests from group to group. fp16 lacks the exponents for that.
 
-Both leave the tensor cores idle meanwhile. With many rows, when these limit, consumers take turns, a step each, so that
-one multiplies while the other scales: `device/ordered_mma.py`.
-
 Both round a sum once more for each group. `rules.rescales` chooses; docs/notebook/mixed_input.md has the times.
+
+Both leave the tensor cores idle meanwhile. Where these limit, with many rows of int4, consumers take turns, a step
+each, so that one multiplies while the other scales: `device/ordered_mma.py`.
 """
 
 from typing import Any, NamedTuple
