@@ -1,4 +1,4 @@
-"""Models of transformers with 16- and 8-bit weights: times of prefill and decoding, memory, and errors of logits.
+"""Models of transformers with 16-, 8- and 4-bit weights: times of prefill and decoding, memory, and errors of logits.
 
     python -m tritonmm.autotune.studies.serving serving.csv
 
@@ -35,7 +35,10 @@ BATCHES = (1, 16)
 ROUNDS, REPLAYS = 7, 20
 """Rounds, and steps of one: ROUNDS * REPLAYS + 3 tokens are decoded, which the cache has to hold."""
 
-WAYS = ("torch", "torch.compile", "enable", *KINDS)
+COMPILED = "+compile"
+"""What the name of a way ends with, whose model torch.compile compiles."""
+
+WAYS = ("torch", "torch+compile", "enable", *KINDS, *(kind + COMPILED for kind in KINDS))
 
 
 @dataclass(frozen=True)
@@ -81,11 +84,12 @@ def made(config: Any, device: torch.device) -> torch.nn.Module:
 def measured(name: str, config: Any, way: str, expected: torch.Tensor | None, device: torch.device) -> Iterator[Any]:
     """Rows of a model in one way, and first its logits of a prefill. expected: torch's, to compare with."""
     model = made(config, device)
-    if way in KINDS:
-        tritonmm.quantize_(model, way)
+    kind = way.removesuffix(COMPILED)
+    if kind in KINDS:
+        tritonmm.quantize_(model, kind)
     gigabytes = sum(x.numel() * x.element_size() for x in (*model.parameters(), *model.buffers())) / 1e9
-    run: Callable[..., Any] = torch.compile(model) if way == "torch.compile" else model
-    context: AbstractContextManager = tritonmm.use() if way not in WAYS[:2] else contextlib.nullcontext()
+    run: Callable[..., Any] = torch.compile(model) if way.endswith(COMPILED) else model
+    context: AbstractContextManager = contextlib.nullcontext() if kind == "torch" else tritonmm.use()
     tokens = torch.randint(config.vocab_size, (max(BATCHES), PREFILL), device=device, generator=_generator(device))
     with context:
         logits = model(tokens[:1, :PROMPT], use_cache=False).logits[0].float()

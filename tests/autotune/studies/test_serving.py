@@ -22,4 +22,4 @@ def test_the_cache_holds_all_tokens():
 def test_unknown_ways_are_refused(tmp_path):
     result = CliRunner().invoke(serving.main, [str(tmp_path / "x.csv"), "--ways", "torch,int3"])
     assert result.exit_code == 2
-    assert "--ways has int3; known are torch, torch.compile, enable, int8" in result.output
+    assert "--ways has int3; known are torch, torch+compile, enable, int8" in result.output
