@@ -69,7 +69,8 @@ def products(seed: int, count: int) -> Iterator[Product]:
 def _product(draw: random.Random) -> Product:
     kinds = KINDS | MORE_KINDS
     fields = kinds[draw.choice(list(kinds))]
-    p = Problem(1, 1, 1, **fields, group=draw.choice((16, 32, 64, 128)) if fields.get("scales") == "group" else 128)
+    sizes = (32, 64, 128) if fields.get("b_dtype") == "int4" else (16, 32, 64, 128)
+    p = Problem(1, 1, 1, **fields, group=draw.choice(sizes) if fields.get("scales", "").startswith("group") else 128)
     m, n, k = (_size(draw) for _ in range(3))
     what = draw.choices(("dense", "batch", "groups", "symmetric"), (6, 2, 1, 1))[0]
     ragged, symmetric, batch, groups = "", "", 1, 0

@@ -95,6 +95,16 @@ def test_former_spellings_of_scales_are_read(dtypes, former, scales):
     assert problem_of(json.dumps(written | {"scales": former})).scales == scales
 
 
+def test_groups_of_4_bit_weights_are_those_of_packed_words():
+    problem = Problem(64, 48, 128, 1, "bf16", layout="nt", b_dtype="int4", scales="group", group=32)
+    for fields, wrong in (
+        ({"group": 16}, "32 elements of K"),
+        ({"b_dtype": "int8", "scales": "group-zero"}, "int4 has"),
+    ):
+        with pytest.raises(ValueError, match=wrong):
+            replace(problem, **fields)
+
+
 def test_products_of_residues():
     problem = Problem(64, 48, 32, 14, "int8", layout="nt", moduli=7)
     assert (problem.out_dtype, problem.sum_dtype, str(problem)) == ("int8", "int32", "14x64x48x32 nt int8 modulo 7")

@@ -193,6 +193,8 @@ class Problem:
             raise ValueError(f"Problem: scales is 'group-zero' and b_dtype {self.b_dtype!r}; int4 has zero points")
         if self.group not in (16, 32, 64, 128):
             raise ValueError(f"Problem: group is {self.group!r}; it must be 16, 32, 64 or 128 elements of K")
+        if self.b_dtype == "int4" and self.group == 16:
+            raise ValueError("Problem: group is 16 and b_dtype int4, which is packed 32 elements of K at a time")
         if len(self.layout) != 2 or set(self.layout) - set("nts"):
             raise ValueError(f'Problem: layout is {self.layout!r}; it must be two letters of "n", "t", "s", as in "nt"')
         for name in ("a_alignment", "b_alignment", "out_alignment"):
