@@ -12,16 +12,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encount
 FP64, FP32 = torch.float64, torch.float32
 
 
-@pytest.fixture(params=[FP64, FP32], ids=["fp64", "fp32"])
-def dtype(request):
-    return request.param
-
-
-@pytest.fixture
-def normal(dtype, device):
-    return lambda *shape: torch.randn(shape, dtype=dtype, device=device)
-
-
 def test_bits_are_those_of_the_operand_itself(normal, dtype):
     a, b = normal(2, 3, 20), normal(6, 20).t()
     planes = tritonmm.quantized_planes(b, moduli=6)

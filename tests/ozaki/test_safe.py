@@ -18,16 +18,6 @@ FP64, FP32 = torch.float64, torch.float32
 MODULI = {FP64: DEFAULT_MODULI["fp64"], FP32: DEFAULT_MODULI["fp32"]}
 
 
-@pytest.fixture(params=[FP64, FP32], ids=["fp64", "fp32"])
-def dtype(request):
-    return request.param
-
-
-@pytest.fixture
-def normal(dtype, device):
-    return lambda *shape: torch.randn(shape, dtype=dtype, device=device)
-
-
 @pytest.fixture
 def emulating(monkeypatch):
     """Small products are emulated, too, whichever should be faster; plans are made anew before and after."""

@@ -11,8 +11,8 @@
 
 Both round a sum once more for each group. `rules.rescales` chooses; docs/notebook/mixed_input.md has the times.
 
-Both leave the tensor cores idle meanwhile. Where these limit, with many rows of int4, consumers take turns, a step
-each, so that one multiplies while the other scales: `device/ordered_mma.py`.
+Both leave the tensor cores idle meanwhile. Where these limit, with many rows of int4, the consumers' wgmma is
+ordered, step by step, so that one multiplies while the other scales: `device/ordered_mma.py`.
 """
 
 from typing import Any, NamedTuple

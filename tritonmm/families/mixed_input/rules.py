@@ -162,7 +162,7 @@ def _pipeline_bytes(config: Config, problem: Problem) -> int:
 
 def _piece_bytes(config: Config, problem: Problem) -> int:
     """Shared memory of a piece in bytes: 8192, or half of it where few registers are left to write it, or where the
-    pipeline leaves no more."""
+    pipeline takes the rest of the shared memory."""
     few = _has_four_blocks(config) or (problem.block_scaled and config.num_warps == 12)
     left = SM_SHARED_BYTES - RESERVED_BYTES - _pipeline_bytes(config, problem)
     return 4096 if few or left < config.num_warps // 4 * 8192 else 8192

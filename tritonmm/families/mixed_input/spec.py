@@ -49,10 +49,10 @@ class MixedInputSpec(Pipelined):
 
     @property
     def ordered_mma(self):
-        """Whether consumers issue wgmma one after the other, see `device/ordered_mma.py`: a turn is a step.
+        """Whether consumers issue the wgmma of a step one after the other, see `device/ordered_mma.py`.
 
-        With fewer rows, reading weights is what takes the time. From 256 to 2048 rows int4 takes 3% less in turns;
-        int8, whose tiles of 256 rows have two stages, takes as long either way.
+        With fewer rows, reading weights is what takes the time. From 256 to 2048 rows int4 takes 3% less so; int8,
+        whose tiles of 256 rows have two stages, takes as long either way (h200-int4-many-rows.csv in autotune/results).
         """
         return self.packed and self.block_scaled and self.block_c >= 128
 
