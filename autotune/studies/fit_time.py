@@ -2,10 +2,11 @@
 
     python -m tritonmm.autotune.studies.fit_time            # judge the record that ships
     python -m tritonmm.autotune.studies.fit_time --write    # fit it again; minutes
+    python -m tritonmm.autotune.studies.fit_time --gpu h100 --write
 
 The data are committed results files of a GPU: exhaustive sweeps of random products, in which the configs of a product
 differ in their tiles, and sweeps over tile orders, in which they differ in nothing else. Half of the products give the
-constants, the others are only predicted.
+constants, the others are only predicted. A GPU without a record starts from another's, and stays near it: see `PRIOR`.
 
 The loss and the descent are those of `fitting.time_fit`.
 """
@@ -15,6 +16,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
 
 import click
 import numpy as np
@@ -30,11 +32,11 @@ from tritonmm.model.record import Limits, Record, spelled, values
 from tritonmm.orders import RowMajor
 from tritonmm.problem import Problem
 
-SWEEPS = tuple(f"random{seed}" for seed in (60, 64, 66, 68, 70, 72, 74, 76, 78, 80, 82))
+SWEEPS = (*(f"random{seed}" for seed in (60, 64, 66, 68, 70, 72, 74, 76, 78, 80, 82)), "quick")
 ORDERS = ("orders62", "orders93", "orders-large", "l2", "l2-16384")
-"""Results files of a GPU, by what stands behind its name."""
+"""Results files of a GPU, by what stands behind its name. A GPU may have some of them."""
 
-COMMAND = "python -m tritonmm.autotune.studies.fit_time --write"
+COMMAND = "python -m tritonmm.autotune.studies.fit_time"
 
 SHARED = ("launch_us", "first_us", "lone_bandwidth", "split_us", "part_us", "partial_bandwidth")
 LIMITS = (
@@ -46,6 +48,11 @@ LIMITS = (
 ROUNDS = 6
 """Of the fit."""
 
+PRIOR = 0.01
+"""Weight of the prior for a GPU that has few results, and starts from the constants of another. On the 60 GEMMs of an
+H100, fitted to 40 and judged by 20 in turns: choices reach 96.9% of the best without a fit, 97.2% with this prior, and
+96.8% with a thirtieth of it."""
+
 
 def is_seen(problem: Problem) -> bool:
     """Whether the fit may see a product: every other one, by a digest of its sizes."""
@@ -53,12 +60,15 @@ def is_seen(problem: Problem) -> bool:
     return hashlib.sha256(f"{p.batch}x{p.m}x{p.n}x{p.k}".encode()).digest()[0] % 2 == 0
 
 
-def read(gpu: Gpu, name: str, seen: bool) -> regret.Measured:
+def files_of(gpu: Gpu, names: Iterable[str]) -> dict[str, Path]:
+    """Those of the results files that there are of a GPU."""
+    paths = {name: [RESULTS / f"{gpu.name}-{name}{end}" for end in (".csv", ".csv.gz")] for name in names}
+    return {name: path for name, both in paths.items() for path in both if path.is_file()}
+
+
+def read(path: Path, seen: bool) -> regret.Measured:
     """The products of a results file that the fit may see, or the others."""
-    found = [path for end in (".csv", ".csv.gz") if (path := RESULTS / f"{gpu.name}-{name}{end}").is_file()]
-    if not found:
-        raise FileNotFoundError(f"{RESULTS} has no {gpu.name}-{name}.csv: results are in a checkout only")
-    measured, _ = regret.read(found[0])
+    measured, _ = regret.read(path)
     return {problem: times for problem, times in measured.items() if is_seen(problem) == seen}
 
 
@@ -78,13 +88,18 @@ def points(
 def _sets(
     gpu: Gpu, seen: bool, sweeps: Iterable[str], orders: Iterable[str]
 ) -> Iterator[tuple[Problem, dict[Config, float], bool]]:
-    for name, is_order in [(name, False) for name in sweeps] + [(name, True) for name in orders]:
-        for problem, times in read(gpu, name, seen).items():
+    files = [
+        (path, is_order) for is_order, names in enumerate((sweeps, orders)) for path in files_of(gpu, names).values()
+    ]
+    if not files:
+        raise FileNotFoundError(f"{RESULTS} has no sweeps of the {gpu.name}: results are in a checkout only")
+    for path, is_order in files:
+        for problem, times in read(path, seen).items():
             apart: dict[Config | None, dict[Config, float]] = {}
             for config, us in times.items():
                 apart.setdefault(replace(config, order=RowMajor()) if is_order else None, {})[config] = us
             for of_group in apart.values():
-                yield problem, of_group, is_order
+                yield problem, of_group, bool(is_order)
 
 
 def _is_listed(config: Config, problem: Problem, gpu: Gpu) -> bool:
@@ -130,13 +145,13 @@ def report(gpu: Gpu, seen: bool) -> Iterator[str]:
     seen: on the GEMMs that the fit has seen, or on the others.
     """
     reached: list[float] = []
-    for name in SWEEPS:
-        judged = regret.regrets(read(gpu, name, seen), gpu, ("model",))
+    for name, path in files_of(gpu, SWEEPS).items():
+        judged = regret.regrets(read(path, seen), gpu, ("model",))
         found = [each.reached for each in judged if each.reached is not None]
         reached += found
         yield f"{name:<14} {_mean(found):.4f} of the best, {sum(x < 0.85 for x in found)} of {len(found)} below 0.85"
     yield f"{'all':<14} {_mean(reached):.4f} of the best, {sum(x < 0.85 for x in reached)} of {len(reached)} below 0.85"
-    for name in ORDERS:
+    for name in files_of(gpu, ORDERS):
         found = points(gpu, seen, (), (name,))
         logs = np.log(
             [
@@ -161,6 +176,22 @@ def _mean(found: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, found)) / len(found))
 
 
+def fitted(gpu: Gpu, is_new: bool, rounds: int) -> Record:
+    """The record of a GPU, fitted to its results. is_new: the record that ships is another GPU's."""
+    record = constants.shipped(gpu)
+    files = files_of(gpu, (*SWEEPS, *ORDERS))
+    kernels = "hopper", "persistent"
+    found = points(gpu, True, kernels=kernels)
+    fit = Fit(found, free(kernels), gpu, each_tile=True, prior=PRIOR if is_new else 0.0)
+    record = fit.run(record, rounds, click.echo)
+    made = {"all else": f"those of the {record.gpu}"} if is_new else dict(record.made)
+    made["shared, hopper, persistent"] = (
+        f"{COMMAND} --gpu {gpu.name} --write, {date.today()}; products: {', '.join(f'{gpu.name}-{name}' for name in files)}"
+    )
+    _, about = regret.read(next(iter(files.values())))
+    return replace(record, gpu=about["gpu"], made=made)
+
+
 @click.command()
 @click.option("--gpu", default="h200", show_default=True, help="The GPU of the results and the record.")
 @click.option("--write", is_flag=True, help="Fit the record and write it.")
@@ -171,15 +202,8 @@ def main(gpu: str, write: bool, rounds: int) -> None:
         found = spec(gpu)
         found = replace(found, constants=constants.shipped(found))  # whatever is fitted to this machine's
         if write:
-            kernels = "hopper", "persistent"
-            fit = Fit(points(found, True, kernels=kernels), free(kernels), found, each_tile=True)
-            record = fit.run(constants.shipped(found), rounds, click.echo)
-            files = ", ".join(f"{found.name}-{name}" for name in (*SWEEPS, *ORDERS))
-            record = replace(
-                record,
-                made={**record.made, "shared, hopper, persistent": f"{COMMAND}, {date.today()}; products: {files}"},
-            )
             path = constants.FOLDER / f"{found.name}.json"
+            record = fitted(found, is_new=not path.is_file(), rounds=rounds)
             path.write_text(spelled(values(record)), encoding="utf-8")
             click.echo(f"wrote {path}; run again without --write to judge it")
             return

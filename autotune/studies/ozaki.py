@@ -6,7 +6,7 @@ Both sides are timed in pairs in one process, as `tritonmm bench` does. Errors a
 against sums in a longer number format, in units of u * |A||B|, u = 2**-53 or 2**-24.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,15 +22,17 @@ from tritonmm.torch_ops.dense import mm
 from tritonmm.torch_ops.ozaki import ozaki_mm
 
 SIZES = (
-    (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (5000, 3000, 7000),
+    (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (5000, 3000, 7000), (1024, 1024, 1024),
     (777, 8192, 4096), (16384, 2048, 1024), (1024, 1024, 65536),
 )  # fmt: skip
-"""m, n and k."""
+"""m, n and k, those first that `--sizes` keeps."""
 
 DATA: dict[str, Callable] = {"normal": torch.randn, "uniform": torch.rand}
 """What operands are made of. uniform: from 0 to 1, whose sums grow with K."""
 
 MODULI = {torch.float64: (14, 15, 16), torch.float32: (7, 8)}
+
+DTYPES = {"fp64": torch.float64, "fp32": torch.float32}
 
 OTHERS = {torch.float64: (), torch.float32: ("ieee", "tf32x3", "bf16x3")}
 """Precisions of `mm` that are timed as well."""
@@ -110,7 +112,11 @@ def error(launch: Launch, a: torch.Tensor, b: torch.Tensor) -> float:
 @click.command()
 @click.argument("path", type=Output())
 @click.option("--regime", type=click.Choice(sorted(REGIMES)), default="burst", show_default=True)
-def main(path: Path, regime: str) -> None:
+@click.option(
+    "--dtype", "dtypes", type=click.Choice(list(DTYPES)), multiple=True, help="Of the operands.  [default: both]"
+)
+@click.option("--sizes", type=click.IntRange(1, len(SIZES)), default=len(SIZES), help="Only so many of the sizes.")
+def main(path: Path, regime: str, dtypes: Sequence[str], sizes: int) -> None:
     """Time exact products and torch's, measure errors, and write PATH."""
     if not torch.cuda.is_available():
         raise click.ClickException("times need a GPU, and torch sees none")
@@ -120,8 +126,8 @@ def main(path: Path, regime: str) -> None:
     allows, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, False
     rows: list[Row] = []
     try:
-        for dtype in MODULI:
-            for size in SIZES:
+        for dtype in [DTYPES[name] for name in dtypes or DTYPES]:
+            for size in SIZES[:sizes]:
                 for data in DATA if size == (4096, 4096, 4096) else ("normal",):
                     for row in timed(dtype, size, data, regime, device):
                         click.echo(row)
