@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from tritonmm.cli import bench, demo, doctor, explain, layout, order, plot, run, sweep, tune
+from tritonmm.cli import bench, demo, doctor, explain, layout, order, plot, run, serve_bench, sweep, tune
 from tritonmm.version import __version__
 
 
@@ -49,6 +49,6 @@ def main() -> None:
 
 for command in (
     sweep.sweep, tune.tune, bench.bench, explain.explain, order.order, layout.layout, plot.plot, demo.demo,
-    doctor.doctor, run.run,
+    doctor.doctor, run.run, serve_bench.serve_bench,
 ):  # fmt: skip
     main.add_command(command)
