@@ -34,9 +34,7 @@ class _Commands(click.Group):
 
 
 _END = """\b
-Examples:
-  tritonmm demo
-  tritonmm explain 2049 8192 3584 --gpu h200
+Example: tritonmm explain 2049 8192 3584 --gpu h200
 Exits with 1 if something is wrong, 2 for a wrong request, 130 if interrupted.
 """
 
