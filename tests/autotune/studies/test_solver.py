@@ -1,9 +1,12 @@
 """The study of linear systems: its algorithms are right, and it counts the products that they launch."""
 
+import functools
+
 import pytest
 import torch
 from click.testing import CliRunner
 
+from tritonmm.autotune.measuring.measure import Regime
 from tritonmm.autotune.studies import solver
 from tritonmm.torch_ops.ozaki import ozaki_mm
 
@@ -66,3 +69,27 @@ def test_without_a_gpu_nothing_is_measured(tmp_path):
     result = CliRunner().invoke(solver.main, [str(tmp_path / "x.csv")])
     assert result.exit_code == 1
     assert "times need a GPU" in result.output
+
+
+@pytest.mark.parametrize("what", ["solve", "gaussian process"])
+def test_a_row_has_times_errors_and_counts(what, monkeypatch):
+    """Of this machine's CPU, where every product is torch's."""
+
+    def seconds(run):
+        run()
+        return 0.25
+
+    monkeypatch.setattr(solver, "_seconds", seconds)
+    monkeypatch.setattr(solver, "solve", functools.partial(solver.solve, leaf=16))
+    cpu = torch.device("cpu")
+    system = solver.random_system(64, torch.float64, cpu)
+    if what != "solve":
+        system = solver.process(64, 2.0, torch.float64, cpu)
+    named = {"what": what, "dtype": "fp64", "n": 64, "length": None}
+    row = solver.measured(named, system, Regime("none", rest=0.0, replay=1.0, fewest=1, most=1, warm=0.0))
+    assert (row.torch_ms, row.ours_ms, row.linalg_ms, row.ratio) == (250.0, 250.0, 250.0, 1.0)
+    assert row.torch_residual == row.ours_residual < 1e-15
+    assert (row.difference, row.exact, row.refused, row.lost) == (0.0, 0, 0, "")
+    assert row.products == row.native > 0
+    assert row.torch_log_likelihood == row.ours_log_likelihood
+    assert (row.torch_log_likelihood is None) == (what == "solve")
