@@ -99,3 +99,9 @@ def test_an_unlisted_architecture_has_the_rates_of_its_generation(capability, mo
     assert found.arch == f"sm_{capability[0]}{capability[1]}"
     assert found.shared_bytes == 101_376
     assert found.peak == gpus.spec({8: "a100", 12: "rtx5090"}[capability[0]]).peak
+
+
+@pytest.mark.parametrize("name", ["rtx3090", "rtx4090", "l40s", "rtx5090"])
+def test_gpus_for_graphics_have_two_fp64_units_for_128_of_fp32(name):
+    peak = gpus.spec(name).peak
+    assert peak["fp64"] == pytest.approx(peak["fp32"] / 64, rel=0.03)

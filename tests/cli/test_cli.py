@@ -200,6 +200,7 @@ def test_repeated_configs_are_swept_once(store):
         (["order", "split-merge:2147483647"], "at most 1048576 are shown"),
         (["order", "hilbert", "--grid", "2x2", "--png", "/dev/null/x.png"], "/dev/null"),
         (["explain", "1", "1", "99999999999999999999"], "below 2**31"),
+        (["explain", "1", "1", "1", "--precision", "ozaki"], "precision is 'ozaki'; for bf16 it must be one of ieee"),
         (["layout", "swizzle<3,3>"], "spelled swizzle<b,m,s>"),
         (["layout", "SM80_16x8x16_F32BF16BF16F32_TN", "--json"], "it goes with a swizzle"),
         (["order", "hilbert", "--png", "."], "'.' is a folder"),
@@ -337,6 +338,15 @@ def test_explain_as_json_says_what_the_text_says(m, tuned):
     assert (found["gpu"], found["problem"]["m"], found["is_measured"]) == ("h200", m, tuned)
     assert str(tritonmm.Config.from_json(json.dumps(found["config"]))) in text
     assert f"{found['us']:.1f} us" in text
+
+
+def test_explain_estimates_exact_int8_products_for_a_named_gpu():
+    args = "explain", 4096, 4096, 4096, "--dtype", "fp64", "--gpu", "rtx4090", "--precision"
+    text = call(*args, "ozaki").stdout
+    assert "15 exact int8 products" in text
+    assert "predicted (unverified on this GPU)" in text
+    found = json.loads(call(*args, "ozaki:14", "--json").stdout)
+    assert (found["problem"]["precision"], found["gpu"]) == ("ozaki:14", "rtx4090")
 
 
 def test_layout_as_json():

@@ -191,3 +191,11 @@ def test_explain_says_whether_the_native_product_should_be_faster(n, faster, dty
     assert found == Explanation.of(found.problem, gpus.default())
     with pytest.raises(ValueError, match="leave one out"):
         tritonmm.explain(a, a.expand(1, n, n), groups=[n], precision="ozaki")
+
+
+@pytest.mark.parametrize("n", [4096, 8192])
+def test_estimates_for_an_rtx_4090_are_like_what_others_measured(n):
+    """arXiv 2504.08009 has 7.4 to 9.8 TFLOPS for fp64 with int8 tensor cores of an RTX 4090. Ours never ran there."""
+    problem = Problem.dense(n, n, n, dtype="fp64", precision="ozaki")
+    tflops = problem.flops / estimate(problem, gpus.spec("rtx4090")).time.us / 1e6
+    assert 0.75 * 7.4 < tflops < 1.25 * 9.8

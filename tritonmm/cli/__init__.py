@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from tritonmm.cli import bench, demo, doctor, explain, layout, order, plot, run, sweep, tune
+from tritonmm.cli import bench, demo, doctor, explain, layout, order, plot, run, serve_bench, sweep, tune
 from tritonmm.version import __version__
 
 
@@ -34,9 +34,7 @@ class _Commands(click.Group):
 
 
 _END = """\b
-Examples:
-  tritonmm demo
-  tritonmm explain 2049 8192 3584 --gpu h200
+Example: tritonmm explain 2049 8192 3584 --gpu h200
 Exits with 1 if something is wrong, 2 for a wrong request, 130 if interrupted.
 """
 
@@ -49,6 +47,6 @@ def main() -> None:
 
 for command in (
     sweep.sweep, tune.tune, bench.bench, explain.explain, order.order, layout.layout, plot.plot, demo.demo,
-    doctor.doctor, run.run,
+    doctor.doctor, run.run, serve_bench.serve_bench,
 ):  # fmt: skip
     main.add_command(command)

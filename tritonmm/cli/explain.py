@@ -12,8 +12,8 @@ from tritonmm.cli.values import Parsed
 _END = """\b
 Examples:
   tritonmm explain 2049 8192 3584 --dtype bf16 --layout nt
-  tritonmm explain 1 28672 4096 --gpu h200 --json
   tritonmm explain 4096 1536 2048 --layout nt --groups 128 --sizes zipf
+  tritonmm explain 4096 4096 4096 --dtype fp64 --precision ozaki --gpu rtx4090 --json
 """
 
 
@@ -31,9 +31,14 @@ Examples:
     help="Of --groups: even, random, zipf, empties or one-hot, with a seed as in zipf:3.  [default: those to expect]",
 )
 @click.option("--accumulation", type=click.Choice(["any", "invariant"]), default="any")
+@click.option(
+    "--precision",
+    default="",
+    help="Of fp32 and fp64, as in matmul(precision=): ozaki, tf32x3, ...  [default: --dtype's]",
+)
 @click.option("--gpu", type=Parsed("name", values.gpu), help="A GPU by name.  [default: this machine's, or the h200]")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-def explain(m, n, k, dtype, layout, batch, groups, ragged, sizes, accumulation, gpu, as_json) -> None:
+def explain(m, n, k, dtype, layout, batch, groups, ragged, sizes, accumulation, precision, gpu, as_json) -> None:
     """Print how a GEMM of M x K by K x N is computed, and why.
 
     Needs no GPU, and computes nothing. Times and traffic are the model's, unless the problem was tuned.
@@ -41,11 +46,10 @@ def explain(m, n, k, dtype, layout, batch, groups, ragged, sizes, accumulation, 
     from tritonmm.explanation import Explanation
     from tritonmm.problem import KINDS, Problem
 
+    kind = KINDS[dtype] | ({"precision": precision} if precision else {})
     of_groups = grouped.fields(groups, ragged)
     try:
-        problem = Problem.dense(
-            m, n, k, batch=batch, layout=layout, accumulation=accumulation, **of_groups, **KINDS[dtype]
-        )
+        problem = Problem.dense(m, n, k, batch=batch, layout=layout, accumulation=accumulation, **of_groups, **kind)
         if sizes:
             problem = grouped.sized(problem, sizes)
         found = Explanation.of(problem, gpu)

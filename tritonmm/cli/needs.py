@@ -57,12 +57,12 @@ def refuse(*names: str, why: str) -> None:
             raise click.UsageError(f"{option.opts[0]}: {why}")
 
 
-def gpu_source():
-    """The GPU to measure on."""
+def gpu_source(why: str = "bench measures and needs a GPU; without one `tritonmm sweep` gives modelled times"):
+    """The GPU to measure on. why: what is said where there is none."""
     import torch
 
     if not torch.cuda.is_available():
-        raise click.ClickException("bench measures and needs a GPU; without one `tritonmm sweep` gives modelled times")
+        raise click.ClickException(why)
     from tritonmm.autotune.measuring.sources import GpuSource
 
     try:

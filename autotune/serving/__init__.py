@@ -1,0 +1,1 @@
+"""Models of transformers with and without tritonmm: `tritonmm serve-bench`."""
