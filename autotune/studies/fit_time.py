@@ -185,9 +185,8 @@ def fitted(gpu: Gpu, is_new: bool, rounds: int) -> Record:
     fit = Fit(found, free(kernels), gpu, each_tile=True, prior=PRIOR if is_new else 0.0)
     record = fit.run(record, rounds, click.echo)
     made = {"all else": f"those of the {record.gpu}"} if is_new else dict(record.made)
-    made["shared, hopper, persistent"] = (
-        f"{COMMAND} --gpu {gpu.name} --write, {date.today()}; products: {', '.join(f'{gpu.name}-{name}' for name in files)}"
-    )
+    command = f"{COMMAND} --gpu {gpu.name} --write, {date.today()}"
+    made["shared, hopper, persistent"] = f"{command}; products: {', '.join(f'{gpu.name}-{name}' for name in files)}"
     _, about = regret.read(next(iter(files.values())))
     return replace(record, gpu=about["gpu"], made=made)
 

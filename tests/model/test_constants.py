@@ -169,7 +169,9 @@ def test_estimates_and_choices_follow_the_constants_that_a_gpu_is_given():
 
 def test_explain_says_which_constants_are_used(folder):
     assert "constants  the h200's, which ship\n" in str(Explanation.of(PROBLEM, H200))
-    assert "constants  the h200's, which ship; none do for this GPU\n" in str(Explanation.of(PROBLEM, H100))
+    assert "constants  the h100's, which ship\n" in str(Explanation.of(PROBLEM, H100))
+    b200 = gpus.spec("b200")
+    assert "constants  the h200's, which ship; none do for this GPU\n" in str(Explanation.of(PROBLEM, b200))
     path = put(H100, text(H100))
     said = "".join(str(Explanation.of(PROBLEM, H100)).split())  # the path may be wrapped
     assert f"constants  fitted to this machine's GPU on 2026-11-26, {path}".replace(" ", "") in said
