@@ -34,6 +34,7 @@ from tritonmm.model import constants as fitted
 from tritonmm.model import l2_dies, l2_groups, l2_waves
 from tritonmm.model.groups import Sized, as_equal, batches
 from tritonmm.model.l2_laws import (
+    DRIFT_TILE,
     PARTIAL_BYTES,
     STEP,
     Constants,
@@ -192,7 +193,8 @@ def joined(problem: Problem, config: Config, gpu: Gpu, constants: Constants, cou
     read = counts.missed
     if config.persistent:
         reach = held * counts.waves / (a.distinct + b.distinct) / STEP
-        read += sum(_drifted(panels, k / STEP, counts.waves, reach, constants) for panels in (a, b)) * k
+        tile_steps = k / STEP * DRIFT_TILE / math.prod(config.cta_tile)
+        read += sum(_drifted(panels, tile_steps, counts.waves, reach, constants) for panels in (a, b)) * k
     compulsory = problem.distinct_operand_bytes
     asked = max(asked, compulsory)
     read = max(compulsory, min(read, asked))
@@ -234,6 +236,8 @@ def _merged(panels: Panels, other: Panels, steps: float | None, constants: Const
 
 def _drifted(panels: Panels, tile_steps: float, waves: float, reach: float, constants: Constants) -> float:
     """Bytes a unit of K fetched a second time by persistent programs, where L2 remembers `reach` steps.
+
+    tile_steps: steps of this launch in the time of a tile of `DRIFT_TILE` elements.
 
     The programs part in two groups, a faster and a slower; a panel is fetched twice if both want it. Panels that the
     SMs of a TPC share, or many programs, keep their programs together.

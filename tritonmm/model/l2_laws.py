@@ -18,8 +18,8 @@ class Constants:
         so it is nearer to a half than to the whole.
     spread: how gradually L2 forgets, as a share of the capacity: what was touched (1 - spread) of it ago is there
         for sure, (1 + spread) ago gone for sure. A hashed cache with approximate replacement is no step.
-    drift: by how much of a tile's time persistent programs differ after one tile; the lag is a random walk over their
-        tiles. It counts where few programs share a panel.
+    drift: by how much persistent programs differ after one tile, as a share of the time of a tile of `DRIFT_TILE`
+        elements; the lag is a random walk over their tiles. It counts where few programs share a panel.
     coupled: sharers of a panel, spread over the SMs, that keep each other together, so that nothing drifts.
     partner: sharers of a tile's other panel at which half of the requests merge that could: with fewer, the
         programs that want this panel wait for the other one at different times.
@@ -41,6 +41,9 @@ class Constants:
 GROUP = 12
 """SMs, of consecutive programs, whose requests may merge. Of 4 to 33 it is the number with which the fitted points come
 out best; on an H200 6 SMs are a CPC, and 16 or 18 a GPC."""
+
+DRIFT_TILE = 128 * 256
+"""Elements of the tile whose time `Constants.drift` counts in: programs part by as much time whatever their tile is."""
 
 STEP = 64
 """Elements of K in the step that `Constants.apart` counts: that of the measured configs."""

@@ -156,7 +156,7 @@ def test_constants_that_fit_only_what_was_fitted_are_not_taken():
 def counted_trials():
     """What an H200 counted, as trials: up to six orders of a shape."""
     of_shape = {}
-    for point in fit_l2.counted(fit_l2.points()):
+    for point in fit_l2.counted(fit_l2.points(gpus.spec("h200"))):
         of_shape.setdefault(point.shape, []).append(point)
     for found in of_shape.values():
         for point in found[:: max(1, len(found) // 6)]:
