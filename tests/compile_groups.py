@@ -1,5 +1,8 @@
 """What the compile gate compiles of grouped products, see `compile_cases.py`."""
 
+import itertools
+from dataclasses import replace
+
 from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.config import Config
@@ -12,6 +15,12 @@ SCALED_GROUPS = (
     ("fp8-block", "m", "nt"),
 )  # fmt: skip
 """Kind, what groups divide, and layout of grouped products with scales."""
+
+EXPERTS = (
+    ("bf16-int8", 128), ("bf16-int8", 16), ("bf16-int8-row", 128), ("bf16-fp8", 64), ("bf16-fp8-row", 128),
+    ("bf16-int4", 128), ("bf16-int4", 32), ("bf16-int4-row", 128), ("bf16-int4-zero", 64), ("bf16-int4-zero", 32),
+)  # fmt: skip
+"""Kinds of 8- and 4-bit weights of groups of rows, and the elements of K that share a scale."""
 
 INT8_ROW = {"dtype": "int8", "scales": "row", "out_dtype": "bf16"}
 
@@ -67,3 +76,22 @@ def grouped_cases():
             GroupTable(4096, 99, 0, True),
         ):
             yield gpu, table
+
+
+def expert_cases():
+    """Groups of rows by weights of 8 and 4 bits: what `select` chooses for few rows and for many, aligned and not."""
+    targets = [gpus.spec(name) for name in ("a100", "rtx4090", "h200", "b200", "rtx5090", "mi300x", "mi355x")]
+    for i, ((kind, group), gpu) in enumerate(itertools.product(EXPERTS, targets)):
+        if "fp8" in kind and gpu.is_nvidia and gpu.capability < 89:
+            continue
+        for m in (32, 8192)[i % 2 :] if gpu.name == "h200" else ((32, 8192)[i % 2],):
+            n, dtype = (768, "fp16") if i % 3 else (767, "bf16")
+            fields = KINDS[kind] | {"dtype": dtype, "epilogue": Epilogue(bias=i % 2 == 0), "ragged": "m", "groups": 16}
+            k = 512 if i % 4 or "int4" in kind or not kind.endswith("row") else 511
+            problem = replace(Problem.dense(m, n, k, layout="nt", **fields), group=group)
+            yield gpu, problem, choose(problem, gpu, "tile")
+    for kind, group in EXPERTS:
+        if not kind.endswith("zero"):
+            fields = KINDS[kind] | {"accumulation": "invariant", "ragged": "m", "groups": 16}
+            problem = replace(Problem.dense(100, 768, 512, layout="nt", **fields), group=group)
+            yield gpus.spec("h200"), problem, choose(problem, gpus.spec("h200"), "tile")
