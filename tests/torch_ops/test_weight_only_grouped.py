@@ -42,7 +42,7 @@ def assert_exact(found, x, experts, offs, bias=None):
         (kind, size, group, dtype)
         for kind, (size, group), dtype in all_pairs(
             WEIGHTS,
-            [((49, 256), 128), ((16, 256), 64), ((70, 96), 32), ((33, 128), None), ((5, 40), None), ((40, 1000), None)],
+            [((49, 256), 128), ((16, 256), 64), ((70, 96), 32), ((33, 128), None), ((5, 40), None), ((21, 500), None)],
             [BF16, FP16],
         )
         if group or kind != "int4-zero"
@@ -51,11 +51,11 @@ def assert_exact(found, x, experts, offs, bias=None):
 )
 def test_small_integers_are_exact(kind, size, group, dtype, device):
     experts = Experts(kind, (4, *size), group, device)
-    x, bias = integers(17, size[1], dtype=dtype, device=device), integers(4, size[0], dtype=dtype, device=device)
+    x = integers(17, size[1], dtype=dtype, device=device)
+    bias = integers(4, size[0], dtype=dtype, device=device) if size[0] % 2 else None
     with poisoned():
-        for added in (None, bias):
-            found = weight_only_grouped_mm(x, experts.weight, experts.scale, offs=int32(OFFS, device), bias=added)
-            assert_exact(found, x, experts, OFFS, added)
+        found = weight_only_grouped_mm(x, experts.weight, experts.scale, offs=int32(OFFS, device), bias=bias)
+    assert_exact(found, x, experts, OFFS, bias)
 
 
 def test_16_elements_of_8_bit_weights_share_a_scale(device):
