@@ -6,6 +6,7 @@ from dataclasses import replace
 from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.config import Config
+from tritonmm.families.mixed_input import model as streams
 from tritonmm.launch.groups import GroupTable
 from tritonmm.problem import KINDS, Epilogue, Problem
 from tritonmm.selection import choose
@@ -47,6 +48,10 @@ WARP_SPECIALIZED = (
 whether there is a bias."""
 
 
+ROWS_OF_GROUPS = (8, 16, 32, 64, 128, 256)
+"""Rows of the mixed-input kernel's tiles that are chosen from for groups."""
+
+
 def warp_specialized_cases():
     """The grouped kernel for Hopper: every tile, kind and order."""
     for kind, ragged, layout, blocks, order, bias in WARP_SPECIALIZED:
@@ -78,6 +83,38 @@ def grouped_cases():
             yield gpu, table
 
 
+def warp_specialized_expert_cases():
+    """The mixed-input kernel for Hopper: every tile that is chosen from for groups, with all scales in turn."""
+    h200 = gpus.spec("h200")
+    orders_of = (
+        "groups/row-major",
+        "groups/swizzle-merge:3",
+        "joined-groups/swizzle-merge:2",
+        "largest-groups/row-major",
+    )
+    for table, kinds in (
+        (streams.BLOCKS, ("bf16-int8", "bf16-int8-row", "bf16-fp8", "bf16-fp8-row")),
+        (streams.PACKED, ("bf16-int4", "bf16-int4-zero", "bf16-int4-row")),
+    ):
+        for i, (block_m, blocks) in enumerate((rows, each) for rows in ROWS_OF_GROUPS for each in table[rows]):
+            for j in range(2):
+                fields = KINDS[kinds[(i + j) % len(kinds)]] | {"dtype": ("bf16", "fp16")[(i + j) // 2 % 2]}
+                n = (768, 767)[(i + j) % 2]
+                fields |= {"epilogue": Epilogue(bias=i % 2 == 0), "ragged": "m", "groups": 16}
+                problem = Problem.dense(1000, n, 512, layout="nt", **fields)
+                order = orders.parse(orders_of[(i + j) % 4])
+                config = Config("mixed_input", block_m, *blocks, persistent=True, order=order)
+                if config.fits(problem, h200):
+                    yield h200, problem, config
+    for kind, group, blocks in (
+        ("bf16-int8", 64, (16, 128, 128, 4, 8)), ("bf16-int4", 64, (16, 128, 128, 7, 8)),
+        ("bf16-int4-zero", 32, (16, 128, 64, 8, 8)), ("bf16-int4", 32, (64, 256, 64, 8, 8)),
+    ):  # fmt: skip
+        fields = KINDS[kind] | {"ragged": "m", "groups": 16}
+        problem = replace(Problem.dense(1000, 768, 512, layout="nt", **fields), group=group)
+        yield h200, problem, Config("mixed_input", *blocks, persistent=True, order=orders.parse("groups/row-major"))
+
+
 def expert_cases():
     """Groups of rows by weights of 8 and 4 bits: what `select` chooses for few rows and for many, aligned and not."""
     targets = [gpus.spec(name) for name in ("a100", "rtx4090", "h200", "b200", "rtx5090", "mi300x", "mi355x")]
@@ -90,6 +127,7 @@ def expert_cases():
             k = 512 if i % 4 or "int4" in kind or not kind.endswith("row") else 511
             problem = replace(Problem.dense(m, n, k, layout="nt", **fields), group=group)
             yield gpu, problem, choose(problem, gpu, "tile")
+    yield from warp_specialized_expert_cases()
     for kind, group in EXPERTS:
         if not kind.endswith("zero"):
             fields = KINDS[kind] | {"accumulation": "invariant", "ragged": "m", "groups": 16}

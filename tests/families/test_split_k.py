@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tritonmm import orders
 from tritonmm.config import Config
 from tritonmm.families.hopper import scheduler as hopper
 from tritonmm.families.mixed_input import scheduler as weights_shares
@@ -106,6 +107,15 @@ def test_persistent_programs_of_weights_have_every_step_once(monkeypatch, tiles,
                     assert weights_shares.program_of.fn(at, schedule) == program
     whole = [tile for items in itertools.zip_longest(*lists) for tile, *_ in filter(None, items)]
     assert whole[:first_shared] == list(range(first_shared)), "programs that run together have tiles far apart"
+
+
+@given(st.integers(0, 150), st.integers(1, 20), st.integers(1, 40))
+def test_programs_have_every_tile_of_groups_once(monkeypatch, tiles, steps, programs):
+    """Also where there are fewer tiles than programs, as only the device finds out."""
+    config = Config("mixed_input", 16, persistent=True, order=orders.parse("groups/row-major"))
+    lists, _ = weights_work(config, tiles, steps, programs, monkeypatch)
+    assert sorted(item for items in lists for item in items) == [(tile, 0, steps, 1) for tile in range(tiles)]
+    assert all(items == sorted(items) for items in lists)
 
 
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 12))
