@@ -128,7 +128,7 @@ def test_programs_of_one_tile_of_weights_have_its_steps_in_turn(monkeypatch, til
 def weights_work(config, tiles, steps, programs, monkeypatch):
     """Each program's items in its order, (tile, its first K step, their end, the step), and the schedule."""
     problem = Problem(1, 1, config.block_k * steps)
-    schedule = weights_shares.Schedule(0, 0, tiles, steps, *shared_work(config, problem, programs, tiles), None, ())
+    schedule = weights_shares.Schedule(0, 1, tiles, steps, *shared_work(config, problem, programs, tiles), None, ())
     how = fixup(config, programs, tiles)
     spec = SimpleNamespace(fixup=how, in_rounds=rounds(config, programs, tiles) > 0)
     with monkeypatch.context() as patch:
@@ -137,7 +137,11 @@ def weights_work(config, tiles, steps, programs, monkeypatch):
         lists = []
         for program in range(programs):
             patch.setattr(weights_shares, "gl", language(program, programs))
-            at, end = weights_shares.line_of.fn(schedule, spec)
+            if isinstance(config.order, orders.Grouped):
+                patch.setattr(weights_shares, "rows_of_tiles", lambda table: table)
+                at, end = weights_shares.line_of_groups.fn(schedule, weights_shares.Groups(tiles, 0))
+            else:
+                at, end = weights_shares.line_of.fn(schedule, spec)
             items = []
             while at < end:
                 *item, at = weights_shares.work_at.fn(at, end, schedule, spec)

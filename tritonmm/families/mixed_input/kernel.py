@@ -50,7 +50,7 @@ from tritonmm.families.mixed_input.scheduler import (
     Schedule,
     first_row,
     line_of,
-    of_groups,
+    line_of_groups,
     origin,
     place_in_groups,
     rounds_of,
@@ -77,37 +77,26 @@ def fetch_scales(stage, step, row, n, scales, pipeline, S: gl.constexpr):
 
 
 @gluon.jit
-def scales_of_group(group, scales, groups):
-    """The scales of a group's weights; None without scales."""
-    at = scales.at
-    if at is not None:
-        at += group.to(gl.int64) * groups.stride_scale
-    return Scales(at, scales.stride_n, scales.stride_k)
-
-
-@gluon.jit
 def load(a_descs, b_desc, m, n, pipeline, schedule, groups, scales, S: gl.constexpr):
     """The producer: loads both operands of every step of the program's work into the pipeline."""
     CONSUMERS: gl.constexpr = S.consumers
     SUBTILES: gl.constexpr = len(S.subtiles)
     if S.ragged:
         wait_for_previous_grid()  # which made the table of groups
-        schedule = of_groups(schedule, groups)
-    at, end = line_of(schedule, S)
+        at, end = line_of_groups(schedule, groups)
+    else:
+        at, end = line_of(schedule, S)
+        wait_for_previous_grid()
     stage = 0
     phase = 1
-    if not S.ragged:
-        wait_for_previous_grid()
     while at < end:
         tile, first, last, stride, at = work_at(at, end, schedule, S)
         if S.ragged:
             group, row, col, _ = place_in_groups(tile, schedule, groups, S)
-            own = scales_of_group(group, scales, groups)
         else:
             group = 0
             row, col = origin(tile, schedule, S)
             col = first_row(col, m, S)
-            own = scales
         for step in range(first, unhoisted(last), stride):
             k = step * S.block_k
             mbarrier.wait(pipeline.empty.index(stage), phase)
@@ -119,7 +108,10 @@ def load(a_descs, b_desc, m, n, pipeline, schedule, groups, scales, S: gl.conste
             for i in gl.static_range(SUBTILES):
                 tma_load(a_descs[i], [0, col + S.starts[i], k], bar, pipeline.x[i].index(stage))
             if S.groups:
-                fetch_scales(stage, step, row, n, own, pipeline, S)
+                own = scales.at
+                if S.ragged:
+                    own += group.to(gl.int64) * groups.stride_scale
+                fetch_scales(stage, step, row, n, Scales(own, scales.stride_n, scales.stride_k), pipeline, S)
             stage, phase = next_use(stage, phase, S.num_stages)
 
 
@@ -135,7 +127,9 @@ def consume_tile(
         group, row, col, group_end = place_in_groups(tile, schedule, groups, S)
         row += WHO * S.rows
         output = Output(output.at, output.stride_m, output.stride_n, col, group_end, output.n)
-        scales = scales_of_group(group, scales, groups)
+        if S.scales != "":
+            own = scales.at + group.to(gl.int64) * groups.stride_scale
+            scales = Scales(own, scales.stride_n, scales.stride_k)
         if S.bias:
             bias += group.to(gl.int64) * output.n
     else:
@@ -166,12 +160,12 @@ def consume(output, epilogue, pipeline, schedule, groups, scratch, scales, WHO: 
     """Consumer WHO: multiplies its rows of every tile of the program's work, and writes or stores their sums."""
     if S.ragged:
         wait_for_previous_grid()
-        schedule = of_groups(schedule, groups)
-    at, end = line_of(schedule, S)
+        at, end = line_of_groups(schedule, groups)
+    else:
+        at, end = line_of(schedule, S)
+        wait_for_previous_grid()
     stage = 0
     phase = 0
-    if not S.ragged:
-        wait_for_previous_grid()
     ordered_mma.begin(WHO, S)
     if S.fixup == "reduce-scatter":  # the program's work lies in one tile
         consume_tile(at, end, stage, phase, output, epilogue, pipeline, schedule, groups, scratch, scales, WHO, S)

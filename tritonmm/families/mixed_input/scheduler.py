@@ -42,13 +42,10 @@ class Groups(NamedTuple):
 
 
 @gluon.jit
-def of_groups(schedule, groups):
-    """The schedule with as many tiles as the groups have."""
+def line_of_groups(schedule, groups):
+    """`line_of` where groups have tiles."""
     tiles = rows_of_tiles(groups.table) * schedule.tiles_n
-    return Schedule(
-        schedule.tiles_m, schedule.tiles_n, tiles, schedule.steps, schedule.shared_steps, schedule.sharers,
-        schedule.table, schedule.factors,
-    )  # fmt: skip
+    return gl.to_tensor(0), gl.cdiv(tiles - gl.program_id(0), gl.num_programs(0)) * schedule.steps
 
 
 @gluon.jit
