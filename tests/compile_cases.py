@@ -8,7 +8,7 @@ import contextlib
 import itertools
 from dataclasses import replace
 
-from compile_groups import grouped_cases
+from compile_groups import expert_cases, grouped_cases
 from compile_int4 import packed_cases
 from compile_ozaki import ozaki_cases
 from compile_rows import quantize_rows_cases
@@ -486,7 +486,7 @@ FAMILIES = {
     "clusters": cluster_cases, "grouped": grouped_cases, "symmetric": symmetric_cases, "chunks": chunk_cases,
     "skinny": skinny_cases, "persistent": persistent_cases, "exact": exact_cases, "chosen": cases,
     "transpose": transpose_cases, "repack": repack_cases, "quantize-rows": quantize_rows_cases,
-    "ozaki": ozaki_cases, "random": random_cases,
+    "ozaki": ozaki_cases, "random": random_cases, "experts": expert_cases,
 }  # fmt: skip
 if not HAS_CLUSTERS:
     del FAMILIES["clusters"]

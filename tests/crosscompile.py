@@ -57,6 +57,9 @@ bytes for one row. They were measured and chosen like that. With offsets of 64 b
 SM120_SPILLS = 64
 """The same of all kernels for sm_120: 56 bytes in tiles of 64 x 128 x 64 that mask K, with Triton 3.9. None has run."""
 
+SM89_SPILLS = 8
+"""The same of all kernels for sm_89: int4 of groups in tiles of 16 x 32 x 32, with Triton 3.6. None has run."""
+
 RANDOM_SPILLS = 1024
 """The same of what is chosen for random products: such kernels are slower than they could be, but right. One that
 spills more is of a tile for which its GPU has far too few registers."""
@@ -233,7 +236,8 @@ def resource_fault(compiled: Compiled, gpu: gpus.Gpu, counted: int, spills: int 
 def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:
     """What is wrong with a compiled kernel, or ""."""
     counted = gpu.shared_bytes if config.repack else config.shared_bytes(problem, gpu)
-    spills = SKINNY_SPILLS if config.kernel == "skinny" and gpu.is_nvidia else SM120_SPILLS * (gpu.capability == 120)
+    spills = {89: SM89_SPILLS, 120: SM120_SPILLS}.get(gpu.capability, 0)
+    spills = SKINNY_SPILLS if config.kernel == "skinny" and gpu.is_nvidia else spills
     if why := resource_fault(compiled, gpu, counted, spills):
         return why
     if config.repack:

@@ -216,12 +216,14 @@ class Problem:
             return f"ragged is {self.ragged!r}; of {self.groups} groups it must be {' or '.join(RAGGED)}"
         if not 0 < self.groups <= MOST_GROUPS:
             return f"groups is {self.groups}; they divide {self.ragged}, so there must be 1 to {MOST_GROUPS}"
-        if self.b_dtype == "int4":
-            return "b_dtype is int4; groups have no weights of 4 bits"
+        if self.b_dtype == "int4" and self.ragged == "k":
+            return "b_dtype is int4; where groups divide k there are no weights of 4 bits"
         if self.batch != 1 or self.symmetric:
             return f"batch is {self.batch} and symmetric {self.symmetric!r}; with groups they must be 1 and ''"
         if self.epilogue.scaled or self.epilogue.c:
             return f"epilogue is {self.epilogue}; a grouped product has no alpha and no C"
+        if self.scales.startswith("group") and self.dtype == self.b_dtype:
+            return f"scales is {self.scales!r} and the dtype {self.dtype}; weights of 8 and 4 bits have such scales"
         if self.scales not in (known := GROUPED_SCALES[self.ragged]):
             return (
                 f"scales is {self.scales!r}; where groups divide {self.ragged} it can be {', '.join(map(repr, known))}"

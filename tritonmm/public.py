@@ -15,6 +15,7 @@ from tritonmm.torch_ops.quantized import int_mm, scaled_mm, weight_only_linear
 from tritonmm.torch_ops.quantized_planes import quantized_planes
 from tritonmm.torch_ops.scaled_grouped import scaled_grouped_mm
 from tritonmm.torch_ops.symmetric import gram, symmetric_mm
+from tritonmm.torch_ops.weight_only_grouped import weight_only_grouped_mm
 from tritonmm.version import __version__
 
 __all__ = [
@@ -50,5 +51,6 @@ __all__ = [
     "select",
     "symmetric_mm",
     "use",
+    "weight_only_grouped_mm",
     "weight_only_linear",
 ]

@@ -9,7 +9,10 @@ SCALES = ("", "tensor", "row", "group", "group-zero", "1x128*1x128", "1x128*128x
 FORMER_SCALES = {"1x1": "1x128*1x128", "1x128": "1x128*128x128", "128x1": "128x128*1x128"}
 """Former spellings in tables and stores, rows of A by columns of B that share a scale, and the present ones."""
 
-GROUPED_SCALES = {"m": ("", "row", "1x128*1x128", "1x128*128x128"), "k": ("", "row")}
+GROUPED_SCALES = {
+    "m": ("", "row", "group", "group-zero", "1x128*1x128", "1x128*128x128"),
+    "k": ("", "row"),
+}
 """Scales that grouped products have, by what the groups divide. Blocks of 128 rows of A would cross groups."""
 
 

@@ -4,7 +4,6 @@ The data are what a GPU counted, autotune/results/NAME-l2*.csv. The shapes of `F
 of `fitting.l2_fit`; all others are only predicted. It prints the constants, then tables of the errors in Markdown.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass

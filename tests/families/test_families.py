@@ -143,8 +143,6 @@ def test_a_default_config_is_legal_or_says_which_field_or_operand_is_in_the_way(
     layout = "nt" if name == "mixed_input" or fields["dtype"] in ("int8", "fp8e4m3") else "nn"
     if "ragged" in fields and fields.get("scales", "") not in GROUPED_SCALES["m"]:
         pytest.skip("groups have no such scales")
-    if "ragged" in fields and fields.get("b_dtype") == "int4":
-        pytest.skip("groups have no weights of 4 bits")
     problem = Problem.dense(4096, 4096, 4096, layout=layout, **fields)
     reason = Config(name).fits(problem, H200).reason
     if kind in TYPICAL[name]:

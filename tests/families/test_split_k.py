@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tritonmm import orders
 from tritonmm.config import Config
 from tritonmm.families.hopper import scheduler as hopper
 from tritonmm.families.mixed_input import scheduler as weights_shares
@@ -108,6 +109,15 @@ def test_persistent_programs_of_weights_have_every_step_once(monkeypatch, tiles,
     assert whole[:first_shared] == list(range(first_shared)), "programs that run together have tiles far apart"
 
 
+@given(st.integers(0, 150), st.integers(1, 20), st.integers(1, 40))
+def test_programs_have_every_tile_of_groups_once(monkeypatch, tiles, steps, programs):
+    """Also where there are fewer tiles than programs, as only the device finds out."""
+    config = Config("mixed_input", 16, persistent=True, order=orders.parse("groups/row-major"))
+    lists, _ = weights_work(config, tiles, steps, programs, monkeypatch)
+    assert sorted(item for items in lists for item in items) == [(tile, 0, steps, 1) for tile in range(tiles)]
+    assert all(items == sorted(items) for items in lists)
+
+
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 12))
 def test_programs_of_one_tile_of_weights_have_its_steps_in_turn(monkeypatch, tiles, steps, split):
     split = min(split, steps)
@@ -118,7 +128,7 @@ def test_programs_of_one_tile_of_weights_have_its_steps_in_turn(monkeypatch, til
 def weights_work(config, tiles, steps, programs, monkeypatch):
     """Each program's items in its order, (tile, its first K step, their end, the step), and the schedule."""
     problem = Problem(1, 1, config.block_k * steps)
-    schedule = weights_shares.Schedule(0, 0, tiles, steps, *shared_work(config, problem, programs, tiles), None, ())
+    schedule = weights_shares.Schedule(0, 1, tiles, steps, *shared_work(config, problem, programs, tiles), None, ())
     how = fixup(config, programs, tiles)
     spec = SimpleNamespace(fixup=how, in_rounds=rounds(config, programs, tiles) > 0)
     with monkeypatch.context() as patch:
@@ -127,7 +137,11 @@ def weights_work(config, tiles, steps, programs, monkeypatch):
         lists = []
         for program in range(programs):
             patch.setattr(weights_shares, "gl", language(program, programs))
-            at, end = weights_shares.line_of.fn(schedule, spec)
+            if isinstance(config.order, orders.Grouped):
+                patch.setattr(weights_shares, "rows_of_tiles", lambda table: table)
+                at, end = weights_shares.line_of_groups.fn(schedule, weights_shares.Groups(tiles, 0))
+            else:
+                at, end = weights_shares.line_of.fn(schedule, spec)
             items = []
             while at < end:
                 *item, at = weights_shares.work_at.fn(at, end, schedule, spec)

@@ -159,7 +159,8 @@ def accumulator_limit(config: Config, problem: Problem, gpu: Gpu) -> int:
         if gpu.capability >= 100:
             return 8  # FMA: two registers an element
         return 32 if problem.alignment == 16 and config.num_warps <= 8 else 16
-    if problem.b_dtype in ("int8", "int4") and gpu.is_nvidia and gpu.capability != 90:
+    of_experts = problem.ragged and problem.element_bytes != problem.b_element_bytes
+    if (problem.b_dtype in ("int8", "int4") or of_experts) and gpu.is_nvidia and gpu.capability != 90:
         return 32  # 8-bit operands are permuted or converted in registers
     by_element = min(problem.alignment, problem.out_alignment) < 16
     if by_element and problem.epilogue.c and gpu.capability != 90:
@@ -181,6 +182,8 @@ def portable_shared_bytes(config: Config, problem: Problem, gpu: Gpu) -> int:
     if p.precision == "tf32x3":  # a block of B is written again as two of tf32, in the place of one of the stages
         converted = max(0, 2 * config.block_n * config.block_k * p.element_bytes - config.step_bytes(p))
     pipeline = config.num_stages * config.step_bytes(p) + converted
+    if p.ragged and p.scales == "group-zero":  # a row of scales changes layout meanwhile
+        pipeline += config.block_n * int(BYTES["fp32"])
     if gpu.arch == "gfx950":
         pipeline += pipeline // PADDED_BYTES
     is_plain = not (p.scales or p.symmetric or p.epilogue != PLAIN or config.split_k > 1)

@@ -86,7 +86,8 @@ class Plan:
         c: a tensor that expands to out's shape.
         bias: (n,), contiguous; (groups, n) for a grouped product.
         scales: fp32 scales of a and b, with the shapes of `Problem.scale_shapes`; None for a 2-byte a. The hopper
-            kernel takes b's scales contiguous along the columns if each scale group has its own.
+            kernel takes b's scales contiguous along the columns if each scale group has its own. Where groups divide
+            m, b's may be 3-D, (groups, scale groups, columns), with any strides.
         groups: the table of groups of a grouped product, see `launch.groups`. Where groups divide m, b alone is 3-D,
             (groups, k, n); where they divide k, out alone is, (groups, m, n).
 
@@ -195,7 +196,8 @@ class Plan:
         for name, x, shape in zip(("scale_a", "scale_b"), scales or (), p.scale_shapes, strict=False):
             if x is None and shape is None:
                 continue
-            if x is None or shape is None or x.shape != shape or x.dtype != torch.float32:
+            shapes = (shape, (p.groups, shape[0] // p.groups, shape[1])) if shape and p.ragged == "m" else (shape,)
+            if x is None or shape is None or x.shape not in shapes or x.dtype != torch.float32:
                 found = "missing" if x is None else f"{x.dtype} {list(x.shape)}"
                 wanted = "none" if shape is None else f"torch.float32 {list(shape)}"
                 raise ValueError(f"{name} is {found}; a plan of {p} takes {wanted}")
@@ -288,7 +290,15 @@ def scale_arguments(problem: Problem, scales: tuple[torch.Tensor | None, torch.T
     if scales is None:
         return None, 0, 0, None, 0, 0
     a, b = scales
-    return a, *((0, 0) if a is None else a.stride()), b, b.stride(1), b.stride(0)
+    return a, *((0, 0) if a is None else a.stride()), b, b.stride(-1), b.stride(-2)
+
+
+def scale_group_stride(problem: Problem, scales: tuple[torch.Tensor | None, torch.Tensor] | None) -> int:
+    """Stride of B's scales from one group of a grouped product to the next."""
+    if scales is None or not problem.ragged:
+        return 0
+    b = scales[1]
+    return b.stride(0) if b.dim() == 3 else b.stride(0) * (b.shape[0] // problem.groups)
 
 
 def addend_strides(c: torch.Tensor | None, out: torch.Tensor) -> tuple[int, int, int]:

@@ -2,7 +2,7 @@
 
 import torch
 
-from tritonmm.nn.weights import dequantized
+from tritonmm.nn.weights import QuantizedModule, dequantized, described, group_of
 from tritonmm.torch_ops.dense import matmul
 from tritonmm.torch_ops.quantize_rows import quantize_rows
 from tritonmm.torch_ops.quantized import scaled_mm, weight_only_linear
@@ -10,7 +10,7 @@ from tritonmm.torch_ops.quantized import scaled_mm, weight_only_linear
 Tensor = torch.Tensor
 
 
-class QuantizedLinear(torch.nn.Module):
+class QuantizedLinear(QuantizedModule):
     """What replaces a torch.nn.Linear whose weights are codes of 8 or 4 bits and scales.
 
     Buffers: `weight` (out_features, in_features), int8 or fp8, or int4 as `int4.pack` packs it; `scale`, fp32,
@@ -23,6 +23,7 @@ class QuantizedLinear(torch.nn.Module):
     scale: Tensor
     bias: Tensor | None
     quantizes_activations: bool
+    codes = "weight", "scale"
 
     def __init__(
         self, weight: Tensor, scale: Tensor, bias: Tensor | None = None, in_features: int | None = None
@@ -38,23 +39,12 @@ class QuantizedLinear(torch.nn.Module):
     @property
     def group(self) -> int | None:
         """Elements of a row that share a scale; None if all do."""
-        return None if self.scale.dim() == 1 else self.in_features // self.scale.shape[1]
-
-    def _apply(self, fn, recurse=True):
-        before = self.weight, self.scale
-        super()._apply(fn, recurse)
-        for name, old in zip(("weight", "scale"), before, strict=True):
-            found = getattr(self, name)
-            if found.dtype != old.dtype:  # a cast, maybe of another device: codes are no numbers to be cast
-                setattr(self, name, old.to(found.device))
-        return self
+        return group_of(self.weight, self.scale, self.in_features)
 
     def extra_repr(self) -> str:
-        zero_points = ", zero_points=True" if self.scale.dtype == torch.int32 else ""
-        codes = "int4" if self.weight.dtype == torch.uint8 else str(self.weight.dtype).removeprefix("torch.")
-        of_groups = "" if self.group is None else f", group={self.group}"
-        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, " + (
-            f"weight={codes}{of_groups}{zero_points}"
+        codes = described(self.weight, self.scale, self.in_features)
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, {codes}"
         )
 
     def forward(self, x: Tensor) -> Tensor:

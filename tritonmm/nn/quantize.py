@@ -1,10 +1,11 @@
-"""A model with weights of 8 or 4 bits in one line."""
+"""A model with weights of 8 or 4 bits in one line: its linear layers, and its experts."""
 
 from collections import defaultdict
 from collections.abc import Collection
 
 import torch
 
+from tritonmm.nn.experts import Projection, QuantizedExperts, activation_of, projections_of
 from tritonmm.nn.linear import DynamicFp8Linear, QuantizedLinear, WeightOnlyLinear
 from tritonmm.nn.weights import quantized
 
@@ -31,8 +32,9 @@ def quantize_(
     model: torch.nn.Module, kind: str, *, group: int | str | None = None, skip: Collection[str] = ("lm_head",)
 ) -> torch.nn.Module:
     """Replaces the torch.nn.Linear layers in a model by ones with 8- or 4-bit weights, in place, and returns the model.
+    So it does with the experts of mixture-of-experts layers, which transformers stores as 3-D parameters.
 
-    model: on any device, its linear layers in bf16 or fp16. On "meta" the layers have shapes only, and
+    model: on any device, its linear layers and experts in bf16 or fp16. On "meta" they have shapes only, and
         `load_state_dict(..., assign=True)` fills them.
     kind: "int8", "int4" and "fp8" (e4m3) keep activations as they are, which is fastest for few rows, as in decoding.
         "fp8-dynamic" quantizes activations too, row by row, which is fastest for many rows.
@@ -43,13 +45,14 @@ def quantize_(
 
     Memory falls to half that of bf16, or for "int4" to little more than a quarter, layer by layer. Layers that share
     their weight share the codes. A layer whose weight something else uses as well, as tied embeddings do, stays as it
-    is, and so do subclasses of Linear. The layers' buffers `weight`, `scale` and `bias` are in the model's state_dict.
-    They are not trained, but layers before and adapters beside them can be. Works with torch.compile and CUDA graphs,
-    and is bitwise reproducible.
+    is, and so do subclasses of Linear. The layers' buffers `weight`, `scale` and `bias` are in the model's state_dict,
+    and those of experts, see `nn.experts.QuantizedExperts`. They are not trained, but layers before and adapters beside
+    them can be. Routers that are no Linear stay as they are. Works with torch.compile and CUDA graphs, and is bitwise
+    reproducible.
 
-    Raises TypeError if model is no module, ValueError for other kinds and groups, for layers of other dtypes, whose
-    rows do not divide into groups or whose weights are not finite, and if there is nothing to quantize. The model is
-    unchanged then.
+    Raises TypeError if model is no module, ValueError for other kinds and groups, for layers and experts of other
+    dtypes, whose rows do not divide into groups or whose weights are not finite, and if there is nothing to quantize.
+    The model is unchanged then.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64, device="cuda", dtype=torch.bfloat16), torch.nn.ReLU())
     >>> tritonmm.quantize_(model, "int8")
@@ -68,22 +71,39 @@ def quantize_(
     layers = _layers(model, skip)
     if not layers:
         raise ValueError(
-            "quantize_: there is nothing to quantize: model has no torch.nn.Linear inside, with a weight of its own,"
-            f" that is not in {tuple(skip)}"
+            "quantize_: there is nothing to quantize: model has no torch.nn.Linear and no experts inside, with weights"
+            f" of their own, that are not in {tuple(skip)}"
         )
     for layer, names in layers.items():
-        _check(names[0], layer, group)
-    layer_type, codes = KINDS[kind]
+        for name, (_, weight) in _weights(layer).items():
+            _check(".".join(filter(None, (names[0], name))), weight, group)
     made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     for layer, names in layers.items():
-        key = id(layer.weight)
-        if key not in made:
-            made[key] = quantized(layer.weight.detach(), codes, group)
-        bias = None if layer.bias is None else layer.bias.detach()
-        new = layer_type(*made[key], bias, layer.in_features).train(layer.training)
+        new = _quantized(layer, kind, group, made).train(layer.training)
         for name in names:
             model.set_submodule(name, new)
     return model
+
+
+def _quantized(
+    layer: torch.nn.Module, kind: str, group: int | None, made: dict[int, tuple[torch.Tensor, torch.Tensor]]
+) -> torch.nn.Module:
+    """The module that replaces a layer. made: codes and scales by the parameters they were made of."""
+    layer_type, codes = KINDS[kind]
+
+    def of(parameter: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if id(parameter) not in made:
+            made[id(parameter)] = quantized(weight.detach(), codes, group)
+        return made[id(parameter)]
+
+    if isinstance(layer, torch.nn.Linear):
+        bias = None if layer.bias is None else layer.bias.detach()
+        return layer_type(*of(layer.weight, layer.weight), bias, layer.in_features)
+    projections = {
+        name: Projection(*of(getattr(layer, name), weight), None if bias is None else bias.detach(), weight.shape[2])
+        for name, (weight, bias) in projections_of(layer).items()
+    }
+    return QuantizedExperts(projections, activation_of(layer), quantizes_activations=layer_type.quantizes_activations)
 
 
 def _group(kind: str, group: int | str | None) -> int | None:
@@ -98,19 +118,30 @@ def _group(kind: str, group: int | str | None) -> int | None:
     return group
 
 
-def _layers(model: torch.nn.Module, skip: Collection[str]) -> dict[torch.nn.Linear, list[str]]:
-    """The layers to replace, and the names of each."""
+def _layers(model: torch.nn.Module, skip: Collection[str]) -> dict[torch.nn.Module, list[str]]:
+    """The linear layers and experts to replace, and the names of each."""
     users: dict[int, set[torch.nn.Module]] = defaultdict(set)
-    found: dict[torch.nn.Linear, list[str]] = {}
+    found: dict[torch.nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         for parameter in module.parameters(recurse=False):
             users[id(parameter)].add(module)
-        if type(module) is torch.nn.Linear and name:
+        if name and (type(module) is torch.nn.Linear or projections_of(module)):
             found.setdefault(module, []).append(name)
     kept = {module for module, names in found.items() if any(_is_in(name, skip) for name in names)}
-    while alone := {m for m in found if m not in kept and users[id(m.weight)] - (found.keys() - kept)}:
+
+    def has_others(module: torch.nn.Module) -> bool:
+        return any(users[id(weight)] - (found.keys() - kept) for weight, _ in _weights(module).values())
+
+    while alone := {module for module in found if module not in kept and has_others(module)}:
         kept |= alone  # their weights stay in memory for somebody else
     return {module: names for module, names in found.items() if module not in kept}
+
+
+def _weights(layer: torch.nn.Module) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """The parameters of a layer that are quantized, by name, and each as rows of weights."""
+    if isinstance(layer, torch.nn.Linear):
+        return {"": (layer.weight, layer.weight)}
+    return {name: (getattr(layer, name), weight) for name, (weight, _) in projections_of(layer).items()}
 
 
 def _is_in(name: str, skip: Collection[str]) -> bool:
@@ -118,15 +149,15 @@ def _is_in(name: str, skip: Collection[str]) -> bool:
     return any(f".{each}." in f".{name}." for each in skip)
 
 
-def _check(name: str, layer: torch.nn.Linear, group: int | None) -> None:
-    weight = layer.weight
+def _check(name: str, weight: torch.Tensor, group: int | None) -> None:
+    """Raises unless weights (..., in_features) can be quantized."""
     if weight.dtype not in (torch.bfloat16, torch.float16):
         raise ValueError(
             f"quantize_: {name} has weights of {weight.dtype}; it must be bf16 or fp16, as after model.bfloat16()"
         )
-    if group is not None and layer.in_features % group:
+    if group is not None and weight.shape[-1] % group:
         raise ValueError(
-            f"quantize_: {name} has {layer.in_features} input features, which {group} does not divide; another group"
+            f"quantize_: {name} has {weight.shape[-1]} input features, which {group} does not divide; another group"
             ' does, or group="rows"'
         )
     if weight.device.type != "meta" and not weight.isfinite().all():

@@ -22,7 +22,7 @@ AT_ONCE = 2**26
 
 def quantized(weight: Tensor, codes: str, group: int | None = None) -> tuple[Tensor, Tensor]:
     """Codes (n, k) of the dtype in `CODES`, and fp32 scales, (n,), or (n, k / group) for each `group` of a row. int4 is
-    packed as `int4.pack` does it.
+    packed as `int4.pack` does it. Weights of experts, (experts, n, k), become codes (experts, n, k) with their scales.
 
     weight: (n, k), about codes * scale. A scale is the largest absolute value of its weights over the largest code;
     codes are rounded to nearest, ties to even.
@@ -30,6 +30,10 @@ def quantized(weight: Tensor, codes: str, group: int | None = None) -> tuple[Ten
     >>> quantized(torch.tensor([[0.5, -1.0]]), "int8")
     (tensor([[  64, -127]], dtype=torch.int8), tensor([0.0079]))
     """
+    if weight.dim() == 3:
+        found, scales = quantized(weight.flatten(0, 1), codes, group)
+        of_experts = weight.shape[:2]
+        return found.view(*of_experts, -1), scales.view(*of_experts, *scales.shape[1:])
     dtype, most = CODES[codes]
     n, k = weight.shape
     groups = 1 if group is None else k // group
@@ -50,11 +54,14 @@ def quantized(weight: Tensor, codes: str, group: int | None = None) -> tuple[Ten
 
 def dequantized(weight: Tensor, scale: Tensor, dtype: torch.dtype, k: int | None = None) -> Tensor:
     """weight * scale in dtype, rounded once; codes and scales as of `quantized`, or scales of `int4.with_zero_points`.
-    k: of packed int4, by default all.
+    Those of experts, (experts, n, k), too. k: of packed int4, by default all.
 
     >>> dequantized(*quantized(torch.tensor([[0.5, -1.0]]), "int8"), torch.float32)
     tensor([[ 0.5039, -1.0000]])
     """
+    if weight.dim() == 3:
+        found = dequantized(weight.flatten(0, 1), scale.flatten(0, 1), dtype, k)
+        return found.view(*weight.shape[:2], found.shape[1])
     zero: float | Tensor = 0.0
     if weight.dtype == torch.uint8:
         weight, zero = int4.unpack(weight, k), float(int4.ZERO)
@@ -64,3 +71,34 @@ def dequantized(weight: Tensor, scale: Tensor, dtype: torch.dtype, k: int | None
     n, k = weight.shape
     scale = scale.reshape(n, -1, 1)
     return ((weight.float().view(n, scale.shape[1], -1) - zero) * scale).view(n, k).to(dtype)
+
+
+def group_of(weight: Tensor, scale: Tensor, in_features: int) -> int | None:
+    """Elements of a row of weights that share a scale; None if all do."""
+    return None if scale.dim() < weight.dim() else in_features // scale.shape[-1]
+
+
+def described(weight: Tensor, scale: Tensor, in_features: int) -> str:
+    """Codes and scales in the words of a module's repr."""
+    group = group_of(weight, scale, in_features)
+    codes = "int4" if weight.dtype == torch.uint8 else str(weight.dtype).removeprefix("torch.")
+    of_groups = "" if group is None else f", group={group}"
+    return f"weight={codes}{of_groups}" + (", zero_points=True" if scale.dtype == torch.int32 else "")
+
+
+class QuantizedModule(torch.nn.Module):
+    """A module that has codes and scales among its buffers. Casts such as `module.half()` leave these as they are.
+
+    codes: names of the buffers that hold codes or scales.
+    """
+
+    codes: tuple[str, ...] = ()
+
+    def _apply(self, fn, recurse=True):
+        before = {name: getattr(self, name) for name in self.codes}
+        super()._apply(fn, recurse)
+        for name, old in before.items():
+            found = getattr(self, name)
+            if found.dtype != old.dtype:  # a cast, maybe of another device: codes are no numbers to be cast
+                setattr(self, name, old.to(found.device))
+        return self

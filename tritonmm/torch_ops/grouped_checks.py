@@ -24,6 +24,11 @@ def check_groups(name: str, a: Tensor, b: Tensor, offs: Tensor | None) -> None:
         raise RuntimeError(
             f"{name}: offs is missing for {shape_of(a)} by {shape_of(b)}; give int32 [groups], where each group ends"
         )
+    check_offsets(name, a, b, offs)
+
+
+def check_offsets(name: str, a: Tensor, b: Tensor, offs: Tensor) -> None:
+    """Raises unless groups of the operands can end at `offs`."""
     if not isinstance(offs, Tensor):
         raise TypeError(f"{name}: offs must be a Tensor, not {type(offs).__name__}")
     if offs.dim() != 1 or offs.dtype != torch.int32:

@@ -52,7 +52,7 @@ _library = torch.library.Library("tritonmm", "FRAGMENT")
 _library.define(
     "grouped_product(Tensor a, Tensor b, Tensor offs, Tensor? bias=None, str config='', str precision='',"
     " ScalarType? out_dtype=None, Tensor? scale_a=None, Tensor? scale_b=None, str scales='', str accumulation='',"
-    " bool zeros=False) -> Tensor",
+    " bool zeros=False, int group=128) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 operator = torch.ops.tritonmm.grouped_product.default
@@ -72,7 +72,8 @@ def _check(a, b, offs, bias) -> None:
     """Raises RuntimeError where the shapes of the operands disagree."""
     dims = a.dim(), b.dim()
     torch._check(dims in ((2, 3), (3, 2), (2, 2)), lambda: f"grouped_product: a and b are {dims[0]}-D and {dims[1]}-D")
-    torch._check(a.shape[-1] == b.shape[-2], lambda: f"grouped_product: {shape_of(a)} and {shape_of(b)} differ in K")
+    k = -(-a.shape[-1] // 32) * 16 if b.dtype is torch.uint8 else a.shape[-1]  # int4, see `Problem.b_rows`
+    torch._check(k == b.shape[-2], lambda: f"grouped_product: {shape_of(a)} and {shape_of(b)} differ in K")
     torch._check(
         offs.dim() == 1 and offs.dtype == torch.int32,
         lambda: f"grouped_product: offs is {offs.dtype} {list(offs.shape)}, not int32 of one dimension",

@@ -29,6 +29,7 @@ class GroupedHow(NamedTuple):
         one for each scale group and column, or block of columns. Where groups divide K, (groups, m, 1) and
         (groups, 1, n).
     scales: what they apply to, as in `Problem`, in which operands and output of groups of columns are transposed.
+    group: elements of K that share a scale of weights of 8 or 4 bits.
     """
 
     precision: str = ""
@@ -38,6 +39,7 @@ class GroupedHow(NamedTuple):
     scales: str = ""
     accumulation: str = ""
     zeros: bool = False
+    group: int = 128
 
 
 DEFAULT = GroupedHow()
@@ -55,7 +57,7 @@ def grouped_product(
 ) -> Tensor:
     """The grouped product of plain tensors, a new contiguous one or `out`. The caller has checked shapes and dtypes.
 
-    a: (total, k), b: (groups, k, n): out (total, n); bias: (groups, n).
+    a: (total, k), b: (groups, k, n): out (total, n); bias: (groups, n). b may be int4 that is packed along K.
     a: (groups, m, k), b: (k, total): out (m, total); no bias.
     a: (m, total), b: (total, n): out (groups, m, n); bias: (groups, n).
     offs: int32 [groups], where each group ends on the device.
@@ -79,13 +81,15 @@ def grouped_product(
     return out
 
 
-def _scales(scale_a: Tensor, scale_b: Tensor, is_transposed: bool) -> tuple[Tensor, Tensor]:
-    """The scales as a plan takes them, with the shapes of `Problem.scale_shapes`."""
+def _scales(scale_a: Tensor | None, scale_b: Tensor, is_transposed: bool) -> tuple[Tensor | None, Tensor]:
+    """The scales as a plan takes them."""
+    if scale_a is None:  # of weights alone
+        return None, scale_b
     if is_transposed:
         scale_a, scale_b = scale_b.mT, scale_a.mT
     if scale_a.dim() == 3:  # groups divide K
-        scale_a = scale_a[..., 0].t()
-    return scale_a, scale_b.flatten(0, 1)
+        return scale_a[..., 0].t(), scale_b.flatten(0, 1)
+    return scale_a, scale_b
 
 
 def result_shape(a: Tensor, b: Tensor, offs: Tensor) -> tuple[int, ...]:
@@ -104,6 +108,7 @@ def problem_of(a: Tensor, b: Tensor, out: Tensor, how: GroupedHow = DEFAULT, bia
         how.precision or fp32_precision(),
         Epilogue(bias=bias),
         how.scales,
+        how.group,
         accumulation=how.accumulation or required(),
         ragged="m" if right.dim() == 3 else "k",
     )
@@ -113,7 +118,7 @@ def _find(a: Tensor, b: Tensor, out: Tensor, offs: Tensor, bias: Tensor | None, 
     """The plan of such a call: a kept one, or a new one."""
     asked = (
         key(a, b), bias is not None, offs.shape[0], out.stride(), out.dtype, out.data_ptr() & 15,
-        how.precision, how.scales, how.accumulation,
+        how.precision, how.scales, how.group, how.accumulation,
     )  # fmt: skip
     plan = _CALLS.get(asked)
     if plan is None:

@@ -170,50 +170,60 @@ def weight_only_linear(
     if not input.dim():
         raise RuntimeError("weight_only_linear: input needs at least one dimension, but it has none")
     rows, right = input.reshape(math.prod(input.shape[:-1]), input.shape[-1]), weight.t()
-    is_packed = weight.dtype == torch.uint8
-    if is_packed:
-        _check_packed(input, weight)
-    else:
-        check_inner("weight_only_linear", input, weight, rows, right)
-    if input.dtype not in (torch.bfloat16, torch.float16) or weight.dtype not in WEIGHT_DTYPES:
-        raise RuntimeError(
-            "weight_only_linear: input must be bf16 or fp16 and weight int8 or fp8, or uint8 with packed int4, but they"
-            f" are {input.dtype} and {weight.dtype}"
-        )
+    check_weights("weight_only_linear", input, weight, rows, right)
     n, k = weight.shape[0], rows.shape[1]
-    groups = scale.shape[1] if scale.dim() == 2 else 1
-    has_zero_points = is_packed and scale.dtype == torch.int32
-    of_whole_rows = groups == 1 and not has_zero_points
-    group = 128 if of_whole_rows else k // max(groups, 1)
-    of_rows = (scale.dtype == torch.float32 or has_zero_points) and scale.dim() in (1, 2) and scale.shape[0] == n
-    sizes = (32, 64, 128) if is_packed else (16, 32, 64, 128)
-    fits = of_whole_rows or not groups or (group in sizes and group * groups == k)
-    if not of_rows or not fits or (k and not groups):
-        raise RuntimeError(
-            f"weight_only_linear: scale is {scale.dtype} {list(scale.shape)}; for weights {[n, k]} it must be float32"
-            f" [{n}] or [{n}, {k} / group], with a group of {', '.join(map(str, sizes[:-1]))} or 128"
-            + (f"; or int32 with zero points, [{n}, {k} / group]" if is_packed else "")
-        )
+    scale, scales, group = weight_scales("weight_only_linear", weight, scale, k)
     _check_bias("weight_only_linear", bias, n)
     shape = *input.shape[:-1], n
     if not n or not k:  # there are no weights to be scaled
         return _empty_sum("weight_only_linear", (input, weight), shape, input.dtype, bias, out)
-    scales = "group-zero" if has_zero_points else "row" if of_whole_rows else "group"
-    scale = scale.view(torch.float32) if has_zero_points else scale  # their bits
-    how = How("ieee", input.dtype, None, scale.reshape(n, groups).t(), scales, group, accumulation)
+    how = How("ieee", input.dtype, None, scale, scales, group, accumulation)
     given = input, weight
     return deliver("weight_only_linear", given, rows, right, shape, added=bias, out=out, config=config, how=how)
 
 
-def _check_packed(input: Tensor, weight: Tensor) -> None:
-    """Raises unless rows of packed weights are as long as those of input."""
-    k, row = input.shape[-1], weight.shape[1]
-    if row != -(-k // 32) * 16:
+def check_weights(name: str, input: Tensor, weight: Tensor, rows: Tensor, right: Tensor) -> None:
+    """Raises unless activations can be multiplied by weights of 8 or 4 bits. rows, right: both as matrices."""
+    if weight.dtype == torch.uint8:
+        k, row = input.shape[-1], weight.shape[-1]
+        if row != -(-k // 32) * 16:
+            raise RuntimeError(
+                f"{name}: weight {shape_of(weight)} is uint8, so it has int4 in rows of {row} bytes; input"
+                f" {shape_of(input)} needs rows of {-(-k // 32) * 16} bytes for its {k} columns, as"
+                " tritonmm.nn.int4.pack makes them"
+            )
+    else:
+        check_inner(name, input, weight, rows, right)
+    if input.dtype not in (torch.bfloat16, torch.float16) or weight.dtype not in WEIGHT_DTYPES:
         raise RuntimeError(
-            f"weight_only_linear: weight {shape_of(weight)} is uint8, so it has int4 in rows of {row} bytes; input"
-            f" {shape_of(input)} needs rows of {-(-k // 32) * 16} bytes for its {k} columns, as tritonmm.nn.int4.pack"
-            " makes them"
+            f"{name}: input must be bf16 or fp16 and weight int8 or fp8, or uint8 with packed int4, but they are"
+            f" {input.dtype} and {weight.dtype}"
         )
+
+
+def weight_scales(name: str, weight: Tensor, scale: Tensor, k: int) -> tuple[Tensor, str, int]:
+    """The scales of weights (..., n, k), as `Problem` has them: fp32 (..., scale groups, n), what they apply to, and
+    the elements of K that share one. Raises RuntimeError for scales that do not fit."""
+    lines = tuple(weight.shape[:-1])
+    is_packed = weight.dtype == torch.uint8
+    groups = scale.shape[-1] if scale.dim() == len(lines) + 1 else 1
+    has_zero_points = is_packed and scale.dtype == torch.int32
+    of_whole_rows = groups == 1 and not has_zero_points
+    group = 128 if of_whole_rows else k // max(groups, 1)
+    fits_lines = tuple(scale.shape) in (lines, (*lines, groups))
+    sizes = (32, 64, 128) if is_packed else (16, 32, 64, 128)
+    fits_k = of_whole_rows or not groups or (group in sizes and group * groups == k)
+    is_known = scale.dtype == torch.float32 or has_zero_points
+    if not is_known or not fits_lines or not fits_k or (k and not groups):
+        spelled = ", ".join(map(str, lines))
+        raise RuntimeError(
+            f"{name}: scale is {scale.dtype} {list(scale.shape)}; for weights {[*lines, k]} it must be float32"
+            f" [{spelled}] or [{spelled}, {k} / group], with a group of {', '.join(map(str, sizes[:-1]))} or 128"
+            + (f"; or int32 with zero points, [{spelled}, {k} / group]" if is_packed else "")
+        )
+    scales = "group-zero" if has_zero_points else "row" if of_whole_rows else "group"
+    scale = scale.view(torch.float32) if has_zero_points else scale  # their bits
+    return scale.reshape(*lines, groups).mT, scales, group
 
 
 def _empty_sum(

@@ -9,7 +9,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from tritonmm.families.grouped.kernel import grouped_gemm
 from tritonmm.families.grouped.rules import MOST_ROWS, out_buffers
 from tritonmm.families.grouped.spec import GroupedSpec
-from tritonmm.launch import Plan, described, launch_options, scale_arguments
+from tritonmm.launch import Plan, described, launch_options, scale_arguments, scale_group_stride
 from tritonmm.launch.gluon_dtypes import GLUON_DTYPES
 
 ANY = 0x7FFF0000
@@ -53,12 +53,12 @@ class GroupedHopperPlan(Plan):
         else:
             a_desc, b_desc = ragged(a[0].mT, spec.a_block, spec.a_shared), ragged(b[0], spec.b_block, spec.b_shared)
             out_desc = TensorDescriptor(*described(out), spec.out_block, spec.out_shared)
-        scale_a, stride_sam, _, scale_b, stride_sbn, stride_sbk = scale_arguments(p, scales)
+        scale_a, stride_sam, _, scale_b, stride_sbn, _ = scale_arguments(p, scales)
         tiles_m, tiles_n = config.tiles(p)
         arguments = (
             a_desc, small_a, b_desc, out_desc, out, float(alpha), float(beta), bias, groups,
             p.n, p.k, tiles_m, tiles_n, self.programs, factors,
-            scale_a, stride_sam, scale_b, stride_sbn, stride_sbk, spec,
+            scale_a, stride_sam, scale_b, stride_sbn, scale_group_stride(p, scales), spec,
         )  # fmt: skip
         return arguments, launch_options(self.device, num_warps=4, maxnreg=spec.registers)
 

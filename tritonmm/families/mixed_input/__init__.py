@@ -1,4 +1,4 @@
-"""8-bit weights with bf16 or fp16 activations on Hopper: dequantized in registers, multiplied by wgmma."""
+"""8- and 4-bit weights with bf16 or fp16 activations on Hopper: dequantized in registers, multiplied by wgmma."""
 
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ name = "mixed_input"
 portable = False
 persistent = None
 complete = True
-grouped = False
+grouped = True
 dynamic = False
 defaults = {
     "block_m": 64, "block_n": 128, "block_k": 128, "num_stages": 6, "num_warps": 8, "persistent": True,

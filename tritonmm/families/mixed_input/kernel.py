@@ -1,7 +1,7 @@
 """GEMM of 8-bit or 4-bit weights with bf16 or fp16 activations on Hopper, by TMA and wgmma.
 
 Supports: A (activations) of bf16 or fp16, B (weights) of int8, fp8 or int4, K contiguous in both; scales of each row of
-the weights or of groups of K; sm_90. Measured times: docs/notebook/mixed_input.md.
+the weights or of groups of K; groups of rows of activations; sm_90. Measured times: docs/notebook/mixed_input.md.
 
 The kernel computes W @ X^T: the weights W [n, k] are wgmma's first operand, the activations X [m, k] its second.
 
@@ -13,7 +13,8 @@ The kernel computes W @ X^T: the weights W [n, k] are wgmma's first operand, the
    buffers and sums of its own. The same slice of weights in registers multiplies both. This keeps tiles close to the
    number of rows: TMA takes longer to fill rows outside of a tensor with zeros than to read rows.
 4. Programs have whole tiles, shares of tiles, or both: see `scheduler.py`. The parts of a shared tile are added by one
-   of two fixups: see `epilogue.py`.
+   of two fixups: see `epilogue.py`. Rows of activations may be those of groups, each with weights of its own: tiles are
+   whole then. A group's last tile also multiplies the rows that follow, and does not write them.
 5. The epilogue applies scales, alpha, bias and C, rounds once and stores.
 
 Constraints: see `rules.py`; most bound the registers of a consumer's thread.
@@ -44,7 +45,17 @@ from tritonmm.families.mixed_input.epilogue import (
     write,
 )
 from tritonmm.families.mixed_input.mainloop import Pipeline, multiply
-from tritonmm.families.mixed_input.scheduler import Schedule, first_row, line_of, origin, rounds_of, work_at
+from tritonmm.families.mixed_input.scheduler import (
+    Groups,
+    Schedule,
+    first_row,
+    line_of,
+    line_of_groups,
+    origin,
+    place_in_groups,
+    rounds_of,
+    work_at,
+)
 
 
 @gluon.jit
@@ -66,18 +77,26 @@ def fetch_scales(stage, step, row, n, scales, pipeline, S: gl.constexpr):
 
 
 @gluon.jit
-def load(a_descs, b_desc, m, n, pipeline, schedule, scales, S: gl.constexpr):
+def load(a_descs, b_desc, m, n, pipeline, schedule, groups, scales, S: gl.constexpr):
     """The producer: loads both operands of every step of the program's work into the pipeline."""
     CONSUMERS: gl.constexpr = S.consumers
     SUBTILES: gl.constexpr = len(S.subtiles)
-    at, end = line_of(schedule, S)
+    if S.ragged:
+        wait_for_previous_grid()  # which made the table of groups
+        at, end = line_of_groups(schedule, groups)
+    else:
+        at, end = line_of(schedule, S)
+        wait_for_previous_grid()
     stage = 0
     phase = 1
-    wait_for_previous_grid()
     while at < end:
         tile, first, last, stride, at = work_at(at, end, schedule, S)
-        row, col = origin(tile, schedule, S)
-        col = first_row(col, m, S)
+        if S.ragged:
+            group, row, col, _ = place_in_groups(tile, schedule, groups, S)
+        else:
+            group = 0
+            row, col = origin(tile, schedule, S)
+            col = first_row(col, m, S)
         for step in range(first, unhoisted(last), stride):
             k = step * S.block_k
             mbarrier.wait(pipeline.empty.index(stage), phase)
@@ -85,29 +104,43 @@ def load(a_descs, b_desc, m, n, pipeline, schedule, scales, S: gl.constexpr):
             mbarrier.expect(bar, S.stage_bytes)
             for i in gl.static_range(CONSUMERS):
                 w_k = k // 4 if S.packed else k
-                tma_load(b_desc, [0, row + i * S.rows, w_k], bar, pipeline.w.index(stage * CONSUMERS + i))
+                tma_load(b_desc, [group, row + i * S.rows, w_k], bar, pipeline.w.index(stage * CONSUMERS + i))
             for i in gl.static_range(SUBTILES):
                 tma_load(a_descs[i], [0, col + S.starts[i], k], bar, pipeline.x[i].index(stage))
             if S.groups:
-                fetch_scales(stage, step, row, n, scales, pipeline, S)
+                own = scales.at
+                if S.ragged:
+                    own += group.to(gl.int64) * groups.stride_scale
+                fetch_scales(stage, step, row, n, Scales(own, scales.stride_n, scales.stride_k), pipeline, S)
             stage, phase = next_use(stage, phase, S.num_stages)
 
 
 @gluon.jit
 def consume_tile(
-    at, end, stage, phase, output, epilogue, pipeline, schedule, scratch, scales, WHO: gl.constexpr, S: gl.constexpr
+    at, end, stage, phase, output, epilogue, pipeline, schedule, groups, scratch, scales,
+    WHO: gl.constexpr, S: gl.constexpr,
 ):  # fmt: skip
     """Consumer WHO's part of the tile at `at`: where the program's work goes on, and the pipeline position."""
     tile, first, last, stride, at = work_at(at, end, schedule, S)
-    row, col = origin(tile, schedule, S)
-    row += WHO * S.rows
-    output = Output(output.at, output.stride_m, output.stride_n, col, output.m, output.n)
-    col = first_row(col, output.m, S)
+    bias = epilogue.bias
+    if S.ragged:
+        group, row, col, group_end = place_in_groups(tile, schedule, groups, S)
+        row += WHO * S.rows
+        output = Output(output.at, output.stride_m, output.stride_n, col, group_end, output.n)
+        if S.scales != "":
+            own = scales.at + group.to(gl.int64) * groups.stride_scale
+            scales = Scales(own, scales.stride_n, scales.stride_k)
+        if S.bias:
+            bias += group.to(gl.int64) * output.n
+    else:
+        row, col = origin(tile, schedule, S)
+        row += WHO * S.rows
+        output = Output(output.at, output.stride_m, output.stride_n, col, output.m, output.n)
+        col = first_row(col, output.m, S)
     factors = row_factors(row, output.n, scales, S.ahead, S)
     addends = Epilogue(
-        epilogue.alpha, epilogue.beta, epilogue.bias, epilogue.c, epilogue.stride_cm, epilogue.stride_cn,
-        factors, scales,
-    )  # fmt: skip
+        epilogue.alpha, epilogue.beta, bias, epilogue.c, epilogue.stride_cm, epilogue.stride_cn, factors, scales
+    )
     sums, stage, phase = multiply(pipeline, stage, phase, first, last, stride, WHO, S)
     if S.fixup == "reduce-scatter":
         reduce_scatter(sums, tile, row, col, schedule, scratch, output, addends, WHO, S)
@@ -123,19 +156,23 @@ def consume_tile(
 
 
 @gluon.jit
-def consume(output, epilogue, pipeline, schedule, scratch, scales, WHO: gl.constexpr, S: gl.constexpr):
+def consume(output, epilogue, pipeline, schedule, groups, scratch, scales, WHO: gl.constexpr, S: gl.constexpr):
     """Consumer WHO: multiplies its rows of every tile of the program's work, and writes or stores their sums."""
-    at, end = line_of(schedule, S)
+    if S.ragged:
+        wait_for_previous_grid()
+        at, end = line_of_groups(schedule, groups)
+    else:
+        at, end = line_of(schedule, S)
+        wait_for_previous_grid()
     stage = 0
     phase = 0
-    wait_for_previous_grid()
     ordered_mma.begin(WHO, S)
     if S.fixup == "reduce-scatter":  # the program's work lies in one tile
-        consume_tile(at, end, stage, phase, output, epilogue, pipeline, schedule, scratch, scales, WHO, S)
+        consume_tile(at, end, stage, phase, output, epilogue, pipeline, schedule, groups, scratch, scales, WHO, S)
     else:
         while at < end:
             at, stage, phase = consume_tile(
-                at, end, stage, phase, output, epilogue, pipeline, schedule, scratch, scales, WHO, S
+                at, end, stage, phase, output, epilogue, pipeline, schedule, groups, scratch, scales, WHO, S
             )  # fmt: skip
     ordered_mma.end(WHO, S)
 
@@ -175,7 +212,7 @@ def allocate_pipeline(S: gl.constexpr):
 
 RUNTIME_INTEGERS = [
     "stride_om", "stride_cm", "stride_cn", "m", "n", "tiles_m", "tiles_n", "tiles", "steps",
-    "shared_steps", "sharers", "stride_sn", "stride_sk",
+    "shared_steps", "sharers", "stride_sn", "stride_sk", "stride_sg",
 ]  # fmt: skip
 """Not specialized: any value runs the same binary. Not in tuples: Triton specializes a tuple's elements regardless."""
 
@@ -184,14 +221,15 @@ RUNTIME_INTEGERS = [
 def mixed_input_kernel(
     a_desc, a_desc_1, b_desc, out, stride_om, stride_on, alpha, beta, bias, c, stride_cm, stride_cn,
     m, n, tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors, workspace, flags,
-    scale_b, stride_sn, stride_sk, S: gl.constexpr, num_warps: gl.constexpr,
+    scale_b, stride_sn, stride_sk, groups, stride_sg, S: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """out[m, n] = alpha * sum over k of X[m, k] * W[n, k] * scale + bias[n] + beta * c[m, n], rounded once.
 
     a_desc, a_desc_1, b_desc: descriptors of X, in blocks of each subtile, and of W, in blocks of a consumer's rows.
     tiles_m to factors: see `Schedule`. Strides are in elements; those of scale_b, fp32, along the rows of W and groups
-    of K. workspace: two tiles for each program for the last-arriver fixup, one for reduce-scatter; flags: one, its
-    lower 31 bits zero, for each index of the order and consumer.
+    of K, and stride_sg from one of `groups` to the next. workspace: two tiles for each program for the last-arriver
+    fixup, one for reduce-scatter; flags: one, its lower 31 bits zero, for each index of the order and consumer.
+    groups: None, or the table of `device/groups.py`. W then has a matrix for each group, and bias a row.
     Grid: as many programs as take all tiles, none without a step.
     """
     CONSUMERS: gl.constexpr = S.consumers
@@ -205,14 +243,15 @@ def mixed_input_kernel(
     schedule = Schedule(tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors)
     scratch = (workspace, flags)
     scales = Scales(scale_b, stride_sn, stride_sk)
+    groups = Groups(groups, stride_sg)
     output = Output(out, stride_om, stride_on, None, m, n)
     epilogue = Epilogue(alpha, beta, bias, c, stride_cm, stride_cn, None, None)
     if CONSUMERS == 2:
         gl.warp_specialize(
             [
-                (consume, (output, epilogue, pipeline, schedule, scratch, scales, 0, S)),
-                (consume, (output, epilogue, pipeline, schedule, scratch, scales, 1, S)),
-                (load, (a_descs, b_desc, m, n, pipeline, schedule, scales, S)),
+                (consume, (output, epilogue, pipeline, schedule, groups, scratch, scales, 0, S)),
+                (consume, (output, epilogue, pipeline, schedule, groups, scratch, scales, 1, S)),
+                (load, (a_descs, b_desc, m, n, pipeline, schedule, groups, scales, S)),
             ],
             [4, 1],
             [REGISTERS, LOADER],
@@ -221,10 +260,10 @@ def mixed_input_kernel(
         gl.static_assert(CONSUMERS == 3, "2 or 3 consumers")
         gl.warp_specialize(
             [
-                (consume, (output, epilogue, pipeline, schedule, scratch, scales, 0, S)),
-                (consume, (output, epilogue, pipeline, schedule, scratch, scales, 1, S)),
-                (consume, (output, epilogue, pipeline, schedule, scratch, scales, 2, S)),
-                (load, (a_descs, b_desc, m, n, pipeline, schedule, scales, S)),
+                (consume, (output, epilogue, pipeline, schedule, groups, scratch, scales, 0, S)),
+                (consume, (output, epilogue, pipeline, schedule, groups, scratch, scales, 1, S)),
+                (consume, (output, epilogue, pipeline, schedule, groups, scratch, scales, 2, S)),
+                (load, (a_descs, b_desc, m, n, pipeline, schedule, groups, scales, S)),
             ],
             [4, 4, 1],
             [REGISTERS, REGISTERS, LOADER],

@@ -21,7 +21,16 @@ from tritonmm.families.mixed_input.rules import (
     subtiles,
 )
 from tritonmm.families.mixed_input.spec import MixedInputSpec
-from tritonmm.launch import Plan, addend_strides, described, launch_options, line_divisor, scale_arguments, workspace
+from tritonmm.launch import (
+    Plan,
+    addend_strides,
+    described,
+    launch_options,
+    line_divisor,
+    scale_arguments,
+    scale_group_stride,
+    workspace,
+)
 from tritonmm.launch.gluon_dtypes import GLUON_DTYPES
 
 
@@ -42,7 +51,7 @@ class MixedInputPlan(Plan):
         slots, tiles = (spec.slots * self.grid, self.launched) if spec.fixup else (0, 0)
         return workspace.split_k(slots, tiles, config.block_m * config.block_n, spec.consumers, self.device)
 
-    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
+    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None, groups=None):
         p, config, spec = self.problem, self.config, self.spec
         a, b, out = (x.unsqueeze(0) if x.dim() == 2 else x for x in (a, b, out))
         *_, scale_b, stride_sn, stride_sk = scale_arguments(p, scales)
@@ -55,7 +64,7 @@ class MixedInputPlan(Plan):
             out, out.stride(1), out.stride(2), float(alpha), float(beta), bias, c, *addend_strides(c, out)[1:],
             p.m, p.n, *config.tiles(p), self.launched, -(-p.k // config.block_k),
             *shared_work(config, p, self.grid, self.launched), self.table, self.order[1], *self.workspace(),
-            scale_b, stride_sn, stride_sk, spec,
+            scale_b, stride_sn, stride_sk, groups, scale_group_stride(p, scales), spec,
         )  # fmt: skip
         # Programs that wait for each other: a cooperative grid is resident as a whole, or not started.
         return arguments, launch_options(
@@ -96,5 +105,7 @@ def _spec(plan: MixedInputPlan) -> MixedInputSpec:
         divisor=line_divisor(p.out_alignment // p.out_element_bytes, p.n),
         order=name,
         along=along,
-        shifts=p.m > config.block_m and p.m % config.block_m > 0,
+        shifts=p.m > config.block_m and p.m % config.block_m > 0 and not p.ragged,
+        ragged=bool(p.ragged),
+        joined=bool(p.ragged) and config.order.joined,
     )

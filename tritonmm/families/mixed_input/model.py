@@ -4,14 +4,16 @@ import functools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tritonmm.config import Config
 from tritonmm.families.family import Bounded
 from tritonmm.families.mixed_input.rules import ROWS, fixup, fixup_cols, groups, programs, resident, slice_k
 from tritonmm.gpu import Gpu
 from tritonmm.model import constants
+from tritonmm.model.groups import as_equal, average, sizes_of
 from tritonmm.model.time import Parts, Time, joined
-from tritonmm.orders import RowMajor, SwizzleMerge
+from tritonmm.orders import Grouped, RowMajor, SwizzleMerge
 from tritonmm.problem import Problem
 
 
@@ -112,7 +114,7 @@ PACKED = {
 
 def candidates(problem: Problem, gpu: Gpu) -> Iterator[Config]:
     """As `Family.candidates`."""
-    for block_m in _sizes(problem.m):
+    for block_m in _sizes_of_groups(problem) if problem.ragged else _sizes(problem.m):
         for block_n, block_k, stages, warps in (PACKED if problem.b_dtype == "int4" else BLOCKS)[block_m]:
             order = _order(problem, gpu, block_m, block_n)
             config = Config("mixed_input", block_m, block_n, block_k, stages, warps, order=order)
@@ -132,9 +134,9 @@ def orders(config: Config, problem: Problem, gpu: Gpu) -> Iterable[Config]:
 def passed_over(problem: Problem, gpu: Gpu) -> str:
     """As `Family.passed_over`: elsewhere than on Hopper with weights of 8 or 4 bits."""
     mixed = problem.element_bytes == 2 and problem.b_element_bytes <= 1
-    if mixed and gpu.capability == 90 and problem.m > 0 and problem.k > 0:
+    if mixed and gpu.capability == 90 and problem.m > 0 and problem.k > 0 and problem.ragged != "k":
         return ""
-    return "considered only on sm_90, for M and K above 0"
+    return "considered only on sm_90, for M and K above 0, and not where groups divide K"
 
 
 def adapted(config: Config, tuned_for: Problem, problem: Problem, gpu: Gpu) -> Iterator[Config]:
@@ -149,8 +151,16 @@ def _sizes(m: int) -> list[int]:
     return sorted({*least, *(rows for rows in (64, 128, 256) if rows < m)}) if m > 64 else least[:1]
 
 
-def _order(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> RowMajor | SwizzleMerge:
+def _sizes_of_groups(problem: Problem) -> list[int]:
+    """Powers of two of rows worth trying where groups divide them: up to the first that holds the largest group."""
+    largest = max(sizes_of(problem), default=0)
+    return [rows for rows in (8, 16, 32, 64, 128, 256) if rows < 2 * max(largest, 8)]
+
+
+def _order(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> RowMajor | SwizzleMerge | Grouped:
     """Groups of tiles with the same weights, as many as let a wave read the fewest bytes, all of about one size."""
+    if problem.ragged:
+        return Grouped(_order(average(problem), gpu, block_m, block_n))
     tiles_m = -(-problem.m // block_m)
     if tiles_m == 1:
         return RowMajor()
@@ -168,6 +178,8 @@ def shares(config: Config, problem: Problem, gpu: Gpu) -> list[Config]:
     most = max(1, -(-problem.k // config.block_k))
     splits = [1] if problem.fixes_sums else sorted({min(max(1, split), most) for split in full})
     persistent = replace(config, split_k=1, persistent=True)
+    if problem.ragged:
+        return [persistent]
     return [persistent, *(replace(persistent, split_k=split, persistent=False) for split in splits)]
 
 
@@ -183,11 +195,11 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     and 3.9.0 (h200-weights-7.csv and -8.csv in autotune/results); two subtiles and sums that are scaled from group to
     group, in -11.csv and -12.csv, were none of them. Those of all four within 35% of a product's best are off by 4.9%
     (root mean square); what they choose there takes 0.5% longer than the best (geometric mean), at most 11%. More
-    programs than the SMs hold were timed with more than 64 rows.
+    programs than the SMs hold were timed with more than 64 rows. Groups were never timed: they count as equal ones.
     """
     p, f = problem, fitted(gpu)
-    tiles_m, tiles_n = config.tiles(p)
-    tiles = tiles_m * tiles_n
+    moved = _moved(config, p, gpu)
+    tiles_m, tiles_n, tiles = moved.tiles_m, moved.tiles_n, moved.tiles
     steps = -(-p.k // config.block_k)
     count = max(1, programs(config, p, gpu, tiles))
     how = fixup(config, count, tiles)
@@ -204,16 +216,17 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     step_us = max(
         way_us + busy_us, held * (busy_us + f.beside * way_us), f.latency_us / (config.num_stages - 1), held * tensor_us
     )  # fmt: skip
-    stage = config.block_k * (config.block_n * p.b_element_bytes + min(p.m, config.block_m) * p.element_bytes)
+    stage = config.block_k * (config.block_n * p.b_element_bytes + min(moved.rows, config.block_m) * p.element_bytes)
     first_us = f.fill * stage * running / gpu.bandwidth * 1e6
     most = -(-tiles * steps // count) if how else -(-tiles // count) * steps  # steps of a program
-    pieces_us = pieces * config.block_n * min(p.m, config.block_m) * f.write_us
+    pieces_us = pieces * config.block_n * min(moved.rows, config.block_m) * f.write_us
     compute_us = rounds * (first_us + most * step_us + pieces_us)
-    tall = config.order.factors[0] if isinstance(config.order, SwizzleMerge) else 1  # tiles that read weights together
+    order = config.order.inner if isinstance(config.order, Grouped) else config.order
+    tall = order.factors[0] if isinstance(order, SwizzleMerge) else 1  # tiles that read weights together
     again = -(-tiles_m // tall) - 1
     if how == "last-arriver" and min(count, tiles_n) * config.block_n * p.k * p.b_element_bytes > gpu.l2_bytes:
         again = tiles_m - 1  # programs read other steps of K, and L2 has lost them when it is their turn
-    read_us = (p.compulsory_bytes + again * p.operand_bytes("b")) / (f.stream * gpu.bandwidth) * 1e6
+    read_us = (moved.once_bytes + again * moved.weight_bytes) / (f.stream * gpu.bandwidth) * 1e6
     split_us = 0.0
     if how == "reduce-scatter":
         split_us = f.reduce_scatter_us + config.split_k * f.part_us
@@ -222,5 +235,33 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
         passes = config.block_m // fixup_cols(config, p)
         sums = parts * config.block_n * config.block_m
         split_us = f.last_arriver_us + f.pass_us * (passes - 1) + 4 * sums / f.last_arriver_bandwidth * 1e6
-    us = f.fixed_us + joined((read_us, compute_us), f.overlap) + split_us
-    return Time(us, Parts(mma=compute_us, dram=read_us, launch=f.fixed_us, split_k=split_us))
+    us = moved.before_us + f.fixed_us + joined((read_us, compute_us), f.overlap) + split_us
+    return Time(us, Parts(mma=compute_us, dram=read_us, launch=moved.before_us + f.fixed_us, split_k=split_us))
+
+
+class _Moved(NamedTuple):
+    """The tiles of a config, and what they read.
+
+    tiles_m, tiles_n: of a product, of groups one of average size. tiles: of all. rows: of activations in a product.
+    once_bytes: operands and output once. weight_bytes: all weights. before_us: a launch that makes the table of groups.
+    """
+
+    tiles_m: int
+    tiles_n: int
+    tiles: int
+    rows: int
+    once_bytes: int
+    weight_bytes: int
+    before_us: float
+
+
+def _moved(config: Config, problem: Problem, gpu: Gpu) -> _Moved:
+    p = problem
+    if not p.ragged:
+        tiles_m, tiles_n = config.tiles(p)
+        return _Moved(tiles_m, tiles_n, tiles_m * tiles_n, p.m, p.compulsory_bytes, p.operand_bytes("b"), 0.0)
+    equal = as_equal(p, config)
+    one = equal.problem
+    once_bytes = equal.operand_bytes + equal.output_bytes
+    before_us = constants.of(gpu).shared.repack_us
+    return _Moved(*equal.config.tiles(one), equal.tiles, one.m, once_bytes, one.operand_bytes("b"), before_us)

@@ -14,6 +14,7 @@ from tritonmm.families.common_rules import (
     tma_reason,
 )
 from tritonmm.gpu import Gpu
+from tritonmm.orders import Grouped
 from tritonmm.problem import Problem
 
 ROWS = (8, 16, 24, 32, 40, 48, 64, 72, 80, 96, 128, 136, 144, 160, 192, 256)
@@ -66,6 +67,13 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"layout is {p.layout}; the mixed-input kernel takes nt: K contiguous in both operands"
     if p.batch > 1:
         return f"batch is {p.batch}; the mixed-input kernel computes one GEMM"
+    if p.ragged == "k":
+        return "groups divide k; the mixed-input kernel multiplies groups of rows"
+    if p.ragged and (config.split_k > 1 or not config.persistent):
+        return (
+            f"split_k and persistent are {config.split_k} and {config.persistent}; only the device knows how many tiles"
+            " groups have, so persistent programs loop over whole ones"
+        )
     if p.scales not in ("", "row", "group", "group-zero"):
         return f"scales are {p.scales}; the mixed-input kernel takes scales of each row of the weights, row or group"
     if p.block_scaled and groups(config, p) not in (1, 2):
@@ -232,8 +240,9 @@ def rounds(config: Config, programs: int, tiles: int) -> int:
 
 
 def _cuts_tiles(config: Config) -> bool:
-    """True if persistent programs may share tiles: the last arriver needs registers to add up parts."""
-    return _sums(config) <= 64 and len(subtiles(config)) == 1
+    """True if persistent programs may share tiles: the last arriver needs registers to add up parts. Groups' tiles are
+    whole."""
+    return _sums(config) <= 64 and len(subtiles(config)) == 1 and not isinstance(config.order, Grouped)
 
 
 def shared_work(config: Config, problem: Problem, programs: int, tiles: int) -> tuple[int, int]:

@@ -8,6 +8,8 @@ All steps of all tiles form one line, tile after tile, and each program takes an
 - Persistent programs with two tiles or more each first take whole tiles in rounds. Programs that run together then have
   neighbouring tiles, and L2 holds their operands. Shares are of the one to two rounds' tiles that remain.
 - With 256 rows of activations, or two subtiles, there are no registers to add up parts: all tiles are whole.
+- Where groups divide the rows of activations, only the device knows how many tiles there are: all are whole, and each
+  program takes every p-th of p programs, in the sequence of the table of groups (`device/groups.py`).
 """
 
 from typing import Any, NamedTuple
@@ -15,6 +17,7 @@ from typing import Any, NamedTuple
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from tritonmm.device.groups import rows_of_tiles, tile_of
 from tritonmm.device.order import tile_at
 
 
@@ -29,6 +32,34 @@ class Schedule(NamedTuple):
     sharers: Any  # programs that take the shared steps, divided likewise
     table: Any  # of the order, see device/order.py
     factors: Any
+
+
+class Groups(NamedTuple):
+    """Groups of the rows of activations, each with weights of its own."""
+
+    table: Any  # of device/groups.py; None where there are no groups
+    stride_scale: Any  # of the scales, from one group to the next
+
+
+@gluon.jit
+def line_of_groups(schedule, groups):
+    """`line_of` where groups have tiles."""
+    tiles = rows_of_tiles(groups.table) * schedule.tiles_n
+    return gl.to_tensor(0), gl.cdiv(tiles - gl.program_id(0), gl.num_programs(0)) * schedule.steps
+
+
+@gluon.jit
+def place_in_groups(tile, schedule, groups, S: gl.constexpr):
+    """The group of a tile at an index of the order, its first row of weights and of activations, and the end of the
+    group's activations."""
+    ORDER: gl.constexpr = S.order
+    ALONG: gl.constexpr = S.along
+    BLOCK: gl.constexpr = S.block_c
+    JOINED: gl.constexpr = S.joined
+    group, col, end, n = tile_of(
+        tile, schedule.tiles_n, groups.table, schedule.factors, BLOCK, BLOCK, ORDER, ALONG, JOINED
+    )
+    return group, n * S.block_r, col, end
 
 
 @gluon.jit

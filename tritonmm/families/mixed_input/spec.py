@@ -39,6 +39,8 @@ class MixedInputSpec(Pipelined):
     order: str  # name and axis of the tile order, see device/order.py
     along: str
     shifts: bool  # the last tile of activations begins earlier, so that all of its rows are inside
+    ragged: bool  # groups of activations have weights of their own
+    joined: bool  # the order visits the tiles of all groups as one grid
 
     ctas = 1  # of a program
 
@@ -144,8 +146,9 @@ class MixedInputSpec(Pipelined):
 
     @property
     def loader_registers(self):
-        """Registers of a producer's thread: 24, the least that setmaxnreg takes, or 48 for the addresses of scales."""
-        return 48 if self.block_scaled else 24
+        """Registers of a producer's thread: 24, the least that setmaxnreg takes, 48 for the addresses of scales, and 56
+        to find the tiles of groups."""
+        return 56 if self.ragged else 48 if self.block_scaled else 24
 
     @property
     def block_scaled(self):

@@ -7,7 +7,7 @@ import torch
 from tritonmm.config import Config
 from tritonmm.families.common_rules import portable_shared_bytes
 from tritonmm.families.tile.model import MODEL
-from tritonmm.families.tile.rules import reason
+from tritonmm.families.tile.rules import programs_of_sm, reason
 from tritonmm.gpu import Gpu
 from tritonmm.orders import Dies, SwizzleMerge
 from tritonmm.problem import Problem
@@ -34,11 +34,12 @@ def plan(problem: Problem, config: Config, gpu: Gpu, device: torch.device) -> "P
     """As `Family.plan`."""
     from tritonmm.families.tile.launch import TilePlan
 
+    programs = config.programs(problem)
     return TilePlan.of(
         problem,
         config,
         device,
-        min(config.programs(problem), gpu.sms) if config.persistent else config.programs(problem),
+        min(programs, gpu.sms * programs_of_sm(config, problem, gpu)) if config.persistent else programs,
     )
 
 

@@ -71,7 +71,8 @@ class TileSpec(Static):
 
 
 class Scales(NamedTuple):
-    """fp32 scales of A's rows, which may be missing, and of B's columns, for each group of K."""
+    """fp32 scales of A's rows, which may be missing, and of B's columns, for each group of K. stride_bg: of B's from
+    one group of a grouped product to the next."""
 
     a: Any
     stride_am: Any
@@ -79,6 +80,7 @@ class Scales(NamedTuple):
     b: Any
     stride_bn: Any
     stride_bk: Any
+    stride_bg: Any
 
 
 @triton.jit
@@ -224,10 +226,10 @@ def multiply_group(i, a, b, output, bias, scales, groups, factors, m, n, k, stri
     b_tile = Operand(b.at + of_b + col * b.stride_line, b.stride_line, b.stride_k)
     scale_a, scale_b = scales.a, scales.b
     if scale_b is not None:
-        scale_b += group * (tl.cdiv(k, S.group) if S.group > 0 else 1) * scales.stride_bk
+        scale_b += group * scales.stride_bg
     if scale_a is not None and S.ragged == "k":
         scale_a += group * scales.stride_ak
-    own = Scales(scale_a, scales.stride_am, scales.stride_ak, scale_b, scales.stride_bn, scales.stride_bk)
+    own = Scales(scale_a, scales.stride_am, scales.stride_ak, scale_b, scales.stride_bn, scales.stride_bk, 0)
     if bias is not None:
         bias += group * n
     acc = accumulate(a_tile, b_tile, m_left, n_left, (k_end - first_k).to(tl.int32), own, row, col, S)
@@ -244,7 +246,8 @@ def tile_kernel(
 
     A is m x k, B k x n. Strides are along the batch, rows and columns, in elements. bias, of n, and C are added where
     they are given. The epilogue computes in fp32, or in fp64 if the sums are fp64.
-    scale_a, scale_b: fp32 scales, as `Problem.scales` says; their strides are along rows or columns, then groups of K.
+    scale_a, scale_b: fp32 scales, as `Problem.scales` says; their strides are along rows or columns, then groups of K,
+        of scale_b then along the groups of a grouped product.
     launched: indices of the order for one GEMM of the batch; programs: for all of them.
     groups: the table of `device/groups.py` for a grouped product, where bias has a row for each group.
     skip: None, or one int32: nothing is computed if it is not 0.
@@ -254,7 +257,8 @@ def tile_kernel(
     stride_bb, stride_bk, stride_bn = b_strides
     stride_ob, stride_om, stride_on = out_strides
     stride_cb, stride_cm, stride_cn = c_strides
-    scales = Scales(scale_a, scale_a_strides[0], scale_a_strides[1], scale_b, scale_b_strides[0], scale_b_strides[1])
+    stride_sbn, stride_sbk, stride_sbg = scale_b_strides
+    scales = Scales(scale_a, scale_a_strides[0], scale_a_strides[1], scale_b, stride_sbn, stride_sbk, stride_sbg)
     ORDER: tl.constexpr = S.order
     ALONG: tl.constexpr = S.along
     follow_previous_grid()

@@ -7,7 +7,16 @@ import triton.language as tl
 
 from tritonmm.families.common_rules import divisor
 from tritonmm.families.tile.kernel import TileSpec, tile_kernel
-from tritonmm.launch import Plan, addend_strides, launch_options, line_divisor, needs_int64, scale_arguments, strides
+from tritonmm.launch import (
+    Plan,
+    addend_strides,
+    launch_options,
+    line_divisor,
+    needs_int64,
+    scale_arguments,
+    scale_group_stride,
+    strides,
+)
 from tritonmm.launch.interpreter import INTERPRETED, dot_precision
 from tritonmm.moduli import MODULI
 from tritonmm.problem import Problem
@@ -74,5 +83,5 @@ def _scales(problem: Problem, scales) -> tuple:
     """Scales of A and their strides, and of B. A scale of a whole tensor is read everywhere: its strides are 0."""
     a, *a_strides, b, stride_n, stride_k = scale_arguments(problem, scales)
     if problem.scales == "tensor":
-        return a, (0, 0), b, (0, 0)
-    return a, tuple(a_strides), b, (stride_n, stride_k)
+        return a, (0, 0), b, (0, 0, 0)
+    return a, tuple(a_strides), b, (stride_n, stride_k, scale_group_stride(problem, scales))

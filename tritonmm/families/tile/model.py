@@ -65,10 +65,14 @@ def terms(config: Config, problem: Problem, gpu: Gpu) -> Terms:
 
 
 def whole_groups(config: Config, problem: Problem, gpu: Gpu) -> Iterator[Config]:
-    """The tile whose step is a scale group, which invariant accumulation needs: also where elements are loaded one by
-    one, of which the listed tiles with such steps load too many in a thread."""
+    """Tiles whose step is a scale group: what invariant accumulation needs, also where elements are loaded one by one,
+    of which the listed tiles with such steps load too many in a thread; and one for few rows of experts."""
     p = problem
-    listed = (config.block_m, config.block_n, config.block_k) == (64, 64, 64)
+    blocks = config.block_m, config.block_n, config.block_k
+    few_rows = p.ragged and p.element_bytes != p.b_element_bytes and blocks == (16, 64, 128)
+    if few_rows and p.block_scaled and p.group == 64:
+        yield config.changed(block_k=p.group)
+    listed = blocks == (64, 64, 64)
     # Other operands of fp8 that are not aligned are copied; groups are not.
     as_they_lie = by_element(p) and (p.dtype == "int8" or p.ragged)
     unlisted = p.element_bytes != p.b_element_bytes or as_they_lie

@@ -32,6 +32,9 @@ where nothing shows that all tiles sum alike. Each is legal on every GPU, and on
 UNALIGNED_BYTES = 40
 """Bytes of A and B that a thread may load one by one in a step: each has a 64-bit address. Found by compiling."""
 
+WARPS_OF_SM = 12
+"""Warps of an SM at most, where programs that loop over tiles share it: each thread may then have 168 registers."""
+
 
 def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     """As `Family.reason`: blocks are powers of two of at least 16 that fit registers and shared memory."""
@@ -56,6 +59,17 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     if min(problem.element_bytes, problem.b_element_bytes) <= 1 and problem.alignment < 4 and loaded > UNALIGNED_BYTES:
         return f"{loaded} bytes a thread are loaded one by one; at most {UNALIGNED_BYTES} leave registers for addresses"
     return ""
+
+
+def programs_of_sm(config: Config, problem: Problem, gpu: Gpu) -> int:
+    """Programs that a launch has for each SM, where programs loop over tiles.
+
+    One; of groups with weights of 8 and 4 bits as many as fit, as in a launch of a program for each tile. Few rows have
+    small tiles, and one such program does not keep enough loads under way to read weights as fast as memory can.
+    """
+    if not problem.ragged or problem.element_bytes == problem.b_element_bytes:
+        return 1
+    return max(1, min(gpu.shared_bytes // portable_shared_bytes(config, problem, gpu), WARPS_OF_SM // config.num_warps))
 
 
 def kind(problem: Problem) -> str:
