@@ -162,7 +162,7 @@ def test_estimates_and_choices_follow_the_constants_that_a_gpu_is_given():
         assert more == pytest.approx(LAUNCH_US - constants.of(H200).shared.launch_us)
     small = constants.shipped(H200)
     small = replace(small, l2=replace(small.l2, capacity=small.l2.capacity / 4))
-    large = Problem.dense(16384, 16384, 4096, layout="nt")
+    large = Problem.dense(8192, 8192, 1024, layout="nt")  # L2 holds what several waves read
     read = [Explanation.of(large, gpu).traffic.dram_read_bytes for gpu in (H200, replace(H200, constants=small), H200)]
     assert read[1] > read[0] == read[2]
 

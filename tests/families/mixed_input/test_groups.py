@@ -53,7 +53,7 @@ def test_every_tile_at_its_edges(kinds, rows, blocks, device):
             for n, steps, group in ((8, 1, 128), (blocks[0] - 8, 3, 128), (3 * blocks[0] + 8, 5, None)):
                 if group is None and kind == "int4-zero":
                     continue
-                k = steps * blocks[1] - (0 if group else 32)
+                k = steps * max(blocks[1], group or 0) - (0 if group else 32)
                 experts = Experts(kind, (len(sizes), n, k), group, device)
                 x = integers((ends[-1] + 5, k), dtype, device, most=1)
                 bias = integers((len(sizes), n), dtype, device) if i % 2 else None
