@@ -23,6 +23,7 @@ import numpy as np
 
 from tritonmm import families
 from tritonmm.autotune.fitting.time_fit import Constant, Fit, Points, model_of
+from tritonmm.autotune.measuring import results_file
 from tritonmm.autotune.studies import regret
 from tritonmm.autotune.studies.measured_products import RESULTS
 from tritonmm.config import Config
@@ -61,9 +62,10 @@ def is_seen(problem: Problem) -> bool:
 
 
 def files_of(gpu: Gpu, names: Iterable[str]) -> dict[str, Path]:
-    """Those of the results files that there are of a GPU."""
+    """Those of the results files that there are of a GPU, and that have times: some have counters alone."""
     paths = {name: [RESULTS / f"{gpu.name}-{name}{end}" for end in (".csv", ".csv.gz")] for name in names}
-    return {name: path for name, both in paths.items() for path in both if path.is_file()}
+    found = {name: path for name, both in paths.items() for path in both if path.is_file()}
+    return {name: path for name, path in found.items() if any(row["time_us"] for row in results_file.read(path)[2])}
 
 
 def read(path: Path, seen: bool) -> regret.Measured:
