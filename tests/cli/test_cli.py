@@ -63,7 +63,7 @@ def test_modelled_times_are_announced_as_such(store):
 
 @interpreted
 def test_modelled_times_of_other_gpus_are_said_to_be_unverified(store):
-    args = [*SMALL[:-1], "h100", "--store", store]
+    args = [*SMALL[:-1], "a100", "--store", store]
     result = call(*args)
     assert "unverified" in result.stderr
     assert "unverified" in result.stdout

@@ -50,7 +50,9 @@ def test_one_is_singular(results):
     assert "the fastest of 3 single factors" in texts(comparison.figure(results, ABOUT))
 
 
-@pytest.mark.parametrize(("gpu", "said"), [("NVIDIA H200", False), ("NVIDIA H100 80GB HBM3", True)])
+@pytest.mark.parametrize(
+    ("gpu", "said"), [("NVIDIA H200", False), ("NVIDIA H100 80GB HBM3", False), ("NVIDIA A100-SXM4-80GB", True)]
+)
 def test_predictions_for_other_gpus_are_unverified(gpu, said, results):
     about = ABOUT | {"gpu": gpu}
     for frame in (results, results.assign(source="model")):
