@@ -1,6 +1,6 @@
 """One step of a model, a prefill or a token of each sequence, and its time in a CUDA graph.
 
-A graph leaves out the host, for every way alike: torch.compile's own CUDA graphs are off. Before the capture a step
+A graph excludes the host's time in every way: torch.compile's own CUDA graphs are off. Before the capture a step
 runs three times, so that kernels are compiled. The third run and the capture fail if torch.compile or Triton compiles
 anything: then a step would not be the same as the one before.
 

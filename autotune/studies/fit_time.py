@@ -90,9 +90,8 @@ def points(
 def _sets(
     gpu: Gpu, seen: bool, sweeps: Iterable[str], orders: Iterable[str]
 ) -> Iterator[tuple[Problem, dict[Config, float], bool]]:
-    files = [
-        (path, is_order) for is_order, names in enumerate((sweeps, orders)) for path in files_of(gpu, names).values()
-    ]
+    files = [(path, False) for path in files_of(gpu, sweeps).values()]
+    files += [(path, True) for path in files_of(gpu, orders).values()]
     if not files:
         raise FileNotFoundError(f"{RESULTS} has no sweeps of the {gpu.name}: results are in a checkout only")
     for path, is_order in files:
@@ -101,7 +100,7 @@ def _sets(
             for config, us in times.items():
                 apart.setdefault(replace(config, order=RowMajor()) if is_order else None, {})[config] = us
             for of_group in apart.values():
-                yield problem, of_group, bool(is_order)
+                yield problem, of_group, is_order
 
 
 def _is_listed(config: Config, problem: Problem, gpu: Gpu) -> bool:

@@ -6,6 +6,7 @@ Both sides are timed in pairs in one process, as `tritonmm bench` does. Errors a
 against sums in a longer number format, in units of u * |A||B|, u = 2**-53 or 2**-24.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +26,7 @@ SIZES = (
     (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (5000, 3000, 7000), (1024, 1024, 1024),
     (777, 8192, 4096), (16384, 2048, 1024), (1024, 1024, 65536),
 )  # fmt: skip
-"""m, n and k, those first that `--sizes` keeps."""
+"""m, n and k. `--sizes` keeps the first of them."""
 
 DATA: dict[str, Callable] = {"normal": torch.randn, "uniform": torch.rand}
 """What operands are made of. uniform: from 0 to 1, whose sums grow with K."""
@@ -109,13 +110,25 @@ def error(launch: Launch, a: torch.Tensor, b: torch.Tensor) -> float:
     return float((np.abs(out.cpu().numpy().astype(longer) - exact) / (u * scale)).max())
 
 
+@contextlib.contextmanager
+def native_fp32() -> Iterator[None]:
+    """Inside, torch multiplies fp32 without tf32."""
+    allows, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = allows
+
+
 @click.command()
 @click.argument("path", type=Output())
 @click.option("--regime", type=click.Choice(sorted(REGIMES)), default="burst", show_default=True)
 @click.option(
     "--dtype", "dtypes", type=click.Choice(list(DTYPES)), multiple=True, help="Of the operands.  [default: both]"
 )
-@click.option("--sizes", type=click.IntRange(1, len(SIZES)), default=len(SIZES), help="Only so many of the sizes.")
+@click.option(
+    "--sizes", type=click.IntRange(1, len(SIZES)), default=len(SIZES), help="Measure only the first sizes, this many."
+)
 def main(path: Path, regime: str, dtypes: Sequence[str], sizes: int) -> None:
     """Time exact products and torch's, measure errors, and write PATH."""
     if not torch.cuda.is_available():
@@ -123,9 +136,8 @@ def main(path: Path, regime: str, dtypes: Sequence[str], sizes: int) -> None:
     device = torch.device("cuda", 0)
     about = Environment.here(torch.cuda.get_device_name(0)).about() | {"regime": regime}
     comments = [f"# {key}: {value}" for key, value in about.items()]
-    allows, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, False
     rows: list[Row] = []
-    try:
+    with native_fp32():
         for dtype in [DTYPES[name] for name in dtypes or DTYPES]:
             for size in SIZES[:sizes]:
                 for data in DATA if size == (4096, 4096, 4096) else ("normal",):
@@ -133,8 +145,6 @@ def main(path: Path, regime: str, dtypes: Sequence[str], sizes: int) -> None:
                         click.echo(row)
                         rows.append(row)
                         write_csv(path, rows, comments)  # what is measured is kept if this ends early
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = allows
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ import tritonmm
 from tritonmm.autotune.measuring.environment import Environment
 from tritonmm.autotune.measuring.measure import REGIMES, Regime, paired
 from tritonmm.autotune.studies.csv_rows import Output, write_csv
+from tritonmm.autotune.studies.ozaki import DTYPES, native_fp32
 from tritonmm.launch import conditional
 from tritonmm.moduli import SAFE
 
@@ -52,8 +53,6 @@ LENGTHS = (0.5, 2.0)
 
 LIBRARY_ROUNDS = 5
 """Rounds of torch.linalg, of which the median is taken."""
-
-DTYPES = {"fp64": torch.float64, "fp32": torch.float32}
 
 
 @dataclass(frozen=True)
@@ -352,9 +351,8 @@ def main(path: Path, regime: str, most: int) -> None:
     device = torch.device("cuda", 0)
     about = Environment.here(torch.cuda.get_device_name(0)).about() | {"regime": regime}
     comments = [f"# {key}: {value}" for key, value in about.items()]
-    allows, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, False
     rows: list[Row] = []
-    try:
+    with native_fp32():
         for row, make in cases(device):
             if row["n"] > most:
                 continue
@@ -367,8 +365,6 @@ def main(path: Path, regime: str, most: int) -> None:
             rows.append(found)
             write_csv(path, rows, comments)  # what is measured is kept if this ends early
             torch.cuda.empty_cache()
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = allows
 
 
 if __name__ == "__main__":

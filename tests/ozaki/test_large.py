@@ -20,7 +20,7 @@ def enough_memory():
 
 
 def assert_near(found, a, b, c=None):
-    """Within the error of an exact product and of the reference, torch's fp64 product, whose own only fp64 feels."""
+    """Near torch's fp64 product. For fp64 that reference has rounding errors as well, which the bound allows for."""
     u = torch.finfo(found.dtype).eps / 2
     for rows in range(0, len(a), 1024):
         left, right = a[rows : rows + 1024].double(), b.double()

@@ -141,8 +141,8 @@ class GateOf(torch.nn.Module):
     def __init__(self, experts: torch.nn.Module) -> None:
         super().__init__()
         self.experts = copy.copy(experts)
-        for name in ("_parameters", "_modules", "_buffers"):
-            self.experts.__dict__[name] = {} if name == "_parameters" else dict(experts.__dict__[name])
+        self.experts._parameters = {}
+        self.experts._modules, self.experts._buffers = dict(experts._modules), dict(experts._buffers)
 
     def forward(self, rows: Tensor) -> Tensor:
         return self.experts._apply_gate(rows)

@@ -47,7 +47,7 @@ def quantize_(
     their weight share the codes. A layer whose weight something else uses as well, as tied embeddings do, stays as it
     is, and so do subclasses of Linear. The layers' buffers `weight`, `scale` and `bias` are in the model's state_dict,
     and those of experts, see `nn.experts.QuantizedExperts`. They are not trained, but layers before and adapters beside
-    them can be. Routers that are no Linear stay as they are. Works with torch.compile and CUDA graphs, and is bitwise
+    them can be. Routers that are not a Linear stay as they are. Works with torch.compile and CUDA graphs. Bitwise
     reproducible.
 
     Raises TypeError if model is no module, ValueError for other kinds and groups, for layers and experts of other

@@ -31,9 +31,9 @@ def weight_only_grouped_mm(
     weight: int8 or fp8; or int4, each group's packed as `nn.int4.pack` does it, uint8 (g, n, ceil(k / 32) * 16).
     scale: fp32. (g, n) or (g, n, 1): one for each row of weight. (g, n, k / group): one for each `group` elements of a
         row, 16 (not of int4), 32, 64 or 128. For int4 it may be int32 instead, (g, n, k / group), with zero points as
-        in `weight_only_linear`. Any strides: those of one group of K are best beside each other.
+        in `weight_only_linear`. Any strides; fastest if the scales of one group of K are contiguous.
     offs: int32 [g], where each group ends, as in `grouped_mm`: the host never reads it, groups may be empty, wrong
-        offsets are clamped, and rows past the last one are not read, and in the result uninitialised memory.
+        offsets are clamped. Rows past the last one are not read, and are uninitialised memory in the result.
     bias: (g, n), of a floating-point dtype, added to each row of its group before the result is rounded.
     config: one with an order over groups, such as "groups/swizzle-merge:8".
     accumulation: as in `grouped_mm`.

@@ -195,7 +195,8 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     and 3.9.0 (h200-weights-7.csv and -8.csv in autotune/results); two subtiles and sums that are scaled from group to
     group, in -11.csv and -12.csv, were none of them. Those of all four within 35% of a product's best are off by 4.9%
     (root mean square); what they choose there takes 0.5% longer than the best (geometric mean), at most 11%. More
-    programs than the SMs hold were timed with more than 64 rows. Groups were never timed: they count as equal ones.
+    programs than the SMs hold were timed with more than 64 rows. Groups count as equal ones,
+    without a fit.
     """
     p, f = problem, fitted(gpu)
     moved = _moved(config, p, gpu)
@@ -242,7 +243,7 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
 class _Moved(NamedTuple):
     """The tiles of a config, and what they read.
 
-    tiles_m, tiles_n: of a product, of groups one of average size. tiles: of all. rows: of activations in a product.
+    tiles_m, tiles_n: of the product, or of one group of average size. tiles: of all groups. rows: activations of that.
     once_bytes: operands and output once. weight_bytes: all weights. before_us: a launch that makes the table of groups.
     """
 
