@@ -12,6 +12,7 @@ from tritonmm import orders
 from tritonmm.autotune.measuring import space
 from tritonmm.config import Config
 from tritonmm.dtypes import DTYPES
+from tritonmm.moduli import MODULI
 from tritonmm.plan import plan_for
 from tritonmm.problem import KINDS, Problem
 from tritonmm.selection import choose
@@ -45,6 +46,20 @@ def test_every_tile_at_its_edges(kind, blocks, device):
         for n in (16, block_n - 16, block_n + 16):
             for k in (16, one.block_k, one.block_k + 16, 9 * one.block_k - 16):
                 assert_right_once_aligned(space.problem(m, n, k, dtype=kind, layout="nt"), one, device)
+
+
+@pytest.mark.parametrize("blocks", sorted(HOPPER_KINDS["int8"]), ids=str)
+def test_residues_of_every_tile(blocks, device):
+    """Every element of many tiles: a consumer's pieces are written one right after the other."""
+    m, n, k, moduli = 3000, 2064, 528, 15
+    a = torch.randint(-128, 128, (moduli, m, k), device=device, dtype=torch.int8)
+    b = torch.randint(-128, 128, (moduli, n, k), device=device, dtype=torch.int8).mT
+    out = torch.empty(moduli, m, n, device=device, dtype=torch.int8)
+    problem = Problem(m, n, k, moduli, "int8", layout="nt", moduli=moduli)
+    plan_for(problem, config("int8", blocks), device)(a, b, out)
+    for i, modulus in enumerate(MODULI[:moduli]):
+        exact = a[i].double() @ b[i].double()
+        assert not ((out[i].double() - exact) % modulus).any(), modulus
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])

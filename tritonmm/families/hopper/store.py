@@ -33,12 +33,14 @@ def write(accs, first, batch, row, col, output, addends, WHO: gl.constexpr, TILI
         if TILING.symmetric:
             write_mirrored(accs[j], first if j == 0 else None, batch, row, col, output, addends, WHO, TILING)
         else:
-            write_subtile(accs[j], first if j == 0 else None, batch, row, col, output, addends, WHO, TILING)
+            write_subtile(accs[j], first if j == 0 else None, batch, row, col, output, addends, j, WHO, TILING)
         col += TILING.n_subtiles[j]
 
 
 @gluon.jit
-def write_subtile(x, first, batch, row, col, output, addends, WHO: gl.constexpr, TILING: gl.constexpr):
+def write_subtile(
+    x, first, batch, row, col, output, addends, SUBTILE: gl.constexpr, WHO: gl.constexpr, TILING: gl.constexpr
+):  # fmt: skip
     """Finishes an N-subtile and writes it piece by piece, as `Tiling.store` says. first: C of the first, or None."""
     OUT_DTYPE: gl.constexpr = TILING.out_dtype
     ROW_LAYOUT: gl.constexpr = TILING.row_layout
@@ -58,7 +60,7 @@ def write_subtile(x, first, batch, row, col, output, addends, WHO: gl.constexpr,
         if TILING.store == "direct":
             store_masked(piece, batch, row, at, output, "")
         else:
-            buf = output.buffers.index(WHO * BUFFERS + i % BUFFERS)
+            buf = output.buffers.index(WHO * BUFFERS + TILING.out_buffer(SUBTILE, i))
             flat = buf.reshape(SHAPE)
             if TILING.tma_store:
                 tma.store_wait(BUFFERS - 1)  # TMA has read what this buffer held

@@ -165,6 +165,10 @@ class Tiling(Pipelined):
         cta_halves = self.cta_halves(3, m=1, n=2)
         return gl.NVMMASharedLayout.get_default_for(self.out_block, self.out_dtype, cga_layout=cta_halves)
 
+    def out_buffer(self, subtile, piece):
+        """The buffer of a piece of an N-subtile: they take turns, from one N-subtile to the next too."""
+        return (sum(self.n_subtiles[:subtile]) // self.piece_cols + piece) % self.out_buffers
+
     @property
     def mirrored_block(self):
         """A piece transposed."""
