@@ -118,6 +118,25 @@ def test_out_that_overlaps_c_in_part(device):
     assert torch.equal(tritonmm.addmm(c, a, b, out=out), expected)
 
 
+def test_separate_blocks_have_no_element_in_common():
+    """All pairs of blocks of a matrix: those that are called separate are, and all with other columns are."""
+    matrix = torch.arange(4 * 6).view(4, 6)
+    rows, columns = ([(i, j) for i in range(n) for j in range(i + 1, n + 1)] for n in matrix.shape)
+    blocks = [(matrix[i:j, k:m], (k, m)) for i, j in rows for k, m in columns]
+    separate = 0
+    for x, (first, end) in blocks:
+        seen = set(x.flatten().tolist())
+        for y, (other_first, other_end) in blocks:
+            for left, right in ((x, y), (x, y.mT), (x.mT, y)):
+                if rules.separate_blocks(left, right):
+                    separate += 1
+                    assert seen.isdisjoint(y.flatten().tolist()), (left, right)
+            wide = min(*x.shape, *y.shape) > 1  # lines of a single element or row have no pitch
+            if wide and (end <= other_first or other_end <= first):
+                assert rules.separate_blocks(x, y), (x, y)
+    assert separate > 1000
+
+
 def test_out_beside_an_operand_in_one_storage_is_written_in_place(device, monkeypatch):
     memory = randn(100, device=device)
     a, b, out = memory[:36].view(6, 6), memory[36:72].view(6, 6), memory[72:].as_strided((4, 6), (6, 1))

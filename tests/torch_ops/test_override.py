@@ -69,6 +69,23 @@ def products(device):
             yield lambda name=name, args=args: getattr(args[0].clone(), name + "_")(*args[1:])
 
 
+def test_blocks_of_one_matrix(override, launched, device):
+    """A blocked factorisation updates one block of a matrix by products of others."""
+    matrix = torch.randn(40, 48, device=device)
+    corner, left, factor = matrix[16:, 24:40], matrix[16:, :20], matrix[:16, :20]
+    others = matrix.clone()
+    expected = corner.double() - left.double() @ factor.double().mT
+    with override.use("always"):
+        corner.addmm_(left, factor.mT, alpha=-1)
+        assert launched
+        assert (corner - expected).abs().max() < 1e-4
+        launched.clear()
+        matrix[:16, 16:32].addmm_(matrix[:16, 4:20], torch.ones(16, 16, device=device))  # they share 4 columns
+        assert not launched
+    matrix[16:, 24:40], matrix[:16, 16:32] = others[16:, 24:40], others[:16, 16:32]
+    assert torch.equal(matrix, others)
+
+
 def test_after_leaving_all_products_are_torchs(override, launched, device):
     every = list(products(device))
     before = [product() for product in every]

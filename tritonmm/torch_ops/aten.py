@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from tritonmm.dtypes import DTYPES, FLOATS
-from tritonmm.torch_ops.checks import repeats, spanned
+from tritonmm.torch_ops.checks import repeats, separate_blocks, spanned
 from tritonmm.torch_ops.operator import PLAIN
 from tritonmm.torch_ops.product import Call, How, empty, find, fp32_precision, gpu_of, key, problem_for, remember
 from tritonmm.torch_ops.routes import Routes, Switch
@@ -275,14 +275,14 @@ def _meets(route: Route, a, b, c, out) -> bool:
     start = out.data_ptr()
     end = start + span_out
     first = a.data_ptr()
-    if first < end and start < first + span_a:
+    if first < end and start < first + span_a and not separate_blocks(a, out):
         return True
     first = b.data_ptr()
-    if first < end and start < first + span_b:
+    if first < end and start < first + span_b and not separate_blocks(b, out):
         return True
     if not span_c or (out is c and route.added == "c"):
         return False
     first = c.data_ptr()
     if route.added == "c" and first == start and c.shape == out.shape and c.stride() == out.stride():
         return False
-    return first < end and start < first + span_c
+    return first < end and start < first + span_c and not separate_blocks(c, out)

@@ -147,8 +147,33 @@ def spanned(x: torch.Tensor) -> int:
 
 
 def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether the memory ranges of x and y overlap, even if their elements only interleave."""
-    return x.data_ptr() < y.data_ptr() + spanned(y) and y.data_ptr() < x.data_ptr() + spanned(x)
+    """Whether the memory ranges of x and y overlap, and they are not `separate_blocks`."""
+    meet = x.data_ptr() < y.data_ptr() + spanned(y) and y.data_ptr() < x.data_ptr() + spanned(x)
+    return meet and not separate_blocks(x, y)
+
+
+def separate_blocks(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether x and y are two blocks of one matrix, with other columns if its rows are contiguous.
+
+    Their memory ranges may overlap, but they have no element in common. So blocked factorisations update one block of a
+    matrix by products of others.
+    """
+    if x.dim() != 2 or y.dim() != 2 or x.itemsize != y.itemsize:
+        return False
+    (rows_x, width_x, pitch), (rows_y, width_y, pitch_y) = _lines(x), _lines(y)
+    apart, rest = divmod(y.data_ptr() - x.data_ptr(), x.itemsize)
+    if rest or pitch != pitch_y or not rows_x or not rows_y:
+        return False
+    return width_x <= apart % pitch <= pitch - width_y
+
+
+def _lines(x: torch.Tensor) -> tuple[int, int, int]:
+    """The number of contiguous lines of a matrix, their elements, and the elements from one to the next. No lines if it
+    is not made of any."""
+    for rows, columns in ((0, 1), (1, 0)):
+        if x.stride(columns) == 1 and x.stride(rows) >= x.shape[columns] > 0:
+            return x.shape[rows], x.shape[columns], x.stride(rows)
+    return 0, 0, 0
 
 
 def is_same(x: torch.Tensor, y: torch.Tensor) -> bool:
