@@ -11,9 +11,6 @@
 
 Both round a sum once more for each group. `rules.rescales` chooses; docs/notebook/mixed_input.md has the times.
 
-With few activations the tensor cores take longer to read weights from registers than to multiply them, and wgmma reads
-them at a quarter of mma.sync's rate: `Spec.mma_sync` says where that multiplies.
-
 Both leave the tensor cores idle meanwhile. Where these limit, with many rows of int4, the consumers' wgmma is
 ordered, step by step, so that one multiplies while the other scales: `device/ordered_mma.py`.
 """
@@ -22,7 +19,6 @@ from typing import Any, NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
 from tritonmm.device import ordered_mma
@@ -135,18 +131,13 @@ def zeros(S: gl.constexpr):
 def subtile_multiplied(a, x, sums, use_acc, SUBTILE: gl.constexpr, J: gl.constexpr, S: gl.constexpr):
     """`multiplied` for subtile SUBTILE, whose rows of the stage are x."""
     LAYOUT: gl.constexpr = S.reads[SUBTILE]
-    a = gl.convert_layout(a, LAYOUT, assert_trivial=True)
     b = operand(x, False).slice(J * S.slice_k, S.slice_k, 1).permute((1, 0))
-    if S.mma_sync:
-        X_READ: gl.constexpr = S.x_reads[SUBTILE]
-        return mma_v2(a, b.load(X_READ), gl.where(use_acc, sums, 0.0))
-    else:
-        return warpgroup_mma(a, b, sums, is_async=True, use_acc=use_acc)
+    return warpgroup_mma(gl.convert_layout(a, LAYOUT, assert_trivial=True), b, sums, is_async=True, use_acc=use_acc)
 
 
 @gluon.jit
 def multiplied(a, stage, sums, x_bufs, use_acc, J: gl.constexpr, S: gl.constexpr):
-    """Multiplies slice J. Returns the sums, which are valid once wgmma is waited for."""
+    """Issues wgmma of slice J. Returns the sums, which are valid once it is waited for."""
     SUBTILES: gl.constexpr = len(S.subtiles)
     found = ()
     for i in gl.static_range(SUBTILES):
@@ -155,13 +146,10 @@ def multiplied(a, stage, sums, x_bufs, use_acc, J: gl.constexpr, S: gl.constexpr
 
 
 @gluon.jit
-def waited(sums, OTHERS: gl.constexpr, S: gl.constexpr):
+def waited(sums, OTHERS: gl.constexpr):
     """Waits for all but the last OTHERS wgmma, which frees their operand registers. Returns the sums."""
-    if S.mma_sync:
-        return sums
-    else:
-        done = warpgroup_mma_wait(OTHERS, sums)
-        return (done,) if len(sums) == 1 else done
+    done = warpgroup_mma_wait(OTHERS, sums)
+    return (done,) if len(sums) == 1 else done
 
 
 @gluon.jit
@@ -200,12 +188,12 @@ def multiply_added(pipeline, stage, phase, first, last, stride, WHO: gl.constexp
             if j == 0 and GROUPS:
                 factors = step_factors(stage, step, pipeline.scales, WHO, S)
             if j > 0 and GROUPS == 2:
-                both = waited(sums + before, SUBTILES, S)
+                both = waited(sums + before, SUBTILES)
                 sums, before = both[:SUBTILES], both[SUBTILES:]
                 if j == OF_GROUP:
                     totals = scaled_sums(totals, before, factors, 0)
             elif j > 0:
-                sums = waited(sums, SUBTILES, S)
+                sums = waited(sums, SUBTILES)
             if j < SLICES - 1:
                 a = converted(w, zero_points, j + 1, S)
         stage, phase = next_use(stage, phase, S.num_stages)
@@ -213,7 +201,7 @@ def multiply_added(pipeline, stage, phase, first, last, stride, WHO: gl.constexp
         zero_points = step_zero_points(stage, pipeline.scales, WHO, S)
         next_w = operand(pipeline.w.index(stage * S.consumers + WHO), False)
         a = converted(next_w, zero_points, 0, S)  # unused after the last step
-        sums = waited(sums, 0, S)
+        sums = waited(sums, 0)
         barrier()  # all warps are done with the step
         release(pipeline.empty, stage, True, S)
         if GROUPS:
@@ -297,12 +285,12 @@ def multiply_rescaled(pipeline, stage, phase, first, last, stride, WHO: gl.const
         ordered_mma.wait(WHO, S)
         for j in gl.static_range(SLICES):
             if j > 0 and j % OF_GROUP == 0:
-                sums = rescaled(waited(sums, 0, S), rests[:SUBTILES], rests[SUBTILES:])
+                sums = rescaled(waited(sums, 0), rests[:SUBTILES], rests[SUBTILES:])
             sums = multiplied(a, stage, sums, pipeline.x, True, j, S)
             if j == SLICES - 1:
                 ordered_mma.arrive(WHO, S)
             if j > 0:
-                sums = waited(sums, SUBTILES, S)
+                sums = waited(sums, SUBTILES)
             if j < SLICES - 1:
                 a = converted_times(w, powers, zero_points, j + 1, S)
         stage, phase = next_use(stage, phase, S.num_stages)
@@ -316,7 +304,7 @@ def multiply_rescaled(pipeline, stage, phase, first, last, stride, WHO: gl.const
         for i in gl.static_range(SUBTILES):
             after += (gl.where(more, rests[i], before[i]),)
         rests = after + rests[SUBTILES:]
-        sums = waited(sums, 0, S)
+        sums = waited(sums, 0)
         barrier()  # all warps are done with the step
         release(pipeline.empty, stage, True, S)
         sums = rescaled(sums, before, after)

@@ -35,9 +35,6 @@ SUM_REGISTERS_OF_TWO_SUBTILES = 140
 SUM_REGISTERS_OF_THREE_CONSUMERS = 68
 """The same with three consumers: a thread has 160 registers, or 152 with scale groups."""
 
-MMA_SYNC_ROWS = 16
-"""Rows of activations up to which mma.sync multiplies."""
-
 RESERVED_BYTES = 1024
 """Shared memory that the system takes for each CTA, in bytes. Source: CUDA C++ Programming Guide, sm_90."""
 
@@ -195,14 +192,6 @@ def slice_k(config: Config, problem: Problem) -> int:
     """
     roomy = resident(config, problem) == 1 and _rows(config) == 64 and config.block_m <= 128
     return 64 if roomy and not (problem.block_scaled and problem.group < 64) else 32
-
-
-def mma_sync(config: Config, problem: Problem) -> bool:
-    """True if mma.sync multiplies instead of wgmma, which takes four times as long to read weights from registers.
-
-    With more rows wgmma's rate of multiplication counts. Invariant sums are wgmma's for any number of rows.
-    """
-    return config.block_m <= MMA_SYNC_ROWS and config.num_warps == 8 and not problem.fixes_sums
 
 
 def piece_cols(config: Config, problem: Problem) -> int:

@@ -16,7 +16,6 @@ class MixedInputSpec(Pipelined):
     subtiles: tuple  # rows of activations in each of the one or two wgmma tiles of a tile, powers of two
     block_k: int
     slice_k: int  # elements of K that are converted while others are multiplied
-    mma_sync: bool  # mma.sync multiplies, instead of wgmma
     piece_cols: int  # columns of a consumer's sums that are finished and written at a time
     fixup: str  # of tiles that programs share: "last-arriver", "reduce-scatter", or "" where none is shared
     in_rounds: bool  # programs have whole tiles before their shares
@@ -90,19 +89,12 @@ class MixedInputSpec(Pipelined):
     @property
     def sums(self):
         """Layout of a consumer's sums of each subtile, [rows, subtile]."""
-        if self.mma_sync:
-            return (gl.NVMMADistributedLayout([2, 0], [4, 1], [16, 8]),)
         return tuple(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, subtile, 16]) for subtile in self.subtiles)
 
     @property
     def reads(self):
         """Layout of a consumer's slice of weights, [rows, slice_k], for each subtile. All place the same data alike."""
         return tuple(gl.DotOperandLayout(0, sums, 2) for sums in self.sums)
-
-    @property
-    def x_reads(self):
-        """Layout of a slice of activations, [slice_k, subtile], that mma.sync takes from registers."""
-        return tuple(gl.DotOperandLayout(1, sums, 2) for sums in self.sums)
 
     @property
     def words(self):
