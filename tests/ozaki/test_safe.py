@@ -193,6 +193,24 @@ def test_torch_keeps_products_that_gain_nothing_and_tf32(device, monkeypatch):
     product._CALLS.clear()
 
 
+def test_torchs_product_of_a_by_itself_is_symmetric_where_that_is_faster(device, monkeypatch, dtype):
+    """In place too: a blocked Cholesky factorisation subtracts such products."""
+    monkeypatch.setattr(aten, "fp32_precision", lambda: "ieee")
+    monkeypatch.setattr(ozaki_time, "gains_on_torch", lambda *_: True)
+    monkeypatch.setattr(ozaki_product, "gains", lambda *_: False)
+    monkeypatch.setattr("tritonmm.selection.SYMMETRIC_GAIN", 1e6)
+    matrix = torch.randn(48, 48, dtype=dtype, device=device)
+    a, corner = matrix[24:, :24], matrix[24:, 24:]
+    product._CALLS.clear()
+    call = aten._emulated(a, a.mT, corner, corner, (True, False, True), "ozaki:safe")
+    assert call.plan.problem.symmetric
+    expected = corner.double() - a.double() @ a.double().mT
+    call.plan(a, a.mT, corner, alpha=-1.0, beta=1.0, c=corner)
+    torch.testing.assert_close(corner.double(), expected, rtol=1e-5, atol=1e-5)
+    assert aten._emulated(a, a.clone().mT, corner, corner, (True, False, True), "ozaki:safe") is None
+    product._CALLS.clear()
+
+
 @pytest.mark.parametrize("name", ["fp64", "fp32"])
 def test_demands(override, name):
     for wrong in ("ozaki", "safe", "ieee", True):

@@ -242,7 +242,8 @@ def _route(op: AtenOp, routes: Routes, device: str, a, b, c=None, beta=1, alpha=
 
 def _emulated(a, b, new, out, epilogue: tuple[bool, bool, bool], precision: str) -> Call | None:
     """The call of a product with precision "ozaki:safe", if it should be faster than native ones and torch multiplies
-    IEEE numbers. new: its output; out: the same, or None if each call makes a new one."""
+    IEEE numbers; of A @ A.T the native symmetric one, if that should be faster still. new: its output; out: the same, or
+    None if each call makes a new one."""
     from tritonmm.torch_ops.ozaki_product import OzakiPlan
     from tritonmm.torch_ops.ozaki_time import gains_on_torch
 
@@ -255,7 +256,7 @@ def _emulated(a, b, new, out, epilogue: tuple[bool, bool, bool], precision: str)
         call = find(a, b, epilogue, out, how)
     except ValueError:  # a K that has no such product
         return None
-    return call if isinstance(call.plan, OzakiPlan) else None
+    return call if isinstance(call.plan, OzakiPlan) or call.plan.problem.symmetric else None
 
 
 def _reason_of_call(route: Route, a, b, c, beta, alpha, out) -> str | None:
