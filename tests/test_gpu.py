@@ -1,5 +1,9 @@
 """Which spec a GPU's name, as drivers and results files have it, stands for."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from tritonmm import gpu as gpus
@@ -105,3 +109,18 @@ def test_an_unlisted_architecture_has_the_rates_of_its_generation(capability, mo
 def test_gpus_for_graphics_have_two_fp64_units_for_128_of_fp32(name):
     peak = gpus.spec(name).peak
     assert peak["fp64"] == pytest.approx(peak["fp32"] / 64, rel=0.03)
+
+
+def test_triton_is_the_one_that_would_be_imported(tmp_path):
+    """Another one before the installed package, without metadata of its own, as a build from source may be."""
+    import triton
+
+    assert gpus.TRITON == triton.__version__
+    (tmp_path / "triton").mkdir()
+    (tmp_path / "triton" / "__init__.py").write_text("'''Not this one.'''\n__version__ = '9.8.7'\nraise ImportError\n")
+    code = "from tritonmm.gpu import TRITON; print(TRITON)"
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "9.8.7"

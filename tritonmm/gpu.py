@@ -2,9 +2,11 @@
 
 import functools
 import importlib.metadata
+import importlib.util
 import itertools
 import re
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,8 +16,22 @@ from tritonmm.moduli import moduli_of
 if TYPE_CHECKING:
     from tritonmm.model.record import Record
 
-TRITON = importlib.metadata.version("triton")
-"""Version of the installed Triton, read without importing it: the import takes longer than all of tritonmm."""
+
+def _triton_version() -> str:
+    """Version of the Triton that would be imported, read without that: it takes longer than all of tritonmm.
+
+    It is read from Triton's source. Metadata of an installed package may be those of another Triton later on the path,
+    and have another name, as in nightly builds of torch. Raises ModuleNotFoundError if there is no Triton.
+    """
+    spec = importlib.util.find_spec("triton")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("No module named 'triton', which tritonmm needs", name="triton")
+    source = Path(spec.origin).read_text(encoding="utf-8")
+    found = re.search(r"""^__version__ = ['"]([^'"]+)""", source, re.MULTILINE)
+    return found[1] if found else importlib.metadata.version("triton")
+
+
+TRITON = _triton_version()
 
 
 @dataclass(frozen=True, slots=True)
