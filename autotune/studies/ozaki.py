@@ -2,8 +2,8 @@
 
     python -m tritonmm.autotune.studies.ozaki ozaki.csv --regime burst
 
-Both sides are timed in pairs in one process, as `tritonmm bench` does. Errors are those of `ERROR_SIDE`**2 elements,
-against sums in a longer number format, in units of u * |A||B|, u = 2**-53 or 2**-24.
+Both sides are timed in pairs in one process, as `tritonmm bench` does. Errors are those of `ERROR_SIDE`**2 elements of
+the product that is timed, against sums in a longer number format, in units of u * |A||B|, u = 2**-53 or 2**-24.
 """
 
 import contextlib
@@ -99,10 +99,11 @@ def timed(
 
 
 def error(launch: Launch, a: torch.Tensor, b: torch.Tensor) -> float:
-    """The largest error of the first rows and columns."""
-    a, b = a[:ERROR_SIDE].contiguous(), b[:, :ERROR_SIDE].contiguous()
-    out = a.new_empty(a.shape[0], b.shape[1])
+    """The largest error of the elements of the product in `ERROR_SIDE` of its rows and columns, drawn at random."""
+    out = a.new_full((a.shape[0], b.shape[1]), float("nan"))
     launch(a, b, out)
+    rows, cols = (torch.randperm(size, device=a.device)[:ERROR_SIDE] for size in out.shape)
+    a, b, out = a[rows], b[:, cols], out[rows][:, cols]
     longer = np.longdouble if a.dtype == torch.float64 else np.float64
     left, right = (x.cpu().numpy().astype(longer) for x in (a, b.mT))
     u = torch.finfo(a.dtype).eps / 2

@@ -6,14 +6,19 @@ import torch
 from tritonmm.autotune.studies import ozaki
 
 
-def test_errors_are_in_units_of_rounding(device):
+def test_errors_are_in_units_of_rounding(device, monkeypatch):
     a, b = torch.ones(70, 96, dtype=torch.float64), torch.ones(96, 80, dtype=torch.float64)
 
     def off(a, b, out):
         torch.mm(a, b, out=out)
-        out[3, 5] += 96 * 2.0**-50
+        out[68, 75] += 96 * 2.0**-50
 
+    def unwritten(a, b, out):
+        torch.mm(a, b[:, :79], out=out[:, :79])
+
+    monkeypatch.setattr(ozaki, "ERROR_SIDE", 80)
     assert ozaki.error(off, a, b) == 8
+    assert np.isnan(ozaki.error(unwritten, a, b))
     assert ozaki.error(ozaki.torch_mm, a.float(), b.float()) == 0
 
 
