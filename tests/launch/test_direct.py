@@ -197,7 +197,7 @@ def test_what_cannot_be_skipped_is_refused(case, recorder):
     plan = plan_of(*(CASES | {"hopper, assigned tiles": assigned})[case])
     assert not plan.skippable
     tensors, rest = operands(plan.problem)
-    with pytest.raises(ValueError, match="skip is given, and a launch of .* cannot be skipped"):
+    with pytest.raises(ValueError, match=r"skip is given, and a launch of .* cannot be skipped"):
         plan(*tensors, **rest, skip=torch.zeros(1, dtype=torch.int32))
 
 
