@@ -36,6 +36,7 @@ from tritonmm.device.groups import group_table_kernel
 from tritonmm.dtypes import DTYPES
 from tritonmm.families.exact import rules as sliced
 from tritonmm.families.grouped.rules import CONSUMERS, subtiles, widths
+from tritonmm.families.hopper.kernel import gemm
 from tritonmm.families.hopper.rules import consumer_grid
 from tritonmm.families.hopper.sm_affinity import affinity
 from tritonmm.families.mixed_input.rules import fixup, programs
@@ -293,6 +294,19 @@ def ordered_mma_fault(ptx: str, consumers: int) -> str:
     return "" if {turns[0] - 1} == set(turns[1:]) else f"consumers take {turns} turns"
 
 
+def skip_fault(ptx: str) -> str:
+    """What is wrong with how a launch of the Hopper kernel is skipped, or "": the first that each partition reads, once
+    it has waited for the previous grid, is whether it is skipped."""
+    before, *partitions = ptx.split("griddepcontrol.wait")
+    if "ld.global" in before:
+        return "reads memory before the previous grid has ended"
+    for i, partition in enumerate(partitions):
+        read = re.match(r"[^;]*ld\.global\.b32 \{ (%r\d+) \}", partition[partition.find("ld.global") :])
+        if not read or not re.search(rf"setp\.\w+\.[bsu]32\s+%p\d+, {read[1]}, 0;", partition):
+            return f"partition {i} does not read first whether it is skipped"
+    return ""
+
+
 def repack_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:
     """What is wrong with the kernel of a copy, or ""."""
     if not gpu.is_nvidia:
@@ -369,8 +383,10 @@ def compiled(gpu: gpus.Gpu, *what) -> tuple[Compiled, str]:
         found = compile_kernel(gpu, step.kernel, step.arguments, step.options)
         return found, f"spills {found.spilled_bytes} bytes" if found.spilled_bytes else ""
     if isinstance(what[0], OzakiCase):
-        each = [compile_kernel(gpu, kernel, *launch) for kernel, _, *launch in what[0].steps(gpu)]
+        steps = list(what[0].steps(gpu))
+        each = [compile_kernel(gpu, kernel, *launch) for kernel, _, *launch in steps]
         wrong = [resource_fault(found, gpu, gpu.shared_bytes, SPILLS.get(gpu.capability, 0)) for found in each]
+        wrong += [skip_fault(found.assembly) for found, step in zip(each, steps, strict=True) if step.kernel is gemm]
         return each[-1], next(filter(None, wrong), "")
     (tile,) = what
     x = torch.empty(4096, 4096, dtype=transposes.INTEGERS[tile.elem_bytes], device="meta")

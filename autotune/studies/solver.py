@@ -25,7 +25,7 @@ from tritonmm.autotune.measuring.environment import Environment
 from tritonmm.autotune.measuring.measure import REGIMES, Regime, paired
 from tritonmm.autotune.studies.csv_rows import Output, write_csv
 from tritonmm.autotune.studies.ozaki import DTYPES, native_fp32
-from tritonmm.launch import conditional
+from tritonmm.launch import Plan
 from tritonmm.moduli import SAFE
 
 Tensor = torch.Tensor
@@ -256,14 +256,17 @@ def flops_of(a: Tensor, b: Tensor) -> int:
 
 @contextlib.contextmanager
 def counted() -> Iterator[Counts]:
-    """Counts the products that run inside. What decides about a native product is observed where it is launched."""
-    counts, launch = Counts(), conditional.launch_unless
+    """Counts the products that run inside. The verdict of one that began as an exact product is read where its native
+    product is launched, to be skipped or not; products of planes can be skipped as well, and are not counted."""
+    counts, launch = Counts(), Plan.__call__
 
-    def observed(skip: Tensor, plan: Any, a: Tensor, b: Tensor, *args: Any, **options: Any) -> None:
-        counts.verdicts.append((skip.clone(), flops_of(a, b)))
-        launch(skip, plan, a, b, *args, **options)
+    def observed(plan: Plan, a: Tensor, b: Tensor, out: Tensor, **options: Any) -> Tensor:
+        skip = options.get("skip")
+        if skip is not None and not plan.problem.moduli:
+            counts.verdicts.append((skip.clone(), flops_of(a, b)))
+        return launch(plan, a, b, out, **options)
 
-    with mock.patch.object(conditional, "launch_unless", observed), _Products(counts):
+    with mock.patch.object(Plan, "__call__", observed), _Products(counts):
         yield counts
 
 

@@ -166,6 +166,42 @@ def test_a_repeated_launch_is_the_jits(case, recorder, monkeypatch):
 
 
 @compiled
+@pytest.mark.parametrize("case", ["tile", "hopper", "hopper, everything", "hopper, split K", "sliced, split K"])
+def test_a_launch_that_can_be_skipped_is_another_one(case, recorder, monkeypatch):
+    """In turns with that of the same tensors which cannot; and what skips it may lie anywhere."""
+    plan = plan_of(*CASES[case])
+    assert plan.skippable
+    tensors, rest = operands(plan.problem)
+    known = [{}, *({"skip": tensor((1, 1), torch.int32, offset=offset)} for offset in (0, 4, 1))]
+    for skip in known:
+        expected = jit_call(recorder, plan, tensors, **rest, **skip)
+        for _ in range(2):
+            plan(*tensors, **rest, **skip)
+        assert recorder.calls == [expected, expected]
+        recorder.calls.clear()
+    assert len(plan.launches) == 3
+    with monkeypatch.context() as patch:
+        patch.setattr(plan.kernel, "run", None)  # the JIT would raise
+        for skip in known:
+            plan(*tensors, **rest, **skip)
+    assert len(set(recorder.calls)) == 4
+    assert plan.repeated(*tensors, **rest) is next(iter(plan.launches.values()))
+
+
+@compiled
+@pytest.mark.parametrize(
+    "case", ["persistent", "skinny", "hopper, assigned tiles", *(["hopper, cluster"] if HAS_CLUSTERS else [])]
+)
+def test_what_cannot_be_skipped_is_refused(case, recorder):
+    assigned = Problem(40, 11_200, 1024, layout="nt"), replace(HOPPER, block_n=160, num_stages=7)
+    plan = plan_of(*(CASES | {"hopper, assigned tiles": assigned})[case])
+    assert not plan.skippable
+    tensors, rest = operands(plan.problem)
+    with pytest.raises(ValueError, match=r"skip is given, and a launch of .* cannot be skipped"):
+        plan(*tensors, **rest, skip=torch.zeros(1, dtype=torch.int32))
+
+
+@compiled
 def test_misaligned_tensors_take_another_kernel(recorder):
     plan = plan_of(Problem(64, 96, 64, a_alignment=2, b_alignment=2, out_alignment=2), TILE)
     for offset in (0, 1, 8, 9):
@@ -373,6 +409,9 @@ def test_what_the_problem_does_not_have_is_refused():
         plan(a, b, out, bias=bias, c=out)
     with pytest.raises(ValueError, match=r"bias has shape \[96\] and strides \(2,\)"):
         plan(a, b, out, bias=torch.zeros(192)[::2])
+    for skip, found in ((torch.zeros(2, dtype=torch.int32), r"torch.int32 \[2\]"), (out[:1, :1], r"torch.bfloat16")):
+        with pytest.raises(ValueError, match=f"skip is {found}.*; it must be one torch.int32"):
+            plan(a, b, out, bias=bias, skip=skip)
 
 
 def test_the_oldest_entries_of_all_dicts_leave_first():

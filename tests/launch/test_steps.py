@@ -15,14 +15,11 @@ import triton
 from recording import DEVICE, recording
 from triton.knobs import HookChain
 
-from tritonmm import gpu as gpus
-from tritonmm.config import Config
-from tritonmm.launch import conditional, direct, steps
+from tritonmm.launch import direct, steps
 from tritonmm.launch.bounded import Bounded
-from tritonmm.ozaki import decide, planes, reconstruct
+from tritonmm.ozaki import decide, merge, planes, reconstruct
 from tritonmm.ozaki.planes import Planes
-from tritonmm.plan import INTERPRETED, bind
-from tritonmm.problem import Epilogue, Problem
+from tritonmm.plan import INTERPRETED
 
 compiled = pytest.mark.skipif(INTERPRETED, reason="kernels are interpreted here; compiled in a process of its own")
 
@@ -46,7 +43,7 @@ def _on_a_gpu_of_their_own(monkeypatch):
     monkeypatch.setattr(decide, "DECIDE", OnDevice())
     monkeypatch.setattr(planes, "QUANTIZE", OnDevice())
     monkeypatch.setattr(reconstruct, "RECONSTRUCT", OnDevice())
-    monkeypatch.setattr(conditional, "CONDITIONAL", OnDevice())
+    monkeypatch.setattr(merge, "MERGE", OnDevice())
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="kernels are compiled here: these tests run as they are")
@@ -68,7 +65,7 @@ def memory(*shape, dtype=torch.float32, offset=0):
 class Product:
     """The tensors of a product whose launches are looked at."""
 
-    def __init__(self, offset=0, added=True, letter="n"):
+    def __init__(self, offset=0, added=True, letter="n", skipped=False):
         self.a, self.b, self.out = memory(1, 24, 40, offset=offset), memory(1, 40, 32), memory(1, 24, 32)
         self.a = memory(1, 40, 24, offset=offset).mT if letter == "t" else self.a
         self.c, self.bias = (memory(1, 24, 32, offset=offset), memory(32)) if added else (None, None)
@@ -82,15 +79,17 @@ class Product:
             for lines in (24, 32)
         )
         self.proved = memory(1, dtype=torch.int32)
+        self.refused = memory(1, dtype=torch.int32) if skipped else None
         self.norms = [memory(1, lines, 1, dtype=torch.int64) for lines in (24, 32)]
-        self.sums = memory(MODULI, 24, 32, dtype=torch.int8)
+        self.sums, self.more = (memory(MODULI, 24, 32, dtype=torch.int8) for _ in range(2))
 
     def jit_calls(self, recorder, alpha, beta):
         """What the launcher is called with by the JIT."""
         for kernel, grid, arguments, options in (
             *planes.steps(*self.operands(), MODULI),
             *decide.steps(*self.judged()),
-            *reconstruct.steps(*self.arguments(alpha, beta)),
+            *merge.steps(*self.merged()),
+            *reconstruct.steps(*self.arguments(alpha, beta), self.refused),
         ):
             kernel[(grid,)](*arguments, **options)
         found = recorder.calls.copy()
@@ -102,7 +101,10 @@ class Product:
         return [planes.Operand(*operand) for operand in both]
 
     def judged(self):
-        return self.of_a, self.of_b, 40, torch.float32, MODULI, self.proved, True
+        return self.of_a, self.of_b, 40, torch.float32, MODULI, self.proved, True, self.refused
+
+    def merged(self):
+        return self.sums, self.more, MODULI, self.refused
 
     def arguments(self, alpha, beta):
         epilogue = reconstruct.Epilogue(alpha, beta, self.c, self.bias)
@@ -115,7 +117,8 @@ class Product:
             patch.setattr(planes.Operand, "of", lambda *_: next(given))
             planes.quantize_both(self.a, self.b.mT, MODULI, (24, 32), True)
             decide.decide(*self.judged())
-            reconstruct.reconstruct(*self.arguments(alpha, beta))
+            merge.merge(*self.merged())
+            reconstruct.reconstruct(*self.arguments(alpha, beta), skip=self.refused)
         found = recorder.calls.copy()
         recorder.calls.clear()
         return found
@@ -125,14 +128,14 @@ def without_jit(patch):
     """From here on the JIT would raise."""
     for kernel in (
         planes.chunk_norms_kernel, planes.scales_kernel, planes.residues_kernel, decide.decide_kernel,
-        reconstruct.reconstruct_kernel, reconstruct.nonfinite_kernel,
+        merge.merge_kernel, reconstruct.reconstruct_kernel, reconstruct.nonfinite_kernel,
     ):  # fmt: skip
         patch.setattr(kernel, "run", None)
 
 
 @compiled
 def test_repeated_launches_are_the_jits(recorder, monkeypatch):
-    kinds = [{}, {"added": False}, {"letter": "t"}, {"offset": 1}, {"offset": 4}]
+    kinds = [{}, {"added": False}, {"letter": "t"}, {"offset": 1}, {"offset": 4}, {"skipped": True}]
     for alpha in (1.0, 0.5):
         for kind in kinds:
             product = Product(**kind)
@@ -145,30 +148,9 @@ def test_repeated_launches_are_the_jits(recorder, monkeypatch):
             with monkeypatch.context() as patch:
                 without_jit(patch)
                 assert product.launch(recorder, patch, 0.25 + i, 3.0 - i) == expected, kind
-    assert len(decide.DECIDE.repeated) == 1
+    assert len(decide.DECIDE.repeated) == len(merge.MERGE.repeated) == 2  # with and without what skips
     assert len(planes.QUANTIZE.repeated) == 3  # the one 16 bytes further is aligned
-    assert len(reconstruct.RECONSTRUCT.repeated) == 8
-
-
-@compiled
-def test_a_conditional_launch_is_the_jits(recorder, monkeypatch):
-    for i in range(3):
-        product = Product(offset=4 * i)
-        a, b, out, c, bias = product.a[0], product.b[0], product.out[0], product.c[0], product.bias
-        problem = Problem.of(a, b, out, epilogue=Epilogue(True, True, True))
-        config = Config("tile", 32, 32, 32)
-        plan = bind(problem, config, gpus.spec("h200"), DEVICE)
-        arguments, options = plan.arguments(a, b, out, 0.5 + i, 3.0 - i, c, bias, skip=product.proved)
-        plan.kernel[(plan.grid,)](*arguments, **options)
-        expected = recorder.calls.copy()
-        recorder.calls.clear()
-        with monkeypatch.context() as patch:
-            if i == 2:
-                patch.setattr(plan.kernel, "run", None)
-            conditional.launch_unless(product.proved, plan, a, b, out, alpha=0.5 + i, beta=3.0 - i, c=c, bias=bias)
-        assert recorder.calls == expected
-        recorder.calls.clear()
-    assert len(conditional.CONDITIONAL.repeated) == 1
+    assert len(reconstruct.RECONSTRUCT.repeated) == 10
 
 
 @compiled
@@ -188,7 +170,7 @@ def test_launches_are_bounded(recorder, monkeypatch):
     for kind in ({}, {"letter": "t"}, {"offset": 1}, {}):
         product = Product(**kind)
         assert product.launch(recorder, monkeypatch, 1.0, 1.0) == product.jit_calls(recorder, 1.0, 1.0)
-        kept = planes.QUANTIZE, decide.DECIDE, reconstruct.RECONSTRUCT
+        kept = planes.QUANTIZE, decide.DECIDE, merge.MERGE, reconstruct.RECONSTRUCT
         assert sum(len(each.repeated) for each in kept) <= 2
 
 
@@ -201,7 +183,7 @@ def test_hooks_see_every_launch(recorder, monkeypatch):
     monkeypatch.setattr(triton.knobs.runtime, "launch_enter_hook", chain)
     for _ in range(2):
         product.launch(recorder, monkeypatch, 1.0, 1.0)
-    assert len(seen) == 2 * 6
+    assert len(seen) == 2 * 7
 
 
 @compiled

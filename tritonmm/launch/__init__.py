@@ -24,7 +24,6 @@ class Plan:
     """A Config bound to a Problem on a device. A family's `plan` makes it. Safe to call from several threads and
     streams.
 
-    skippable: whether `arguments` has `skip`, one int32 on the device: the kernel computes nothing if it is not 0.
     launched: launch indices of the tile order for one GEMM of the batch, idle ones included.
     programs: launch indices for the whole batch.
     grid: programs that the kernel is launched with; 0 if there is nothing to compute.
@@ -34,7 +33,6 @@ class Plan:
     """
 
     kernel: ClassVar[Any]
-    skippable: ClassVar[bool] = False
 
     problem: Problem
     config: Config
@@ -58,6 +56,11 @@ class Plan:
         launched = config.order.launched(*tiles)
         return cls(problem, config, device, launched, config.programs(problem), grid, order, table, **own)
 
+    @property
+    def skippable(self) -> bool:
+        """Whether a call takes `skip`. Then `arguments` has it, too."""
+        return False
+
     def workspace(self) -> tuple[torch.Tensor | None, torch.Tensor]:
         """Workspace and flags of one launch on the current stream, for a plan that splits all its tiles into `split_k`
         parts."""
@@ -77,6 +80,7 @@ class Plan:
         bias: torch.Tensor | None = None,
         scales: tuple[torch.Tensor | None, torch.Tensor] | None = None,
         groups: torch.Tensor | None = None,
+        skip: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """out = alpha * (a @ b) + bias + beta * c, on the current stream of the plan's device.
 
@@ -90,6 +94,9 @@ class Plan:
             m, b's may be 3-D, (groups, scale groups, columns), with any strides.
         groups: the table of groups of a grouped product, see `launch.groups`. Where groups divide m, b alone is 3-D,
             (groups, k, n); where they divide k, out alone is, (groups, m, n).
+        skip: one int32, for a plan that is `skippable`: if it is not 0 when the kernel runs, nothing is written. Each
+            program reads it and ends, so the host need not know it, and a skipped launch takes as long as its programs
+            take to start.
 
         Shapes, dtypes, layouts, alignments and the epilogue's operands must be the problem's, and all memory must be on
         the plan's device. That is checked, with ValueError, only in the first call with tensors of these strides and
@@ -105,11 +112,13 @@ class Plan:
             scales = _within_32_bits(scales[0]), _within_32_bits(scales[1])
         a_at, b_at, out_at = a.data_ptr(), b.data_ptr(), out.data_ptr()
         key = _key(a, b, out, a_at, b_at, out_at, c, bias, scales)
+        if skip is not None:
+            key = *key, skip.data_ptr() & 15
         launch = self.launches.get(key)
         if launch is None or direct.hooked():
-            self._launch_by_jit(key, a, b, out, alpha, beta, c, bias, scales, groups)
+            self._launch_by_jit(key, a, b, out, alpha, beta, c, bias, scales, groups, skip)
         else:
-            launch.again(self, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias, scales, groups)
+            launch.again(self, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias, scales, groups, skip)
         return out
 
     def repeated(
@@ -142,13 +151,13 @@ class Plan:
         """ "a" or "b" by the name of the kernel's argument, for arguments with other names."""
         return {}
 
-    def _launch_by_jit(self, key: tuple, a, b, out, alpha, beta, c, bias, scales, groups) -> None:
+    def _launch_by_jit(self, key: tuple, a, b, out, alpha, beta, c, bias, scales, groups, skip) -> None:
         """Launches through Triton's JIT, which compiles if needed, and keeps the launch if it can be repeated."""
-        self._check(a, b, out, c, bias, scales)
+        self._check(a, b, out, c, bias, scales, skip)
         with self.current_device(), capture.relaxed():
             if self.device.type == "cuda":
                 context.bind(self.device.index)
-            given = {} if groups is None else {"groups": groups}
+            given = {name: x for name, x in (("groups", groups), ("skip", skip)) if x is not None}
             arguments, options = self.arguments(a, b, out, alpha, beta, c, bias, scales, **given)
             with interpreter.exclusive():
                 kernel = self.kernel[(self.grid,)](*arguments, **options)
@@ -171,7 +180,7 @@ class Plan:
             return contextlib.nullcontext()
         return torch.cuda.device(self.device)
 
-    def _check(self, a, b, out, c, bias, scales) -> None:
+    def _check(self, a, b, out, c, bias, scales, skip) -> None:
         p = self.problem
         for name, x, dtype, shape in (
             ("a", a, p.dtype, (p.m, p.k)),
@@ -191,6 +200,10 @@ class Plan:
             raise ValueError(
                 f"bias has shape {list(bias.shape)} and strides {bias.stride()}; it must be {bias_shape}, contiguous"
             )
+        if skip is not None and not self.skippable:
+            raise ValueError(f"skip is given, and a launch of {self.config} for {p} cannot be skipped")
+        if skip is not None and (skip.numel() != 1 or skip.dtype != torch.int32):
+            raise ValueError(f"skip is {skip.dtype} {list(skip.shape)}; it must be one torch.int32")
         if (scales is not None) != bool(p.scales):
             raise ValueError(f"scales are {'missing' if p.scales else 'given'}, and {p} has scales {p.scales!r}")
         for name, x, shape in zip(("scale_a", "scale_b"), scales or (), p.scale_shapes, strict=False):

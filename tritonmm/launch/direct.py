@@ -129,13 +129,14 @@ class Launch(Kept):
 
     A launch copies `values` and replaces elements at these positions: tensor maps (or addresses, if the kernel takes
     those) at `a`, `a_1`, `b`, `b_1`, `out_map` and `out_1`; addresses at `out`, `c`, `bias`, `scale_a`, `scale_b`,
-    `groups`, `sums` and `flags`; numbers at `alpha` and `beta`. A position is None if the kernel has no such argument.
+    `groups`, `skip`, `sums` and `flags`; numbers at `alpha` and `beta`. A position is None if the kernel has no such
+    argument.
     """
 
     __slots__ = (
         "a", "a_1", "a_1_maps", "a_maps", "alpha", "b", "b_1", "b_1_maps", "b_maps", "beta", "bias", "c",
         "current_device", "flags", "groups", "out", "out_1", "out_1_maps", "out_map", "out_maps", "scale_a", "scale_b",
-        "sums",
+        "skip", "sums",
     )  # fmt: skip
 
     def __init__(self, kernel, grid: int, index: int, values: list, places: dict[str, int], maps: dict):
@@ -150,18 +151,20 @@ class Launch(Kept):
         self.alpha, self.beta = places["alpha"], places["beta"]
         self.c, self.bias = places.get("c"), places.get("bias")
         self.scale_a, self.scale_b = places.get("scale_a"), places.get("scale_b")
-        self.groups = places.get("groups")
+        self.groups, self.skip = places.get("groups"), places.get("skip")
         self.sums, self.flags = places.get("workspace"), places.get("flags")
         # torch.cuda.current_device without the check that CUDA is initialised.
         self.current_device = getattr(torch._C, "_cuda_getDevice", driver.active.get_current_device)
 
     hooked = staticmethod(hooked)
 
-    def again(self, plan, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias, scales=None, groups=None) -> None:
+    def again(
+        self, plan, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias, scales=None, groups=None, skip=None
+    ) -> None:  # fmt: skip
         """Launches for tensors at the addresses a_at, b_at and out_at."""
         if self.current_device() != self.index:
             with torch.cuda.device(self.index):
-                return self.again(plan, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias, scales, groups)
+                return self.again(plan, a, b, out, a_at, b_at, out_at, alpha, beta, c, bias, scales, groups, skip)
         values = self.values.copy()
         if self.a_maps is None:
             values[self.a] = a_at
@@ -190,6 +193,8 @@ class Launch(Kept):
             values[self.scale_b] = scales[1].data_ptr()
         if self.groups is not None:
             values[self.groups] = groups.data_ptr()
+        if self.skip is not None:
+            values[self.skip] = skip.data_ptr()
         if self.flags is not None:
             sums, flags = plan.workspace()  # must stay alive until the launch is enqueued
             if sums is not None:

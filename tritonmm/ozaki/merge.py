@@ -13,16 +13,16 @@ BLOCK = 4096
 MERGE = Steps()
 
 
-def merge(sums: torch.Tensor, more: torch.Tensor, moduli: int) -> None:
+def merge(sums: torch.Tensor, more: torch.Tensor, moduli: int, skip: torch.Tensor | None = None) -> None:
     """Adds `more` to `sums`, modulo the modulus of each plane. Both: int8 (batch * moduli, m, n), contiguous, n a
-    multiple of 16."""
-    about = sums.shape, moduli
-    MERGE.launch(about, sums.device, {"sums": sums, "more": more}, {}, lambda: steps(sums, more, moduli))
+    multiple of 16. skip: one int32; nothing is added if it is not 0 on the device."""
+    tensors = {"sums": sums, "more": more, "skip": skip}
+    MERGE.launch((sums.shape, moduli), sums.device, tensors, {}, lambda: steps(sums, more, moduli, skip))
 
 
-def steps(sums: torch.Tensor, more: torch.Tensor, moduli: int) -> list[Step]:
+def steps(sums: torch.Tensor, more: torch.Tensor, moduli: int, skip: torch.Tensor | None = None) -> list[Step]:
     """The one launch."""
     planes, m, n = sums.shape
     grid = planes * -(-m * n // BLOCK)
-    arguments = sums, more, m * n, MergeSpec(BLOCK, MODULI[:moduli])
+    arguments = sums, more, m * n, skip, MergeSpec(BLOCK, MODULI[:moduli])
     return [Step(merge_kernel, grid, arguments, launch_options(sums.device, num_warps=4))]

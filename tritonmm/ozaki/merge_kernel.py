@@ -25,12 +25,15 @@ class MergeSpec(Static):
 
 
 @triton.jit
-def merge_kernel(sums, more, elements, S: tl.constexpr):
+def merge_kernel(sums, more, elements, skip, S: tl.constexpr):
     """sums[plane] = the residue of sums[plane] + more[plane] modulo S.moduli[plane % their number].
 
-    sums, more: int8, planes of `elements`, a multiple of 16. Grid: planes x blocks.
+    sums, more: int8, planes of `elements`, a multiple of 16. skip: None, or one int32: nothing is added if it is not 0.
+    Grid: planes x blocks.
     """
     follow_previous_grid()
+    if skip is not None and tl.load(skip) != 0:
+        return
     elements = multiple_of(elements, 16)
     MODULI: tl.constexpr = S.moduli
     blocks = tl.cdiv(elements, S.block)

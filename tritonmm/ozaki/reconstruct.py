@@ -44,11 +44,13 @@ def reconstruct(
     epilogue: Epilogue,
     moduli: int,
     nonfinite: bool = True,
+    skip: torch.Tensor | None = None,
 ) -> None:
     """Writes the product with the residues `sums`, int8 (batch * moduli, m, n rounded up), to out.
 
     a: (batch, m, k); b: (batch, k, n); out: (batch, m, n). of_a, of_b: the planes of a and of b.mT. nonfinite: whether
-    elements of rows and columns with an infinity or NaN are written, too.
+    elements of rows and columns with an infinity or NaN are written, too. skip: one int32; finite elements are not
+    written if it is not 0 on the device.
     """
     alpha, beta, c, bias = epilogue
     of_c = None if c is None else (c.stride(), c.dtype)
@@ -58,13 +60,14 @@ def reconstruct(
     tensors: dict[str, torch.Tensor | None]
     tensors = {"planes": sums, "row_scales": of_a.scales, "col_scales": of_b.scales, "a": a, "b": b}
     tensors |= {"row_special": of_a.special, "col_special": of_b.special, "out": out, "c": c, "bias": bias}
+    tensors["skip"] = skip
     numbers = {"alpha": float(alpha), "beta": float(beta)}
     RECONSTRUCT.launch(
         about,
         out.device,
         tensors,
         numbers,
-        lambda: steps(sums, a, b, of_a, of_b, out, epilogue, moduli)[: 1 + nonfinite],
+        lambda: steps(sums, a, b, of_a, of_b, out, epilogue, moduli, skip)[: 1 + nonfinite],
     )
 
 
@@ -77,6 +80,7 @@ def steps(
     out: torch.Tensor,
     epilogue: Epilogue,
     moduli: int,
+    skip: torch.Tensor | None = None,
 ) -> list[Step]:
     """What writes the product, in turn: finite elements, then all others."""
     batch, m, n = out.shape
@@ -94,7 +98,7 @@ def steps(
     )
     written: tuple[Any, ...] = (out, c, bias, float(alpha), float(beta))
     out_strides = strides(out), addend_strides(c, out)
-    finite = of_a.scales, of_b.scales, *written, m, n, sums.shape[2]
+    finite = of_a.scales, of_b.scales, *written, m, n, sums.shape[2], skip
     grid = batch * -(-m // BLOCK[0]) * -(-n // BLOCK[1])
     scales = of_a.scales, of_b.scales, of_a.special, of_b.special
     others = *scales, a, b, *written, m, n, a.shape[2], batch, strides(a), strides(b)

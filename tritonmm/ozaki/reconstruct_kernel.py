@@ -163,16 +163,19 @@ def reconstructed(residues, at, inside, row_scale, col_scale, S: tl.constexpr):
 
 @triton.jit
 def reconstruct_kernel(
-    planes, row_scales, col_scales, out, c, bias, alpha: tl.float64, beta: tl.float64, m, n, pitch,
+    planes, row_scales, col_scales, out, c, bias, alpha: tl.float64, beta: tl.float64, m, n, pitch, skip,
     out_strides, c_strides, S: tl.constexpr,
 ):  # fmt: skip
     """out[batch] = alpha * X * 2**-(row_scales + col_scales) + bias + beta * C, where finite.
 
     planes: int8 residues of X, [batch, moduli, m, pitch]; pitch is a multiple of 16. row_scales: int32 [batch, m];
-    col_scales: [batch, n]. Elements of rows and columns with an infinity or NaN are not written.
+    col_scales: [batch, n]. Elements of rows and columns with an infinity or NaN are not written. skip: None, or one
+    int32: nothing is written if it is not 0.
     out, c: strides along the batch, rows and columns. bias: [n]. Grid: batch x blocks of rows x blocks of columns.
     """
     follow_previous_grid()
+    if skip is not None and tl.load(skip) != 0:
+        return
     stride_ob, stride_om, stride_on = out_strides
     stride_cb, stride_cm, stride_cn = c_strides
     pitch = multiple_of(pitch, 16)

@@ -66,12 +66,12 @@ def least_counts(counts, scales, lines, k, S: tl.constexpr):
 
 @triton.jit
 def decide_kernel(
-    row_counts, row_scales, col_counts, col_scales, proved, rows, cols, k, one: tl.int64, both: tl.int64,
+    row_counts, row_scales, col_counts, col_scales, proved, refused, rows, cols, k, one: tl.int64, both: tl.int64,
     S: tl.constexpr,
 ):  # fmt: skip
     """Sets proved[0] to whether the rule holds for all of these rows and columns, and held before if not S.first.
 
-    one, both: as in `rule.Rule`.
+    refused: None, or set to the opposite. one, both: as in `rule.Rule`.
     """
     follow_previous_grid()
     of_rows, rows_change, rows_finite = least_counts(row_counts, row_scales, rows, k, S)
@@ -87,3 +87,5 @@ def decide_kernel(
     if not S.first:
         holds &= tl.load(proved)
     tl.store(proved, holds)
+    if refused is not None:
+        tl.store(refused, 1 - holds)

@@ -111,10 +111,9 @@ def multiply_or(
     """As `multiply`; but if the product is not proved to be as accurate as a native one, it is that of `native`.
 
     native: a plan of the native product that can be skipped. Where c and out share memory, which `native` reads after
-    out has been written, the result is computed in a temporary tensor.
+    out has been written, the result is computed in a temporary tensor. Whichever product is not wanted is launched as
+    well, and skipped by the GPU.
     """
-    from tritonmm.launch.conditional import launch_unless
-
     if not out.numel():
         return
     alpha, beta, c, bias = epilogue
@@ -126,9 +125,10 @@ def multiply_or(
     target = out if c is None or not overlap(c, out) else torch.empty_like(out)
     if proved is None:
         proved = torch.empty(1, dtype=torch.int32, device=a.device)
+    refused = torch.empty_like(proved)
     with _current(a.device):
-        multiply(a, b, target, epilogue, moduli, proved, nonfinite=False, planes=planes)
-        launch_unless(proved, native, a, b, target, alpha=alpha, beta=beta, c=c, bias=bias)
+        multiply(a, b, target, epilogue, moduli, proved, refused, planes)
+        native(a, b, target, alpha=alpha, beta=beta, c=c, bias=bias, skip=proved)
         if target is not out:
             out.copy_(target)
 
@@ -140,14 +140,15 @@ def multiply(
     epilogue: Epilogue,
     moduli: int,
     proved: Tensor | None = None,
-    nonfinite: bool = True,
+    refused: Tensor | None = None,
     planes: Planes | None = None,
 ) -> None:
     """out = alpha * (a @ b) + bias + beta * c, of matrices or batches that the caller has checked.
 
     c expands to out's shape; bias is contiguous. proved: one int32, set to whether `ozaki.rule` proves that the product
-    is as accurate as a native one; it does not for a K above `MOST_K`. nonfinite: whether rows and columns with an
-    infinity or NaN are written. planes: those of b.mT if they are known, with counts if `proved` is asked for.
+    is as accurate as a native one; it does not for a K above `MOST_K`. refused: one int32, set to the opposite, for a K
+    that is not above. If it is given, the GPU skips the panel that is not proved and those after it, which leaves out
+    with any values. planes: those of b.mT if they are known, with counts if `proved` is asked for.
     """
     a, b, out = (x if x.dim() == 3 else x.unsqueeze(0) for x in (a, b, out))
     if epilogue.c is not None:
@@ -158,7 +159,7 @@ def multiply(
             proved.fill_(0 if out.numel() else 1)
             proved = None
         for i, panel in enumerate(panels(m, n, a.shape[2], batch, moduli)):
-            _multiply(panel, a, b, out, epilogue, moduli, proved, i == 0, nonfinite, planes)
+            _multiply(panel, a, b, out, epilogue, moduli, proved, i == 0, refused, planes)
 
 
 def _multiply(
@@ -170,7 +171,7 @@ def _multiply(
     moduli: int,
     proved: Tensor | None,
     first: bool,
-    nonfinite: bool,
+    refused: Tensor | None,
     planes: Planes | None,
 ) -> None:
     """Computes a panel of the output. first: whether it is the first of all."""
@@ -186,13 +187,14 @@ def _multiply(
         else:
             of_b = quantize(right.mT, moduli, round_up(right.shape[2]), counted)
         if proved is not None:
-            decide(of_a, of_b, a.shape[2], a.dtype, moduli, proved, first and i == 0)
-        sums = _products(of_a.planes, of_b.planes, moduli)
+            decide(of_a, of_b, a.shape[2], a.dtype, moduli, proved, first and i == 0, refused)
+        sums = _products(of_a.planes, of_b.planes, moduli, refused)
         at = panel.batch, panel.rows, columns
         c = None if epilogue.c is None else _part(epilogue.c, *at)
         bias = None if epilogue.bias is None else _part(epilogue.bias, columns)
         addends = epilogue._replace(c=c, bias=bias)
-        reconstruct(sums, a, right, of_a, of_b, _part(out, *at), addends, moduli, nonfinite)
+        # Operands with an infinity or NaN are refused.
+        reconstruct(sums, a, right, of_a, of_b, _part(out, *at), addends, moduli, refused is None, refused)
 
 
 def planes_of(b: Tensor, moduli: int, counted: bool) -> Planes:
@@ -227,17 +229,21 @@ def _current(device: torch.device) -> contextlib.AbstractContextManager:
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
-def _products(a: Tensor, b: Tensor, moduli: int) -> Tensor:
-    """The products of planes, a @ b.mT, each modulo its modulus: int8, (batch * moduli, rows of a, rows of b)."""
+def _products(a: Tensor, b: Tensor, moduli: int, skip: Tensor | None) -> Tensor:
+    """The products of planes, a @ b.mT, each modulo its modulus: int8, (batch * moduli, rows of a, rows of b).
+
+    skip: one int32; if it is not 0 on the device, the products may have any values.
+    """
     batch, m, k = a.shape
     n = b.shape[1]
     sums = torch.empty(batch, m, n, dtype=torch.int8, device=a.device)
     more = sums
     for part in parts_of(k):
         plan = _plan_of_products(m, n, part.stop - part.start, batch // moduli, moduli, a.device)
-        plan(_part(a, _ALL, _ALL, part), _part(b, _ALL, _ALL, part).mT, more)
+        unless = {"skip": skip} if skip is not None and _can_be_skipped(plan) else {}
+        plan(_part(a, _ALL, _ALL, part), _part(b, _ALL, _ALL, part).mT, more, **unless)
         if more is not sums:
-            merge(sums, more, moduli)
+            merge(sums, more, moduli, skip)
         elif part.stop < k:
             more = torch.empty_like(sums)
     return sums

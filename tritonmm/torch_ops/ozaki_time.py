@@ -20,7 +20,7 @@ from tritonmm.selection import Choice, best
 LAUNCH_US = 8.0
 """Microseconds of a launch besides its bytes: what those take that move hardly any. In a CUDA graph on an H200 scales
 took 6.3 to 9.3, and `nonfinite_kernel` 5.3 to 9.8, both 8 in the mean (autotune/results/h200-ozaki-parts.csv). On other
-GPUs it is a guess."""
+GPUs it is a guess, and so it is for a launch that is skipped."""
 
 GAIN = 0.9
 """What a product must be estimated to take, of the time of a native one, to be computed instead of it where either may
@@ -69,11 +69,13 @@ class OzakiTime(NamedTuple):
 class Estimate(NamedTuple):
     """What is known of a product with precision "ozaki" before it is launched.
 
+    refused_us: microseconds of a product with "ozaki:safe" that is refused, besides those of the native product.
     panels: in how many parts the output is computed. products, choice: the int8 products of the first one, and their
     config.
     """
 
     time: OzakiTime
+    refused_us: float
     panels: int
     products: Problem
     choice: Choice
@@ -85,7 +87,7 @@ def estimate(problem: Problem, gpu: Gpu) -> Estimate:
     quantize = products = reconstruct = 0.0
     known: dict[Problem, Choice] = {}
     first: Problem | None = None
-    count = 0
+    count = launches = 0
     for panel in panels(p.m, p.n, p.k, p.batch, moduli):
         batch, rows = panel.batch.stop - panel.batch.start, panel.rows.stop - panel.rows.start
         for j, columns in enumerate(panel.columns):
@@ -97,6 +99,7 @@ def estimate(problem: Problem, gpu: Gpu) -> Estimate:
                     known[inner] = best(inner, gpu)
                 first = first or inner
                 products += known[inner].us + (merge_us(batch * rows * cols, p, gpu) if i else 0.0)
+                launches += 2 if i else 1
             count += 1
             reconstruct += reconstruct_us(batch * rows * cols, p, gpu)
     if first is None:
@@ -104,7 +107,8 @@ def estimate(problem: Problem, gpu: Gpu) -> Estimate:
     if p.precision == SAFE:  # one program decides, none looks for infinities, and a native kernel is skipped
         reconstruct += LAUNCH_US
     parts = Parts(quantize, products, reconstruct)
-    return Estimate(OzakiTime(sum(parts), parts), count, first, known[first])
+    refused_us = quantize + LAUNCH_US * (launches + RECONSTRUCT_LAUNCHES * count)  # all but quantizing is skipped
+    return Estimate(OzakiTime(sum(parts), parts), refused_us, count, first, known[first])
 
 
 def gains(problem: Problem, native_us: float, gpu: Gpu) -> bool:

@@ -19,12 +19,15 @@ class ExactPlan(Plan):
     """spec: what the kernel is compiled for where offsets within a tile fit 32 bits."""
 
     kernel: ClassVar[Any] = exact_kernel
-    skippable: ClassVar[bool] = True
 
     spec: ExactSpec = field(init=False, repr=False, compare=False)
 
     def __post_init__(self):
         object.__setattr__(self, "spec", _spec(self.problem, self.config, self.order))
+
+    @property
+    def skippable(self) -> bool:
+        return True
 
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None, skip=None):
         p, config = self.problem, self.config

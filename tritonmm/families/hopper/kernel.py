@@ -20,12 +20,14 @@ the tile (`split_k.py`). A program may be two CTAs of a cluster that divide the 
 
 The grid starts while the previous one in the stream still runs (programmatic dependent launch): its programs set up
 barriers, and all partitions wait for the end of the previous grid before they touch memory. A grid with split tiles is
-cooperative: it starts when the previous one has ended.
+cooperative: it starts when the previous one has ended. A launch may be skipped by a number that an earlier grid wrote:
+then no partition has a work item.
 
 Constraints
     Operands of 2 bytes are loaded as they lie; others need K contiguous. TMA needs addresses and strides that are
     multiples of 16 bytes. Elements outside of a tensor are loaded as zeros and not written; `ragged.py` loads ragged
-    tiles in M. Split K and clusters exclude each other. `rules.py` has all rules of legality.
+    tiles in M. Split K and clusters exclude each other. `rules.py` has all rules of legality. Launches with clusters or
+    assigned tiles cannot be skipped.
 
 Results are bitwise reproducible from run to run. Measurements: docs/notebook/hopper.md.
 """
@@ -40,7 +42,7 @@ from tritonmm.families.hopper import ragged
 from tritonmm.families.hopper.claim import assigned_tile, claim_tile, first_tile, next_tile
 from tritonmm.families.hopper.mainloop import multiply, multiply_chunks
 from tritonmm.families.hopper.producer import load
-from tritonmm.families.hopper.scheduler import origin, work_at
+from tritonmm.families.hopper.scheduler import origin, work_at, work_items
 from tritonmm.families.hopper.split_k import reduce_scatter
 from tritonmm.families.hopper.store import first_c, write
 from tritonmm.families.hopper.two_level_sums import multiply_two_level
@@ -50,10 +52,10 @@ from tritonmm.families.hopper.values import Addends, Claim, Operands, Output, Pi
 @gluon.jit
 def consume(output, addends, pipeline, scheduler, workspace, claim, WHO: gl.constexpr, TILING: gl.constexpr):
     """Consumer WHO's partition: multiplies and writes its part of all items of this program."""
-    items = scheduler.items
     stage = 0
     phase = 0
     wait_for_previous_grid()
+    items = work_items(scheduler)
     ordered_mma.begin(WHO, TILING)
     if TILING.affinity != "":
         item = first_tile(items, claim, 4)
@@ -141,7 +143,7 @@ def gemm(
     a_desc, b_desc, out_desc, out, stride_ob, stride_om, stride_on,
     alpha, beta, bias, c, stride_cb, stride_cm, stride_cn,
     m, n, items, whole, splits, launched, tiles_m, tiles_n, steps, table, factors, workspace, flags,
-    b_desc_1, a_desc_1, scale_a, stride_sam, stride_sak, scale_b, stride_sbn, stride_sbk, out_desc_1,
+    b_desc_1, a_desc_1, scale_a, stride_sam, stride_sak, scale_b, stride_sbn, stride_sbk, out_desc_1, skip,
     TILING: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """out[b, m, n] = alpha * sum over k of A * B + bias[n] + beta * c[b, m, n], rounded once.
@@ -149,7 +151,7 @@ def gemm(
     The descriptors are those of `Tiling`'s blocks: of B one for each N-subtile, at most two; a_desc_1 is for boxes of
     ragged tiles, and out_desc_1 for transposed pieces of a symmetric product. `values.py` says what the others are.
     workspace and flags: as `device/split_k.py` lays them out for the split tiles and consumers; or, where tiles are
-    assigned to SMs, a flag for each program and one more.
+    assigned to SMs, a flag for each program and one more. skip: None, or one int32: nothing is computed if it is not 0.
     """
     STAGES: gl.constexpr = TILING.num_stages
     CONSUMERS: gl.constexpr = TILING.consumers
@@ -201,7 +203,7 @@ def gemm(
     pipeline = Pipeline(a=a_bufs, b=b_bufs, empty=empty, full=full, scales=scale_bufs)
     scheduler = Scheduler(
         items=items, whole=whole, splits=splits, launched=launched, tiles_m=tiles_m, tiles_n=tiles_n, steps=steps,
-        table=table, factors=factors,
+        table=table, factors=factors, skip=skip,
     )  # fmt: skip
     output = Output(
         desc=out_desc, pointer=out, stride_b=stride_ob, stride_m=stride_om, stride_n=stride_on, m=m, n=n,

@@ -57,7 +57,12 @@ class HopperPlan(Plan):
         elements = config.block_m * config.block_n
         return workspace.split_k(split * splits, split, elements, self.tiling.consumers, self.device)
 
-    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None):
+    @property
+    def skippable(self) -> bool:
+        """Not clusters, whose CTAs wait for each other, and assigned tiles, whose programs claim them by flags."""
+        return not self.tiling.cluster and not self.tiling.affinity
+
+    def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None, skip=None):
         p, config, tiling = self.problem, self.config, self.tiling
         split, splits, affinity = self.schedule.split, self.schedule.splits, self.schedule.affinity
         a, b, out = (x.unsqueeze(0) if x.dim() == 2 else x for x in (a, b, out))
@@ -79,7 +84,7 @@ class HopperPlan(Plan):
             _describe(a, tiling.ragged_block, tiling.ragged_shared, **loads) if tiling.boxes else None,
             *scale_arguments(p, scales),
             _describe(out, tiling.mirrored_block, tiling.mirrored_shared) if p.symmetric and tiling.tma_store else None,
-            tiling,
+            skip, tiling,
         )  # fmt: skip
         # The parts of a split tile wait for each other: a cooperative grid is resident as a whole, or not started.
         return arguments, launch_options(

@@ -9,7 +9,7 @@ from tritonmm.device.gluon_compat import tma_load, wait_for_previous_grid
 from tritonmm.device.pipeline import next_use
 from tritonmm.families.hopper import ragged
 from tritonmm.families.hopper.claim import first_tile, next_tile
-from tritonmm.families.hopper.scheduler import origin, work_at
+from tritonmm.families.hopper.scheduler import origin, work_at, work_items
 from tritonmm.families.hopper.two_level_sums import load_scales
 
 
@@ -25,10 +25,10 @@ def load_block(desc, batch, line, k, bar, buf, K_FIRST: gl.constexpr, pred=True)
 @gluon.jit
 def load(operands, pipeline, scheduler, m, n, scales, claim, TILING: gl.constexpr):
     """The producer's partition: the operands of all items of this program."""
-    items = scheduler.items
     stage = 0
     phase = 1
     wait_for_previous_grid()
+    items = work_items(scheduler)
     if TILING.affinity != "":
         item = first_tile(items, claim, 1)
         while item < items:

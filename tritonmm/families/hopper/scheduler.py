@@ -7,6 +7,16 @@ from tritonmm.device.order import tile_at
 
 
 @gluon.jit
+def work_items(scheduler):
+    """How many work items the launch has: none if it is to be skipped. All partitions read the same number, which the
+    previous grid has written."""
+    items = scheduler.items
+    if scheduler.skip is not None:
+        items = gl.where(gl.load(scheduler.skip) != 0, 0, items)
+    return items
+
+
+@gluon.jit
 def origin(tile, scheduler, TILING: gl.constexpr):
     """The batch, first row and first column of the tile at an index of the order."""
     ORDER: gl.constexpr = TILING.order

@@ -30,7 +30,7 @@ class Pipeline:
 class Scheduler:
     """The work items of a launch and the order of its tiles; `scheduler.py` has the functions."""
 
-    items: gl.tensor  # whole tiles, and parts of split tiles
+    items: gl.tensor  # whole tiles, and parts of split tiles; `scheduler.work_items` says how many are computed
     whole: gl.tensor  # items that are whole tiles, the first ones
     splits: gl.tensor  # parts of each other tile
     launched: gl.tensor  # indices of the tile order for one batch
@@ -39,6 +39,7 @@ class Scheduler:
     steps: gl.tensor  # K steps of a tile
     table: gl.tensor  # the order as a table, or None
     factors: gl.tuple  # of the order
+    skip: gl.tensor  # one int32: nothing is computed if it is not 0; or None
 
 
 @aggregate

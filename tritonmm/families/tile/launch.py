@@ -27,7 +27,10 @@ _SUMS = {"fp32": tl.float32, "fp64": tl.float64, "int32": tl.int32}
 @dataclass(frozen=True, slots=True)
 class TilePlan(Plan):
     kernel: ClassVar[Any] = tile_kernel
-    skippable: ClassVar[bool] = True
+
+    @property
+    def skippable(self) -> bool:
+        return True
 
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None, groups=None, skip=None):
         p, config = self.problem, self.config
