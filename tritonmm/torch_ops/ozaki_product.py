@@ -240,8 +240,8 @@ def _products(a: Tensor, b: Tensor, moduli: int, skip: Tensor | None) -> Tensor:
     more = sums
     for part in parts_of(k):
         plan = _plan_of_products(m, n, part.stop - part.start, batch // moduli, moduli, a.device)
-        unless = {"skip": skip} if skip is not None and _can_be_skipped(plan) else {}
-        plan(_part(a, _ALL, _ALL, part), _part(b, _ALL, _ALL, part).mT, more, **unless)
+        unless = skip if _can_be_skipped(plan) else None
+        plan(_part(a, _ALL, _ALL, part), _part(b, _ALL, _ALL, part).mT, more, skip=unless)
         if more is not sums:
             merge(sums, more, moduli, skip)
         elif part.stop < k:
