@@ -242,8 +242,8 @@ def _route(op: AtenOp, routes: Routes, device: str, a, b, c=None, beta=1, alpha=
 
 def _emulated(a, b, new, out, epilogue: tuple[bool, bool, bool], precision: str) -> Call | None:
     """The call of a product with precision "ozaki:safe", if it should be faster than native ones and torch multiplies
-    IEEE numbers; of A @ A.T the native symmetric one, if that should be faster still. new: its output; out: the same, or
-    None if each call makes a new one."""
+    IEEE numbers; of A @ A.T the native symmetric one, if that should be faster still. new: its output; out: the same,
+    or None if each call makes a new one."""
     from tritonmm.torch_ops.ozaki_product import OzakiPlan
     from tritonmm.torch_ops.ozaki_time import gains_on_torch
 
