@@ -55,10 +55,11 @@ def assert_exact(config, n, k, device, dtype="bf16", batch=1, layout="nt", epilo
 TILES = [(16, 16), (32, 16), (16, 32), (16, 64), (64, 16)]
 
 
-@pytest.mark.parametrize("blocks", TILES, ids=str)
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp64"])
+@pytest.mark.parametrize(
+    ("dtype", "blocks"), [*(("fp32", tile) for tile in TILES), ("bf16", (32, 16)), ("fp64", (16, 32))], ids=str
+)
 def test_the_portable_kernel(dtype, blocks, device):
-    for i, n in enumerate((1, 15, 16, 17, 33, 70, 97)):
+    for i, n in enumerate((1, 15, 16, 17, 33, 70)):
         config = symmetric_config("tile", (*blocks, 16, 2, 4), factor=1 + i % 3, persistent=i % 2 == 1)
         layout, batch = ("nt", "tn")[i % 2], 1 + i % 3
         assert assert_exact(config, n, 5 + 7 * i, device, dtype, batch, layout, EVERYTHING)
@@ -134,7 +135,8 @@ def test_every_gpu_has_a_config(name):
 
     gpu = gpus.spec(name)
     kinds = "bf16", "fp16", "fp32", "tf32", "fp64"
-    for kind, n, k, layout in itertools.product(kinds, (0, 1, 100, 1001, 4096), (0, 33, 4096), ("nt", "tn")):
+    sizes = (0, 33), (1, 4096), (100, 0), (1001, 33), (4096, 4096)
+    for kind, (n, k), layout in itertools.product(kinds, sizes, ("nt", "tn")):
         for epilogue, accumulation in itertools.product((Epilogue(), EVERYTHING), ("any", "invariant")):
             fields = {"layout": layout, "epilogue": epilogue, "accumulation": accumulation} | KINDS[kind]
             problem = Problem.dense(n, n, k, symmetric="gram", **fields)
