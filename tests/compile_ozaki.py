@@ -9,6 +9,7 @@ from tritonmm import gpu as gpus
 from tritonmm.config import Config
 from tritonmm.launch.steps import Step
 from tritonmm.ozaki import decide, merge, planes, reconstruct
+from tritonmm.ozaki.decide import Verdict
 from tritonmm.ozaki.panels import products_of, round_up
 from tritonmm.ozaki.planes import Operand
 from tritonmm.plan import bind
@@ -45,8 +46,8 @@ class OzakiCase:
             yield from planes.steps(both[1], None, moduli)
         proved = refused = None
         if self.everything:
-            proved, refused = (torch.empty(1, dtype=torch.int32, device="meta") for _ in range(2))
-            yield from decide.steps(of_a, of_b, n, self.dtype, moduli, proved, True, refused)
+            verdict = proved, refused = Verdict(*(torch.empty(1, dtype=torch.int32, device="meta") for _ in range(2)))
+            yield from decide.steps(of_a, of_b, n, self.dtype, moduli, verdict, True)
         sums = torch.empty(moduli, n, round_up(n), dtype=torch.int8, device="meta")
         if self.everything:
             yield from skipped_products(gpu, moduli, refused)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def _triton_version() -> str:
-    """Version of the Triton that would be imported, read without that: it takes longer than all of tritonmm.
+    """Version of the Triton that would be imported. Importing it would take longer than all of tritonmm.
 
-    It is read from Triton's source. Metadata of an installed package may be those of another Triton later on the path,
-    and have another name, as in nightly builds of torch. Raises ModuleNotFoundError if there is no Triton.
+    It is read from Triton's source: package metadata may belong to another Triton further down the path, or have
+    another name, as in nightly builds of torch. Raises ModuleNotFoundError if there is no Triton.
     """
     spec = importlib.util.find_spec("triton")
     if spec is None or spec.origin is None:

@@ -256,8 +256,8 @@ def flops_of(a: Tensor, b: Tensor) -> int:
 
 @contextlib.contextmanager
 def counted() -> Iterator[Counts]:
-    """Counts the products that run inside. The verdict of one that began as an exact product is read where its native
-    product is launched, to be skipped or not; products of planes can be skipped as well, and are not counted."""
+    """Counts the products that run inside. The verdict about an exact product is what its native product is launched
+    with; int8 products of planes are launched with one as well, and are not counted."""
     counts, launch = Counts(), Plan.__call__
 
     def observed(plan: Plan, a: Tensor, b: Tensor, out: Tensor, **options: Any) -> Tensor:

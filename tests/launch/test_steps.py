@@ -101,7 +101,7 @@ class Product:
         return [planes.Operand(*operand) for operand in both]
 
     def judged(self):
-        return self.of_a, self.of_b, 40, torch.float32, MODULI, self.proved, True, self.refused
+        return self.of_a, self.of_b, 40, torch.float32, MODULI, decide.Verdict(self.proved, self.refused), True
 
     def merged(self):
         return self.sums, self.more, MODULI, self.refused

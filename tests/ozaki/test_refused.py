@@ -1,6 +1,7 @@
-"""A product that is refused is skipped on the GPU: what follows the verdict writes nothing, whichever panel it is of.
+"""The GPU skips a product that is refused: no launch after the verdict writes anything, whichever panel is refused.
 
-Most tests leave out the native product, which would write all of the result: so it shows what was written before.
+Most tests do not launch the native product, which would write all of the result, so that they see what was written
+before it.
 """
 
 import functools
@@ -27,7 +28,7 @@ UNWRITTEN_RESIDUE = -128
 
 @pytest.fixture
 def no_native(monkeypatch):
-    """Leaves out native products."""
+    """No native product is launched."""
     launch = Plan.__call__
 
     def multiplied(plan, a, b, out, **options):
@@ -41,7 +42,7 @@ def no_native(monkeypatch):
 
 @pytest.fixture
 def planes(no_native, monkeypatch):
-    """Leaves out native products, and fills the planes of products before they are computed. Returns all of them."""
+    """No native product is launched. Returns the planes of all products; each is filled before it is computed."""
     launch, found = Plan.__call__, []
 
     def multiplied(plan, a, b, out, **options):

@@ -10,7 +10,7 @@ import torch
 
 from tritonmm.moduli import DEFAULT_MODULI, FEWEST_MODULI, MODULI, MOST_K
 from tritonmm.ozaki import panels
-from tritonmm.ozaki.decide import decide
+from tritonmm.ozaki.decide import Verdict, decide
 from tritonmm.ozaki.planes import Planes
 from tritonmm.ozaki.rule import MOST, rule
 from tritonmm.ozaki.scaling import scaling
@@ -172,7 +172,7 @@ def test_as_many_blocks_that_change_as_there_can_be(device):
         zeros = torch.zeros(1, 1, dtype=torch.int32, device=device)
         lines = Planes(counts, zeros, zeros, counts)
         verdict = torch.empty(1, dtype=torch.int32, device=device)
-        decide(lines, lines, k, FP64, 12, verdict, True)
+        decide(lines, lines, k, FP64, 12, Verdict(verdict), True)
         verdicts.append(verdict.item())
     assert verdicts == [1, 0, 0, 0]
 

@@ -147,16 +147,16 @@ def spanned(x: torch.Tensor) -> int:
 
 
 def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether the memory ranges of x and y overlap, and they are not `separate_blocks`."""
+    """Whether the memory ranges of x and y overlap, unless they are `separate_blocks`."""
     meet = x.data_ptr() < y.data_ptr() + spanned(y) and y.data_ptr() < x.data_ptr() + spanned(x)
     return meet and not separate_blocks(x, y)
 
 
 def separate_blocks(x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether x and y are two blocks of one matrix, with other columns if its rows are contiguous.
+    """Whether x and y are blocks of one matrix that have no column in common, or no row if its columns are contiguous.
 
-    Their memory ranges may overlap, but they have no element in common. So blocked factorisations update one block of a
-    matrix by products of others.
+    They have no element in common then, even if their memory ranges overlap. A blocked factorisation updates one block
+    of a matrix by products of others.
     """
     if x.dim() != 2 or y.dim() != 2 or x.itemsize != y.itemsize:
         return False
@@ -168,8 +168,8 @@ def separate_blocks(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def _lines(x: torch.Tensor) -> tuple[int, int, int]:
-    """The number of contiguous lines of a matrix, their elements, and the elements from one to the next. No lines if it
-    is not made of any."""
+    """How many rows or columns of a matrix are contiguous lines, the length of each, and the elements from the first of
+    one to the first of the next. Zeros if the matrix has no contiguous lines, or they overlap."""
     for rows, columns in ((0, 1), (1, 0)):
         if x.stride(columns) == 1 and x.stride(rows) >= x.shape[columns] > 0:
             return x.shape[rows], x.shape[columns], x.stride(rows)

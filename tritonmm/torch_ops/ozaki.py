@@ -3,6 +3,7 @@
 import torch
 
 from tritonmm.moduli import DEFAULT_MODULI, FEWEST_MODULI, LONGEST_K, MODULI
+from tritonmm.ozaki.decide import Verdict
 from tritonmm.ozaki.reconstruct import Epilogue
 from tritonmm.torch_ops.checks import check_inner, check_operands, overlap, shape_of
 from tritonmm.torch_ops.ozaki_product import multiply, multiply_or, skippable_plan
@@ -71,7 +72,8 @@ def ozaki_mm(
         bias = bias.detach().contiguous()
     epilogue = Epilogue(float(alpha), float(beta), c, bias)
     if isinstance(moduli, int):
-        multiply(a.detach(), b.detach(), out.detach(), epilogue, moduli, proved)
+        verdict = None if proved is None else Verdict(proved)
+        multiply(a.detach(), b.detach(), out.detach(), epilogue, moduli, verdict)
     else:
         _multiply_safely(a.detach(), b.detach(), out.detach(), epilogue, proved)
     return out

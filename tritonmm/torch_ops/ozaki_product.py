@@ -9,7 +9,7 @@ import torch
 
 from tritonmm import families
 from tritonmm.moduli import MOST_K
-from tritonmm.ozaki.decide import decide
+from tritonmm.ozaki.decide import Verdict, decide
 from tritonmm.ozaki.merge import merge
 from tritonmm.ozaki.panels import Panel, panels, parts_of, products_of, round_up
 from tritonmm.ozaki.planes import Planes, quantize, quantize_both
@@ -111,8 +111,8 @@ def multiply_or(
     """As `multiply`; but if the product is not proved to be as accurate as a native one, it is that of `native`.
 
     native: a plan of the native product that can be skipped. Where c and out share memory, which `native` reads after
-    out has been written, the result is computed in a temporary tensor. Whichever product is not wanted is launched as
-    well, and skipped by the GPU.
+    out has been written, the result is computed in a temporary tensor. Both products are launched, and the GPU skips
+    one of them.
     """
     if not out.numel():
         return
@@ -125,9 +125,8 @@ def multiply_or(
     target = out if c is None or not overlap(c, out) else torch.empty_like(out)
     if proved is None:
         proved = torch.empty(1, dtype=torch.int32, device=a.device)
-    refused = torch.empty_like(proved)
     with _current(a.device):
-        multiply(a, b, target, epilogue, moduli, proved, refused, planes)
+        multiply(a, b, target, epilogue, moduli, Verdict(proved, torch.empty_like(proved)), planes)
         native(a, b, target, alpha=alpha, beta=beta, c=c, bias=bias, skip=proved)
         if target is not out:
             out.copy_(target)
@@ -139,27 +138,26 @@ def multiply(
     out: Tensor,
     epilogue: Epilogue,
     moduli: int,
-    proved: Tensor | None = None,
-    refused: Tensor | None = None,
+    verdict: Verdict | None = None,
     planes: Planes | None = None,
 ) -> None:
     """out = alpha * (a @ b) + bias + beta * c, of matrices or batches that the caller has checked.
 
-    c expands to out's shape; bias is contiguous. proved: one int32, set to whether `ozaki.rule` proves that the product
-    is as accurate as a native one; it does not for a K above `MOST_K`. refused: one int32, set to the opposite, for a K
-    that is not above. If it is given, the GPU skips the panel that is not proved and those after it, which leaves out
-    with any values. planes: those of b.mT if they are known, with counts if `proved` is asked for.
+    c expands to out's shape; bias is contiguous. planes: those of b.mT if they are known, with counts if there is a
+    verdict. verdict: set to whether `ozaki.rule` proves that the product is as accurate as a native one. If it has
+    `refused`, the GPU skips the first panel that is not proved and all after it, and the elements of out there may have
+    any values. For a K above `MOST_K` nothing is proved or skipped, and `refused` is not set.
     """
     a, b, out = (x if x.dim() == 3 else x.unsqueeze(0) for x in (a, b, out))
     if epilogue.c is not None:
         epilogue = epilogue._replace(c=epilogue.c.expand(out.shape))
     batch, m, n = out.shape
     with _current(a.device):
-        if proved is not None and (not out.numel() or a.shape[2] > MOST_K):
-            proved.fill_(0 if out.numel() else 1)
-            proved = None
+        if verdict is not None and (not out.numel() or a.shape[2] > MOST_K):
+            verdict.proved.fill_(0 if out.numel() else 1)
+            verdict = None
         for i, panel in enumerate(panels(m, n, a.shape[2], batch, moduli)):
-            _multiply(panel, a, b, out, epilogue, moduli, proved, i == 0, refused, planes)
+            _multiply(panel, a, b, out, epilogue, moduli, verdict, i == 0, planes)
 
 
 def _multiply(
@@ -169,14 +167,14 @@ def _multiply(
     out: Tensor,
     epilogue: Epilogue,
     moduli: int,
-    proved: Tensor | None,
+    verdict: Verdict | None,
     first: bool,
-    refused: Tensor | None,
     planes: Planes | None,
 ) -> None:
     """Computes a panel of the output. first: whether it is the first of all."""
     a = _part(a, panel.batch, panel.rows)
-    counted = proved is not None
+    counted = verdict is not None
+    refused = None if verdict is None else verdict.refused
     of_a = None if planes is None else quantize(a, moduli, a.shape[1], counted)
     for i, columns in enumerate(panel.columns):
         right = _part(b, panel.batch, slice(0, b.shape[1]), columns)
@@ -186,8 +184,8 @@ def _multiply(
             of_a, of_b = quantize_both(a, right.mT, moduli, (a.shape[1], round_up(right.shape[2])), counted)
         else:
             of_b = quantize(right.mT, moduli, round_up(right.shape[2]), counted)
-        if proved is not None:
-            decide(of_a, of_b, a.shape[2], a.dtype, moduli, proved, first and i == 0, refused)
+        if verdict is not None:
+            decide(of_a, of_b, a.shape[2], a.dtype, moduli, verdict, first and i == 0)
         sums = _products(of_a.planes, of_b.planes, moduli, refused)
         at = panel.batch, panel.rows, columns
         c = None if epilogue.c is None else _part(epilogue.c, *at)

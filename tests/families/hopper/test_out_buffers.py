@@ -32,7 +32,7 @@ def test_a_piece_is_written_to_no_buffer_that_may_still_be_read():
     for tiling in tilings:
         used = buffers_of(tiling)
         assert set(used) == set(range(tiling.out_buffers))
-        # Before a piece is written, `tma.store_wait` leaves all but this many of the stores before it to end.
+        # `tma.store_wait` returns while at most this many stores of earlier pieces still read their buffers.
         pending = tiling.out_buffers - 1
         for i, buffer in enumerate(used):
             assert buffer not in used[max(0, i - pending) : i], (tiling, used)

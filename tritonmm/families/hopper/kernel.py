@@ -20,14 +20,14 @@ the tile (`split_k.py`). A program may be two CTAs of a cluster that divide the 
 
 The grid starts while the previous one in the stream still runs (programmatic dependent launch): its programs set up
 barriers, and all partitions wait for the end of the previous grid before they touch memory. A grid with split tiles is
-cooperative: it starts when the previous one has ended. A launch may be skipped by a number that an earlier grid wrote:
+cooperative: it starts when the previous one has ended. A launch may be skipped by a flag that an earlier grid wrote:
 then no partition has a work item.
 
 Constraints
     Operands of 2 bytes are loaded as they lie; others need K contiguous. TMA needs addresses and strides that are
     multiples of 16 bytes. Elements outside of a tensor are loaded as zeros and not written; `ragged.py` loads ragged
     tiles in M. Split K and clusters exclude each other. `rules.py` has all rules of legality. Launches with clusters or
-    assigned tiles cannot be skipped.
+    SM-assigned tiles cannot be skipped.
 
 Results are bitwise reproducible from run to run. Measurements: docs/notebook/hopper.md.
 """

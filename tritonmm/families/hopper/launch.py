@@ -59,7 +59,8 @@ class HopperPlan(Plan):
 
     @property
     def skippable(self) -> bool:
-        """Not clusters, whose CTAs wait for each other, and assigned tiles, whose programs claim them by flags."""
+        """As `Plan.skippable`. False for clusters, whose CTAs wait for each other, and for SM-assigned tiles, which
+        programs claim by flags."""
         return not self.tiling.cluster and not self.tiling.affinity
 
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None, skip=None):

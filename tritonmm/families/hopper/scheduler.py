@@ -8,8 +8,8 @@ from tritonmm.device.order import tile_at
 
 @gluon.jit
 def work_items(scheduler):
-    """How many work items the launch has: none if it is to be skipped. All partitions read the same number, which the
-    previous grid has written."""
+    """How many work items the launch computes: none if its flag `skip` is not 0. To be called once the previous grid,
+    which may have written the flag, has ended; then all partitions read the same."""
     items = scheduler.items
     if scheduler.skip is not None:
         items = gl.where(gl.load(scheduler.skip) != 0, 0, items)

@@ -166,7 +166,8 @@ class Tiling(Pipelined):
         return gl.NVMMASharedLayout.get_default_for(self.out_block, self.out_dtype, cga_layout=cta_halves)
 
     def out_buffer(self, subtile, piece):
-        """The buffer of a piece of an N-subtile: they take turns, from one N-subtile to the next too."""
+        """The index of the buffer that a piece of an N-subtile is written through. Pieces cycle through all buffers,
+        and a tile's N-subtiles continue each other's cycle: TMA may still read the buffer of the piece before."""
         return (sum(self.n_subtiles[:subtile]) // self.piece_cols + piece) % self.out_buffers
 
     @property
