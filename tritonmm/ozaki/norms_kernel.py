@@ -41,8 +41,66 @@ class NormSpec(Static):
 
     lines: int  # of a block
     chunk: int  # elements of K in a chunk, `scaling.CHUNK`
+    part: int  # elements of a chunk that are a row of the block
     bits: int  # `scaling.NORM_BITS`
     wide: bool  # offsets within a block have 64 bits
+
+    @property
+    def parts(self):
+        """Of a chunk."""
+        return self.chunk // self.part
+
+
+@triton.jit
+def fp32_integers(bits, BITS: tl.constexpr):
+    """`integers` of fp32, in fp32."""
+    largest = tl.max(tl.max(bits, axis=0), axis=1)
+    finite = largest < 0x7F800000
+    # Times 2**24, subnormals are normal.
+    normal = (tl.where(finite, largest, 0).to(tl.float32, bitcast=True) * 16777216.0).to(tl.int32, bitcast=True) >> 23
+    e = tl.where(largest >> 23 == 0, normal - 24, largest >> 23) - 126
+    shift = BITS - tl.where(finite, e, BITS)
+    half = shift >> 1  # 2**shift need not be a value of fp32
+    first = ((half + 127) << 23).to(tl.float32, bitcast=True)
+    second = ((shift - half + 127) << 23).to(tl.float32, bitcast=True)
+    magnitude = (bits & tl.where(finite, 0x7FFFFFFF, 0)[None, :, None]).to(tl.float32, bitcast=True)
+    scaled = magnitude * first[None, :, None] * second[None, :, None]
+    return scaled.to(tl.int32) + tl.minimum(bits, 1), e, finite, largest > 0
+
+
+@triton.jit
+def fp64_integers(bits, BITS: tl.constexpr):
+    """`integers` of fp64."""
+    largest = tl.max(tl.max(bits, axis=0), axis=1)
+    finite = largest < 0x7FF0000000000000
+    e = exponent_above(tl.where(finite, largest, 0))
+    magnitude = tl.where(finite[None, :, None], bits, 0).to(tl.float64, bitcast=True)
+    above = times_power_of_two(magnitude, BITS - e[None, :, None]).to(tl.int32) + 1
+    return tl.where(bits > 0, above, 0), e, finite, largest > 0
+
+
+@triton.jit
+def integers(x, BITS: tl.constexpr):
+    """What is squared, integers up to 2**BITS; and of each line the exponent, whether it is finite, and whether it has
+    other elements than zeros. x: parts of a chunk x lines x elements of a part."""
+    # The bits of non-negative values compare as the values do, and NaN is the largest.
+    if x.dtype == tl.float32:
+        found = fp32_integers(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, BITS)
+    else:
+        found = fp64_integers(x.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF, BITS)
+    return found
+
+
+@triton.jit
+def sum_of_squares(x):
+    """The sum of squares of each line, int64. x: as in `integers`, up to 2**14.
+
+    Eight squares fit uint32. Sums of their lower 16 bits and of the upper ones are faster than sums of int64.
+    """
+    tl.static_assert(x.shape[0] <= 8)
+    squares = tl.sum((x * x).to(tl.uint32), axis=0)
+    low, high = (squares & 0xFFFF).to(tl.int32), (squares >> 16).to(tl.int32)
+    return (tl.sum(high, axis=1).to(tl.int64) << 16) + tl.sum(low, axis=1)
 
 
 @triton.jit
@@ -55,19 +113,14 @@ def chunk_norms(
     line = program // chunks % blocks * S.lines
     batch = (program // chunks // blocks).to(tl.int64)
     first = x + batch * stride_xb + line.to(tl.int64) * stride_line + chunk.to(tl.int64) * S.chunk * stride_k
-    across, along = block_offsets(S.lines, S.wide), block_offsets(S.chunk, S.wide)
-    inside = (across < lines - line)[:, None] & (along < k - chunk * S.chunk)[None, :]
-    loaded = tl.load(first + across[:, None] * stride_line + along[None, :] * stride_k, mask=inside, other=0.0)
-    bits = loaded.to(tl.float64).to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
-    largest = tl.max(bits, axis=1)  # of non-negative values: bits compare as values do, and NaN is the largest
-    finite = largest < 0x7FF0000000000000
-    e = exponent_above(tl.where(finite, largest, 0))
-    magnitude = tl.where(finite[:, None], bits, 0).to(tl.float64, bitcast=True)
-    above = times_power_of_two(magnitude, S.bits - e[:, None]).to(tl.int32) + 1
-    above = tl.where(bits > 0, above, 0)
-    squares = tl.sum((above * above).to(tl.int64), axis=1)
-    packed = ((e.to(tl.int64) + EXPONENT_BIAS) << SUM_BITS) | squares
-    packed = tl.where(finite, tl.where(largest > 0, packed, 0), NONFINITE_CHUNK)
+    rows = block_offsets(S.parts * S.lines, S.wide)  # the first part of each line, then the second
+    across, along = rows % S.lines, rows[:, None] // S.lines * S.part + block_offsets(S.part, S.wide)[None, :]
+    inside = (across < lines - line)[:, None] & (along < k - chunk * S.chunk)
+    loaded = tl.load(first + (across[:, None] * stride_line + along * stride_k), mask=inside, other=0.0)
+    loaded = tl.reshape(loaded, (S.parts, S.lines, S.part))
+    above, e, finite, nonzero = integers(loaded, S.bits)
+    packed = ((e.to(tl.int64) + EXPONENT_BIAS) << SUM_BITS) | sum_of_squares(above)
+    packed = tl.where(finite, tl.where(nonzero, packed, 0), NONFINITE_CHUNK)
     of_block = tl.arange(0, S.lines)
     of_lines = of_block < lines - line
     tl.store(norms + (batch * lines + line + of_block) * chunks + chunk, packed, mask=of_lines)

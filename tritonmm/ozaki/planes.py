@@ -15,14 +15,17 @@ from tritonmm.ozaki.residues_kernel import ResidueSpec, residues_kernel
 from tritonmm.ozaki.rule import rule
 from tritonmm.ozaki.scaling import CHUNK, FEW_CHUNKS, NORM_BITS, scaling
 
-ALONG_K = {"norms": 4, "residues": (8, 256)}
+ALONG_K = {"norms": 8, "residues": (8, 256)}
 ACROSS_K = {"norms": 16, "residues": (64, 32)}
 """Lines of a block of `chunk_norms_kernel`, and lines and elements of K of `residues_kernel`, for an operand that is
 contiguous along K, and for others."""
 
+WARP_BYTES = 512
+"""What a warp loads at once. Of an operand that is contiguous along K that is one line: norms need no shared memory."""
+
 NUM_WARPS = 4
 
-SCALES_BLOCK = 2048
+SCALES_BLOCK = 512
 """Chunks that a program of `scales_kernel` adds up."""
 
 QUANTIZE = Steps()
@@ -129,7 +132,8 @@ def _norms(first: Operand, second: Operand | None) -> Step:
         tensors += x, norms, into.counts, into.special
         lines.append(x.shape[1])
         sizes += of_x
-        specs.append(NormSpec(block, CHUNK, NORM_BITS, needs_int64(block, block, CHUNK, of_x[1:], of_x[1:])))
+        part = WARP_BYTES // x.itemsize if x.stride(2) == 1 else CHUNK
+        specs.append(NormSpec(block, CHUNK, part, NORM_BITS, needs_int64(block, block, CHUNK, of_x[1:], of_x[1:])))
         grids.append(x.shape[0] * -(-x.shape[1] // block) * chunks)
     arguments = *tensors, *lines, k, chunks, grids[0], *sizes, *specs
     return Step(chunk_norms_kernel, sum(grids), arguments, launch_options(first.x.device, num_warps=NUM_WARPS))
