@@ -2,12 +2,13 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from tritonmm.moduli import FEWEST_MODULI, LONGEST_K, MODULI, MOST_K
-from tritonmm.ozaki.crt import DIGIT_BITS, crt
+from tritonmm.ozaki.crt import DIGIT_BITS, FRACTION_BITS, MOST_OF_64_BITS, crt, crt64
 from tritonmm.ozaki.residues_kernel import ResidueSpec
 from tritonmm.ozaki.scaling import NORM_BITS, scaling
 
@@ -54,17 +55,60 @@ def test_weights_are_one_modulo_their_own_modulus_and_zero_modulo_others(moduli)
     assert largest + lower + 1e-9 < 0.5  # the quotient is rounded to the right integer
 
 
+@pytest.mark.parametrize("moduli", range(FEWEST_MODULI, MOST_OF_64_BITS + 1))
+def test_integers_of_64_bits_are_those_of_their_residues(moduli):
+    """By the operations of `integer_of_64_bits`, for integers up to the largest and for random ones."""
+    constants, primes, whole = crt64(moduli), MODULI[:moduli], math.prod(MODULI[:moduli])
+    largest = int((scaling(moduli).bound + math.sqrt(LONGEST_K) / 2) ** 2)
+    assert largest < 2**63
+    assert whole < 2**64
+    random = np.random.default_rng(moduli).integers(-largest, largest, 2000).tolist()
+    near = [sign * (whole * i // 64 + j) for sign in (1, -1) for i in range(32) for j in (-1, 0, 1)]
+    for x in (0, 1, -1, largest, -largest, *random, *(x for x in near if abs(x) <= largest)):
+        residues = [(x + 128) % p - 128 if p == 256 else (x + p // 2) % p - p // 2 for p in primes]
+        assert all(-128 <= r <= 127 for r in residues)
+        weighted = [
+            sum((r + 128) * factor for r, factor in zip(residues, factors, strict=True))
+            for factors in (constants.low, constants.high, constants.fractions)
+        ]
+        quotient = constants.fraction + weighted[2]
+        assert -(2**31) <= quotient < 2**31
+        found = constants.start + weighted[0] + (weighted[1] << 32) - (quotient >> FRACTION_BITS) * constants.product
+        assert (found + 2**63) % 2**64 - 2**63 == x
+
+
+@pytest.mark.parametrize("moduli", range(FEWEST_MODULI, MOST_OF_64_BITS + 1))
+def test_the_quotient_of_any_residues_is_rounded_to_the_right_integer(moduli):
+    """Errors of fractions are less than what is left of P / 2, and sums of fractions fit int32."""
+    primes, whole = MODULI[:moduli], math.prod(MODULI[:moduli])
+    constants = crt64(moduli)
+    weights = [(high << 32) + low for low, high in zip(constants.low, constants.high, strict=True)]
+    assert [[weight % p for p in primes] for weight in weights] == np.eye(moduli, dtype=int).tolist()
+    unit = 2**FRACTION_BITS
+    off = [
+        abs(Fraction(weight * unit, whole) - fraction)
+        for weight, fraction in zip(weights, constants.fractions, strict=True)
+    ]
+    largest = (scaling(moduli).bound + math.sqrt(LONGEST_K) / 2) ** 2 / whole
+    assert largest + float(128 * sum(off) / unit) < 0.5
+    assert 255 * sum(abs(fraction) for fraction in constants.fractions) + abs(constants.fraction) < 2**31
+
+
+@pytest.mark.parametrize("bits", [38, 32])
 @pytest.mark.parametrize("modulus", MODULI)
-def test_residues_of_sums_fit_int8(modulus):
-    """By the operations of `device.residue`, at both ends of int32, at all multiples near them, and at random."""
-    reciprocal = ResidueSpec(8, 256, (modulus,), 60, False).reciprocals[0]
-    most = MOST_K * 128**2
+def test_residues_of_sums_fit_int8(modulus, bits):
+    """By the operations of `device.residue`, at both ends of its range, at all multiples near them, and at random."""
+    spec = ResidueSpec(8, 256, (modulus,), {38: 60, 32: 33}[bits], False)
+    assert spec.reciprocal_bits == bits
+    reciprocal = spec.reciprocals[0]
+    most = 2 ** (bits - 7) - 2**14
+    assert MOST_K * 128**2 <= 2**31 - 2**14
     rng = np.random.default_rng(modulus)
     halves = np.arange(0, most, modulus)[-200_000:] + modulus // 2
     x = np.concatenate([np.arange(most - 70_000, most + 1), rng.integers(0, most, 10**6), halves, halves + 1, [0]])
     x = np.concatenate([x, -x])
     x = x[abs(x) <= most]
-    found = x - ((x * reciprocal + (1 << 37)) >> 38) * modulus
+    found = x - ((x * reciprocal + (1 << bits - 1)) >> bits) * modulus
     assert found.min() >= -128
     assert found.max() <= 127
     assert ((found - x) % modulus == 0).all()
@@ -74,8 +118,9 @@ def test_residues_of_sums_fit_int8(modulus):
 def test_sums_of_limbs_are_in_the_range_that_is_reduced(moduli):
     bits = scaling(moduli).bound.bit_length()
     spec = ResidueSpec(8, 256, MODULI[:moduli], bits, False)
-    top = 2 ** max(0, bits - 21 * (spec.limbs - 1))
-    limbs = [2**bits] if spec.limbs == 1 else [2**21] * (spec.limbs - 1) + [top]
+    top = 2 ** max(0, bits - spec.limb * (spec.limbs - 1))
+    limbs = [2**bits] if spec.limbs == 1 else [2**spec.limb] * (spec.limbs - 1) + [top]
     for row, p in zip(spec.factors, spec.moduli, strict=True):
-        assert all((factor - (1 << 21 * i)) % p == 0 for i, factor in enumerate(row))
-        assert sum(limb * abs(factor) for limb, factor in zip(limbs, row, strict=True)) <= 2**31 - 2**14
+        assert all((factor - (1 << spec.limb * i)) % p == 0 for i, factor in enumerate(row))
+        most = sum(limb * abs(factor) for limb, factor in zip(limbs, row, strict=True))
+        assert most <= 2 ** (spec.reciprocal_bits - 7) - 2**14

@@ -6,7 +6,7 @@ import torch
 
 from tritonmm.launch import addend_strides, launch_options, strides
 from tritonmm.launch.steps import Step, Steps
-from tritonmm.ozaki.crt import crt
+from tritonmm.ozaki.crt import MOST_OF_64_BITS, crt, crt64
 from tritonmm.ozaki.nonfinite_kernel import NonfiniteSpec, nonfinite_kernel
 from tritonmm.ozaki.planes import Planes
 from tritonmm.ozaki.reconstruct_kernel import ReconstructSpec, reconstruct_kernel
@@ -87,6 +87,7 @@ def steps(
     alpha, beta, c, bias = epilogue
     scaled = alpha != 1
     constants = crt(moduli)
+    fp32 = a.dtype == out.dtype == torch.float32
     spec = ReconstructSpec(
         *BLOCK,
         constants.bits,
@@ -95,6 +96,7 @@ def steps(
         constants.quotient,
         scaled,
         out.dtype == torch.float32,
+        crt64(moduli) if fp32 and moduli <= MOST_OF_64_BITS else None,
     )
     written: tuple[Any, ...] = (out, c, bias, float(alpha), float(beta))
     out_strides = strides(out), addend_strides(c, out)

@@ -22,7 +22,11 @@ from tritonmm.device.exponent import power_of_two, times_power_of_two
 from tritonmm.device.numeric import multiple_of
 from tritonmm.device.operand import Addends, Output
 from tritonmm.device.pdl import follow_previous_grid
+from tritonmm.ozaki import crt
+from tritonmm.ozaki.crt import Crt64
 from tritonmm.ozaki.norms_kernel import NONFINITE
+
+FRACTION_BITS = tl.constexpr(crt.FRACTION_BITS)
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class ReconstructSpec(Static):
     quotient: float
     scaled: bool  # alpha multiplies
     to_fp32: bool
+    of_fp32: Crt64 | None = None  # where the operands and the output are fp32 and the integers fit int64
 
     @property
     def digit(self):
@@ -128,6 +133,43 @@ def integer(residues, at, inside, S: tl.constexpr):
 
 
 @triton.jit
+def integer_of_64_bits(residues, at, inside, C: tl.constexpr):
+    """The integers with these residues, |X| < 2**63, as int64. at, inside: as in `integer`."""
+    LOW: tl.constexpr = C.low
+    HIGH: tl.constexpr = C.high
+    FRACTIONS: tl.constexpr = C.fractions
+    START: tl.constexpr = C.start
+    FRACTION: tl.constexpr = C.fraction
+    PRODUCT: tl.constexpr = C.product
+    low = tl.full(at.shape, START, tl.int64)
+    high = tl.zeros(at.shape, tl.int32)
+    quotient = tl.full(at.shape, FRACTION, tl.int32)
+    plane = residues.at
+    for i in tl.static_range(len(LOW)):
+        loaded = tl.load(plane + at, mask=inside, other=0)
+        r = (loaded.to(tl.uint8, bitcast=True) ^ 0x80).to(tl.int32)  # + 128: products without signs are faster
+        low += r.to(tl.int64) * LOW[i]
+        high += r * HIGH[i]
+        quotient += r * FRACTIONS[i]
+        plane += residues.stride
+    return low + (high.to(tl.int64) << 32) - (quotient >> FRACTION_BITS).to(tl.int64) * PRODUCT
+
+
+@triton.jit
+def fp64_of(x):
+    """int64 x as fp64: exact below 2**53; else rounded to odd in units of 2**10, so that fp32 of it is rounded once."""
+    odd = (x & -1024) | (tl.minimum(x & 1023, 1) << 10)
+    return tl.where((x >> 53 == 0) | (x >> 53 == -1), x, odd).to(tl.float64)
+
+
+@triton.jit
+def reconstructed_fp32(residues, at, inside, row_scale, col_scale, C: tl.constexpr):
+    """`reconstructed` of fp32 operands and at most 8 moduli."""
+    x = fp64_of(integer_of_64_bits(residues, at, inside, C))
+    return x * power_of_two(-row_scale)[:, None] * power_of_two(-col_scale)[None, :]  # exact: scales are -97 to 180
+
+
+@triton.jit
 def scaled_to_subnormals(high, low, e):
     """(high + low) * 2**e with one rounding, also where the result is a subnormal.
 
@@ -180,6 +222,7 @@ def reconstruct_kernel(
     stride_cb, stride_cm, stride_cn = c_strides
     pitch = multiple_of(pitch, 16)
     MODULI: tl.constexpr = len(S.weights)
+    FP32: tl.constexpr = S.of_fp32
     blocks_m, blocks_n = tl.cdiv(m, S.block_m), tl.cdiv(n, S.block_n)
     col = tl.program_id(0) % blocks_n * S.block_n
     row = tl.program_id(0) // blocks_n % blocks_m * S.block_m
@@ -193,7 +236,11 @@ def reconstruct_kernel(
     plane = tl.cast(m, tl.int64) * pitch
     residues = Residues(planes + batch * MODULI * plane + row.to(tl.int64) * pitch + col, plane, pitch)
     at = rows[:, None] * pitch + cols[None, :]
-    x = reconstructed(residues, at, of_rows[:, None] & (cols < pitch - col)[None, :], row_scale, col_scale, S)
+    inside = of_rows[:, None] & (cols < pitch - col)[None, :]
+    if FP32 is None:
+        x = reconstructed(residues, at, inside, row_scale, col_scale, S)
+    else:
+        x = reconstructed_fp32(residues, at, inside, row_scale, col_scale, FP32)
     inside = (of_rows & finite_rows)[:, None] & (of_cols & finite_cols)[None, :]
     addends = Addends(c, stride_cb, stride_cm, stride_cn, bias, alpha, beta)
     output = Output(out, stride_ob, stride_om, stride_on)

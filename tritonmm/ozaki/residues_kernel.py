@@ -1,8 +1,8 @@
 """Residues of an operand's lines, scaled to integers: a plane of int8 for each modulus, contiguous along K.
 
 A program reads a block of lines by K once and writes it to all planes. A scaled element is rounded to an integer of up
-to 63 bits, which is cut into limbs of 21 bits. Modulo p it is the sum of the limbs times 2**21 and 2**42 modulo p:
-below 2**29, so that `device.residue` reduces it.
+to 63 bits, which is cut into limbs. Modulo p it is the sum of the limbs times powers of two modulo p, which
+`device.residue` reduces: two limbs are cut so that it is below 2**25, three of 21 bits so that it is below 2**30.
 
 Supports fp32 and fp64; any sizes, strides and alignment; every GPU and the interpreter.
 """
@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from tritonmm.device.constexpr_args import Static
-from tritonmm.device.exponent import times_power_of_two
+from tritonmm.device.exponent import power_of_two, times_power_of_two
 from tritonmm.device.numeric import block_offsets, multiple_of
 from tritonmm.device.pdl import follow_previous_grid
 from tritonmm.device.residue import residue
@@ -21,7 +21,10 @@ from tritonmm.ozaki.norms_kernel import NONFINITE, ScaleSpec, line_scales, store
 from tritonmm.ozaki.rule_kernel import counted
 
 LIMB = 21
-"""Bits of a limb."""
+"""Bits of each of three limbs."""
+
+UPPER_LIMB = 18
+"""Bits of the upper one of two limbs: times at most 2**7 it is at most 2**24."""
 
 
 @dataclass(frozen=True)
@@ -39,18 +42,30 @@ class ResidueSpec(Static):
     @property
     def limbs(self):
         """Limbs of an integer, the last one signed. One if the integers are in the range that `residue` reduces."""
-        return 1 if self.integer_bits < 31 else -(-(self.integer_bits + 1) // LIMB)
+        if self.integer_bits < 31:
+            return 1
+        return 2 if self.integer_bits + 1 - UPPER_LIMB <= 23 else 3
+
+    @property
+    def limb(self):
+        """Bits of a limb but the last one."""
+        return self.integer_bits + 1 - UPPER_LIMB if self.limbs == 2 else LIMB
 
     @property
     def factors(self):
-        """For each modulus, what limbs are multiplied by: 2**21 and 2**42 modulo it, of least magnitude."""
-        factors = [[(1 << (LIMB * i)) % p for i in range(self.limbs)] for p in self.moduli]
+        """For each modulus, what limbs are multiplied by: 2**limb and 4**limb modulo it, of least magnitude."""
+        factors = [[(1 << (self.limb * i)) % p for i in range(self.limbs)] for p in self.moduli]
         return tuple(tuple(x - p if 2 * x > p else x for x in row) for p, row in zip(self.moduli, factors, strict=True))
 
     @property
+    def reciprocal_bits(self):
+        """As in `device.residue`, for sums of limbs."""
+        return 32 if self.limbs == 2 else 38
+
+    @property
     def reciprocals(self):
-        """2**38 over each modulus, rounded."""
-        return tuple(((1 << 38) + p // 2) // p for p in self.moduli)
+        """2**reciprocal_bits over each modulus, rounded."""
+        return tuple(((1 << self.reciprocal_bits) + p // 2) // p for p in self.moduli)
 
 
 @triton.jit
@@ -72,6 +87,8 @@ def residues(
     FACTORS: tl.constexpr = S.factors
     RECIPROCALS: tl.constexpr = S.reciprocals
     LIMBS: tl.constexpr = S.limbs
+    LIMB_BITS: tl.constexpr = S.limb
+    LOWEST: tl.constexpr = (1 << S.limb) - 1
     SCALE: tl.constexpr = S.scale
     pitch = multiple_of(pitch, 16)
     steps, blocks = tl.cdiv(pitch, S.block_k), tl.cdiv(lines, S.lines)
@@ -91,8 +108,12 @@ def residues(
             store_scales(scale, scales, special, batch * lines + line + of_block, of_lines)
     finite = scale != NONFINITE
     loaded = tl.load(first + across[:, None] * stride_line + along[None, :] * stride_k, mask=inside, other=0.0)
-    loaded = tl.where(finite[:, None], loaded.to(tl.float64), 0.0)
-    scaled = times_power_of_two(loaded, tl.where(finite, scale, 0)[:, None])
+    loaded = tl.where(finite[:, None], loaded, 0.0).to(tl.float64)
+    scale = tl.where(finite, scale, 0)[:, None]
+    if x.dtype.element_ty == tl.float32:  # noqa: SIM108  # whose scales are -97 to 180
+        scaled = loaded * power_of_two(scale)
+    else:
+        scaled = times_power_of_two(loaded, scale)
     integer = nearest_integer(scaled, S.integer_bits)
     if counts is not None:
         found = counted(loaded, scaled, integer, S.threshold)
@@ -103,10 +124,10 @@ def residues(
     if LIMBS == 1:
         low, middle, high = integer.to(tl.int32), None, None
     elif LIMBS == 2:
-        low, middle, high = (integer & 0x1FFFFF).to(tl.int32), (integer >> 21).to(tl.int32), None
+        low, middle, high = integer.to(tl.int32) & LOWEST, (integer >> LIMB_BITS).to(tl.int32), None
     else:
-        low, middle = (integer & 0x1FFFFF).to(tl.int32), (integer >> 21).to(tl.int32) & 0x1FFFFF
-        high = (integer >> 42).to(tl.int32)
+        low, middle = integer.to(tl.int32) & LOWEST, (integer >> LIMB_BITS).to(tl.int32) & LOWEST
+        high = (integer >> 2 * LIMB_BITS).to(tl.int32)
     for i in tl.static_range(len(MODULI)):
         summed = low
         if MODULI[i] != 256:  # else int8 keeps the low byte of the low limb
@@ -114,7 +135,7 @@ def residues(
                 summed += middle * FACTORS[i][1]
             if LIMBS > 2:
                 summed += high * FACTORS[i][2]
-            summed = residue(summed, MODULI[i], RECIPROCALS[i])
+            summed = residue(summed, MODULI[i], RECIPROCALS[i], S.reciprocal_bits)
         tl.store(target, summed.to(tl.int8), mask=held)
         target += tl.cast(held_lines, tl.int64) * pitch
 

@@ -11,7 +11,7 @@ from tritonmm.gpu import Gpu
 from tritonmm.model import constants
 from tritonmm.model.torch_time import torch_us
 from tritonmm.moduli import MOST_K, SAFE
-from tritonmm.ozaki.crt import crt
+from tritonmm.ozaki.crt import MOST_OF_64_BITS, crt
 from tritonmm.ozaki.panels import panels, parts_of, products_of
 from tritonmm.ozaki.scaling import CHUNK, FEW_CHUNKS
 from tritonmm.problem import Problem
@@ -32,11 +32,14 @@ H200 (docs/ozaki.md)."""
 
 RECONSTRUCT_LAUNCHES = 2
 
-QUANTIZE_FP64 = 12
+QUANTIZE_FP64 = {"fp64": 12, "fp32": 3}
 """fp64 instructions for an element of an operand, counted in the sources of both kernels that read it."""
 
 EPILOGUE_FP64 = 30
 """fp64 instructions for an element of the output besides those for its residues, counted likewise."""
+
+FP32_EPILOGUE_FP64 = 5
+"""All for an element of a product of fp32 whose residues are added up in integers."""
 
 VECTOR_SHARE = 0.5
 """Of `Gpu.peak` in fp64, what CUDA cores reach where it is the rate of tensor cores. Elsewhere it is a caution."""
@@ -135,7 +138,7 @@ def quantize_us(lines: int, problem: Problem, gpu: Gpu) -> float:
     elements = lines * problem.k
     moved = elements * (2 * problem.element_bytes + problem.ozaki)
     launches = 2 if problem.k <= FEW_CHUNKS * CHUNK and problem.precision != SAFE else 3
-    return _us(launches, moved, elements * QUANTIZE_FP64, gpu)
+    return _us(launches, moved, elements * QUANTIZE_FP64[problem.dtype], gpu)
 
 
 def merge_us(outputs: int, problem: Problem, gpu: Gpu) -> float:
@@ -147,7 +150,9 @@ def reconstruct_us(outputs: int, problem: Problem, gpu: Gpu) -> float:
     """Microseconds of the reconstruction of so many elements of the output."""
     p = problem
     moved = outputs * (p.ozaki + p.out_element_bytes * (2 if p.epilogue.c else 1))
-    return _us(RECONSTRUCT_LAUNCHES, moved, outputs * (p.ozaki * (1 + crt(p.ozaki).digits) + EPILOGUE_FP64), gpu)
+    in_integers = p.dtype == "fp32" and p.ozaki <= MOST_OF_64_BITS
+    fp64 = FP32_EPILOGUE_FP64 if in_integers else p.ozaki * (1 + crt(p.ozaki).digits) + EPILOGUE_FP64
+    return _us(RECONSTRUCT_LAUNCHES, moved, outputs * fp64, gpu)
 
 
 def _us(launches: int, moved: int, instructions: int, gpu: Gpu) -> float:
