@@ -7,6 +7,7 @@ import torch
 
 from tritonmm.nn.experts import Projection, QuantizedExperts, activation_of, projections_of
 from tritonmm.nn.linear import DynamicFp8Linear, QuantizedLinear, WeightOnlyLinear
+from tritonmm.nn.siblings import place_siblings_
 from tritonmm.nn.weights import quantized
 
 GROUPS = (16, 32, 64, 128)
@@ -78,11 +79,13 @@ def quantize_(
         for name, (_, weight) in _weights(layer).items():
             _check(".".join(filter(None, (names[0], name))), weight, group)
     made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-    for layer, names in layers.items():
+    while layers:
+        layer = next(iter(layers))
+        names = layers.pop(layer)  # which would keep the layer's weights in memory
         new = _quantized(layer, kind, group, made).train(layer.training)
         for name in names:
             model.set_submodule(name, new)
-    return model
+    return place_siblings_(model)
 
 
 def _quantized(
