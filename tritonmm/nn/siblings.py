@@ -19,7 +19,7 @@ SIBLINGS = (
     ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("w1", "w3"), ("query", "key", "value"),
     ("to_q", "to_k", "to_v"), ("add_q_proj", "add_k_proj", "add_v_proj"), ("wq", "wk", "wv"), ("q", "k", "v"),
     ("q_lin", "k_lin", "v_lin"), ("query_proj", "key_proj", "value_proj"), ("linear_q", "linear_k", "linear_v"),
-    ("wi_0", "wi_1"), ("q_a_proj", "kv_a_proj_with_mqa"),
+    ("wi_0", "wi_1"),
 )  # fmt: skip
 """Names of layers of one module that usually have the same input. Layers whose inputs differ lose nothing by it."""
 
@@ -33,8 +33,8 @@ BUFFERS = "weight", "scale", "bias"
 def place_siblings_(model: torch.nn.Module) -> torch.nn.Module:
     """Moves the codes, scales and biases of sibling layers next to each other in memory, and returns the model.
 
-    `quantize_` does so itself. Do it again where their tensors were replaced: after `load_state_dict(..., assign=True)`,
-    after a move to another device, and for layers of `from_gptq` and `from_awq`. It needs the memory of one group of
+    `quantize_` does so itself. Do it for layers of `from_gptq` and `from_awq`, and again where tensors were replaced:
+    after `load_state_dict(..., assign=True)`, and after a move to another device. It needs the memory of one group of
     siblings more meanwhile. Compile and capture CUDA graphs afterwards: buffers get new addresses.
 
     model: any module. Siblings are quantized linear layers of one module, with names such as q_proj, k_proj and v_proj,
@@ -44,8 +44,9 @@ def place_siblings_(model: torch.nn.Module) -> torch.nn.Module:
     Values, names and shapes stay the same, and `load_state_dict` copies into the same memory. What has to be next to
     each other already is not moved.
 
-    >>> linear = {"gate_proj": torch.nn.Linear(64, 32, device="cuda"), "up_proj": torch.nn.Linear(64, 32, device="cuda")}
-    >>> model = tritonmm.quantize_(torch.nn.ModuleDict(linear).bfloat16(), "int8")
+    >>> names = "gate_proj", "up_proj"
+    >>> model = torch.nn.ModuleDict({name: torch.nn.Linear(64, 32, device="cuda") for name in names})
+    >>> model = tritonmm.quantize_(model.bfloat16(), "int8")
     >>> gate, up = (layer.weight for layer in tritonmm.nn.place_siblings_(model).values())
     >>> up.data_ptr() - gate.data_ptr() == gate.nbytes
     True

@@ -1,8 +1,9 @@
 """The pass of torch's compiler behind `merge_siblings`. Importing this module imports torch._inductor.
 
 1. Find the calls of `tritonmm::product` with scales, 2-D, whose B, scales and bias are graph inputs or views of them.
-2. Group those with the same A, scales of A and settings. A is compared by what it is computed from: each layer makes a
-   view of its input, or quantizes it, by itself.
+2. Group those with the same A, scales of A and settings that follow each other: results of all layers that read one
+   tensor, such as an encoder's, would need memory all at once. A is compared by what it is computed from: each layer
+   makes a view of its input, or quantizes it, by itself.
 3. Replace each group by one `tritonmm::sibling_products` in place of its first call. Its columns are copied apart:
    later nodes expect contiguous results. Inductor computes such copies within the kernels that read them.
 
@@ -10,7 +11,7 @@ Graphs are functional here: operands that are graph inputs have the same values 
 """
 
 import operator
-from collections import defaultdict
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -30,7 +31,10 @@ VIEWS = {
 }  # fmt: skip
 """Operators that only look at their input in another way."""
 
-REPEATED = VIEWS | {torch.ops.tritonmm.quantize_rows.default, operator.getitem}
+REPEATED = VIEWS | {
+    torch.ops.tritonmm.quantize_rows.default, operator.getitem, ATEN._to_copy.default,
+    torch.ops.prims.convert_element_type.default,
+}  # fmt: skip
 """What each layer computes of its input by itself: the results of two such nodes with equal arguments are the same."""
 
 KINDS = {"row", "group", "group-zero"}
@@ -43,15 +47,16 @@ class MergeSiblings(CustomGraphPass):
     """Merges the GEMMs of a graph that have the same input."""
 
     def __call__(self, graph: Graph) -> None:
-        found: dict[tuple, list[Node]] = defaultdict(list)
         known: dict[Node, Any] = {}
-        for node in graph.find_nodes(op="call_function", target=product):
+
+        def alike(node: Node) -> tuple | None:
             given = _given(node)
-            if _is_mergeable(given):
-                found[_alike(given, known)].append(node)
-        for nodes in found.values():
-            if len(nodes) > 1:
-                _merge(graph, nodes)
+            return _alike(given, known) if _is_mergeable(given) else None
+
+        calls = graph.find_nodes(op="call_function", target=product)
+        for common, group in [(common, list(nodes)) for common, nodes in groupby(calls, alike)]:
+            if common is not None and len(group) > 1:
+                _merge(graph, group)
 
     def uuid(self) -> bytes:
         return get_hash_for_files((__file__,))

@@ -26,10 +26,10 @@ def merge_siblings() -> "CustomGraphPass":
     and up of an MLP. With few rows a launch costs about as much as reading the weights of a small layer.
 
     It is for the layers of `quantize_`, where no derivative of their input is needed, and for other calls of
-    `weight_only_linear` and `scaled_mm` whose second operand, scales and bias are inputs of the graph. Their codes and
-    scales must lie next to each other in memory, as `quantize_` and `nn.place_siblings_` lay those of known names.
-    Others give the same results with as many launches as before: each call looks at the addresses. "fp8-dynamic"
-    quantizes the input once for all.
+    `weight_only_linear` and `scaled_mm` whose second operand, scales and bias are inputs of the graph, one after the
+    other without such a call with another input between. Their codes and scales must lie next to each other in memory,
+    as `quantize_` and `nn.place_siblings_` lay those of known names. Others give the same results with as many launches
+    as before: each call looks at the addresses. "fp8-dynamic" quantizes the input once for all.
 
     A merged GEMM has more columns than each one alone and may have another config, so bits of results may differ, as
     for any other size. They do not with accumulation "invariant".
@@ -37,8 +37,9 @@ def merge_siblings() -> "CustomGraphPass":
     Returns the value of Inductor's option `post_grad_custom_pre_pass`, the same one at each call. It has an id, so
     compiled graphs are cached as before.
 
-    >>> linear = {"gate_proj": torch.nn.Linear(64, 32, device="cuda"), "up_proj": torch.nn.Linear(64, 32, device="cuda")}
-    >>> model = tritonmm.quantize_(torch.nn.ModuleDict(linear).bfloat16(), "int8")
+    >>> names = "gate_proj", "up_proj"
+    >>> model = torch.nn.ModuleDict({name: torch.nn.Linear(64, 32, device="cuda") for name in names})
+    >>> model = tritonmm.quantize_(model.bfloat16(), "int8")
     >>> options = {"post_grad_custom_pre_pass": tritonmm.merge_siblings()}
     >>> step = torch.compile(lambda x: model["gate_proj"](x) * model["up_proj"](x), options=options)
     """
@@ -55,22 +56,23 @@ def joined(parts: Sequence[Tensor]) -> Tensor | None:
     >>> joined([whole[:, :3], whole[:, 3:]]).tolist(), joined([whole[:, :3], whole[:, :2]])
     ([[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]], None)
     """
+    return _joined(parts) if all(map(_follows, parts[1:], parts[:-1])) else None
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
     first = parts[0]
-    storage, at, step = first.untyped_storage().data_ptr(), first.storage_offset(), first.stride(-1)
-    width = 0
-    for x in parts:
-        if x.dtype != first.dtype or x.shape[:-1] != first.shape[:-1] or x.storage_offset() != at + width * step:
-            return None
-        if x.untyped_storage().data_ptr() != storage or not _steps_alike(x, first):
-            return None
-        width += x.shape[-1]
-    return first.as_strided((*first.shape[:-1], width), first.stride(), at)
+    return first.as_strided((*first.shape[:-1], sum(x.shape[-1] for x in parts)), first.stride())
 
 
-def _steps_alike(x: Tensor, y: Tensor) -> bool:
-    """Whether the strides of two tensors are the same where they are read."""
-    strides = zip(x.shape[:-1], x.stride()[:-1], y.stride()[:-1], strict=True)
-    return x.stride(-1) == y.stride(-1) and all(size == 1 or a == b for size, a, b in strides)
+def _follows(x: Tensor, before: Tensor) -> bool:
+    """Whether x begins where `before` ends, along the last dimension of one tensor."""
+    step = before.stride(-1)
+    if x.storage_offset() != before.storage_offset() + before.shape[-1] * step or x.stride(-1) != step:
+        return False
+    if x.dtype != before.dtype or x.untyped_storage().data_ptr() != before.untyped_storage().data_ptr():
+        return False
+    lines = zip(x.shape[:-1], before.shape[:-1], x.stride()[:-1], before.stride()[:-1], strict=True)
+    return all(size == other and (size == 1 or a == b) for size, other, a, b in lines)
 
 
 _library = torch.library.Library("tritonmm", "FRAGMENT")
@@ -87,15 +89,22 @@ operator = torch.ops.tritonmm.sibling_products.default
 def _kernel(a, weights, scales, biases, scale_a, precision, out_dtype, kind, group, accumulation):
     width = _width(a, weights, scales, biases)
     how = How(precision, out_dtype, scale_a, None, kind, group, accumulation)
-    weight, scale = joined(weights), joined(scales)
-    bias = joined(biases) if biases else None
-    if weight is not None and scale is not None and (bias is not None or not biases):
-        return product(a, weight, bias=bias, how=how._replace(scale_b=scale))
-    out = a.new_empty(a.shape[0], width, dtype=out_dtype)
-    parts = out.split([x.shape[1] for x in weights], 1)
-    for weight, scale, bias, part in zip(weights, scales, biases or [None] * len(weights), parts, strict=True):
-        product(a, weight, part, bias=bias, how=how._replace(scale_b=scale))
-    return out
+    runs = _runs(weights, scales, *([biases] if biases else []))
+    out = None if len(runs) == 1 else a.new_empty(a.shape[0], width, dtype=out_dtype)
+    end = 0
+    for run in runs:
+        weight, scale, bias = (_joined(parts[run]) if parts else None for parts in (weights, scales, biases))
+        start, end = end, end + weight.shape[1]
+        part = None if out is None else out[:, start:end]
+        found = product(a, weight, part, bias=bias, how=how._replace(scale_b=scale))
+    return found if out is None else out
+
+
+def _runs(*operands: Sequence[Tensor]) -> list[slice]:
+    """Which of several operands of each GEMM lie next to each other, all of them: each slice is one launch."""
+    count = len(operands[0])
+    begins = [i for i in range(count) if not i or not all(_follows(parts[i], parts[i - 1]) for parts in operands)]
+    return [slice(*ends) for ends in zip(begins, [*begins[1:], count], strict=True)]
 
 
 def _fake(a, weights, scales, biases, scale_a, precision, out_dtype, kind, group, accumulation):
