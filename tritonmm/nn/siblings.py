@@ -34,8 +34,8 @@ def place_siblings_(model: torch.nn.Module) -> torch.nn.Module:
     """Moves the codes, scales and biases of sibling layers next to each other in memory, and returns the model.
 
     `quantize_` does so itself. Do it for layers of `from_gptq` and `from_awq`, and again where tensors were replaced:
-    after `load_state_dict(..., assign=True)`, and after a move to another device. It needs the memory of one group of
-    siblings more meanwhile. Compile and capture CUDA graphs afterwards: buffers get new addresses.
+    after `load_state_dict(..., assign=True)`, a move to another device, or a cast of biases. It needs the memory of one
+    group of siblings more meanwhile. Compile and capture CUDA graphs afterwards: buffers get new addresses.
 
     model: any module. Siblings are quantized linear layers of one module, with names such as q_proj, k_proj and v_proj,
         with the same in_features, kind, group and dtypes, all or none with a bias, and with out_features that are
