@@ -46,11 +46,11 @@ def quantize_(
 
     Memory falls to half that of bf16, or for "int4" to little more than a quarter, layer by layer. Layers that usually
     have the same input, such as q_proj, k_proj and v_proj, lie next to each other in memory: see `nn.place_siblings_`
-    and `merge_siblings`. Layers that share their weight share the codes. A layer whose weight something else uses as well, as tied embeddings do, stays as it
-    is, and so do subclasses of Linear. The layers' buffers `weight`, `scale` and `bias` are in the model's state_dict,
-    and those of experts, see `nn.experts.QuantizedExperts`. They are not trained, but layers before and adapters beside
-    them can be. Routers that are not a Linear stay as they are. Works with torch.compile and CUDA graphs. Bitwise
-    reproducible.
+    and `merge_siblings`. Layers that share their weight share the codes. A layer whose weight something else uses as
+    well, as tied embeddings do, stays as it is, and so do subclasses of Linear. The layers' buffers `weight`, `scale`
+    and `bias` are in the model's state_dict, and those of experts, see `nn.experts.QuantizedExperts`. They are not
+    trained, but layers before and adapters beside them can be. Routers that are not a Linear stay as they are. Works
+    with torch.compile and CUDA graphs. Bitwise reproducible.
 
     Raises TypeError if model is no module, ValueError for other kinds and groups, for layers and experts of other
     dtypes, whose rows do not divide into groups or whose weights are not finite, and if there is nothing to quantize.
