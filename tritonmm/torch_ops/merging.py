@@ -153,8 +153,9 @@ def _values(args: Any) -> Any:
 
 def _erase(graph: Graph, node: Node) -> None:
     """Erases a node that nothing uses, and so the views and quantized rows that it alone has used."""
-    inputs = node.all_input_nodes
-    graph.erase_node(node)
-    for x in inputs:
-        if not x.users and x.target in REPEATED:
-            _erase(graph, x)
+    pending = {node: None}
+    while pending:
+        x, _ = pending.popitem()
+        if not x.users and (x is node or x.target in REPEATED):
+            pending.update(dict.fromkeys(x.all_input_nodes))
+            graph.erase_node(x)
