@@ -14,6 +14,7 @@ from tritonmm.torch_ops.override import disable, enable, use
 from tritonmm.torch_ops.quantized import int_mm, scaled_mm, weight_only_linear
 from tritonmm.torch_ops.quantized_planes import quantized_planes
 from tritonmm.torch_ops.scaled_grouped import scaled_grouped_mm
+from tritonmm.torch_ops.siblings import merge_siblings
 from tritonmm.torch_ops.symmetric import gram, symmetric_mm
 from tritonmm.torch_ops.weight_only_grouped import weight_only_grouped_mm
 from tritonmm.version import __version__
@@ -40,6 +41,7 @@ __all__ = [
     "layouts",
     "linear",
     "matmul",
+    "merge_siblings",
     "mm",
     "mv",
     "newton_schulz",

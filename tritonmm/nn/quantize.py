@@ -7,6 +7,7 @@ import torch
 
 from tritonmm.nn.experts import Projection, QuantizedExperts, activation_of, projections_of
 from tritonmm.nn.linear import DynamicFp8Linear, QuantizedLinear, WeightOnlyLinear
+from tritonmm.nn.siblings import place_siblings_
 from tritonmm.nn.weights import quantized
 
 GROUPS = (16, 32, 64, 128)
@@ -43,12 +44,13 @@ def quantize_(
     skip: names of modules that stay as they are, with all that is inside: "lm_head" means `lm_head` and
         `model.lm_head`, "layers.0" only the first of `layers`.
 
-    Memory falls to half that of bf16, or for "int4" to little more than a quarter, layer by layer. Layers that share
-    their weight share the codes. A layer whose weight something else uses as well, as tied embeddings do, stays as it
-    is, and so do subclasses of Linear. The layers' buffers `weight`, `scale` and `bias` are in the model's state_dict,
-    and those of experts, see `nn.experts.QuantizedExperts`. They are not trained, but layers before and adapters beside
-    them can be. Routers that are not a Linear stay as they are. Works with torch.compile and CUDA graphs. Bitwise
-    reproducible.
+    Memory falls to half that of bf16, or for "int4" to little more than a quarter, layer by layer. Layers that usually
+    have the same input, such as q_proj, k_proj and v_proj, lie next to each other in memory: see `nn.place_siblings_`
+    and `merge_siblings`. Layers that share their weight share the codes. A layer whose weight something else uses as
+    well, as tied embeddings do, stays as it is, and so do subclasses of Linear. The layers' buffers `weight`, `scale`
+    and `bias` are in the model's state_dict, and those of experts, see `nn.experts.QuantizedExperts`. They are not
+    trained, but layers before and adapters beside them can be. Routers that are not a Linear stay as they are. Works
+    with torch.compile and CUDA graphs. Bitwise reproducible.
 
     Raises TypeError if model is no module, ValueError for other kinds and groups, for layers and experts of other
     dtypes, whose rows do not divide into groups or whose weights are not finite, and if there is nothing to quantize.
@@ -78,11 +80,13 @@ def quantize_(
         for name, (_, weight) in _weights(layer).items():
             _check(".".join(filter(None, (names[0], name))), weight, group)
     made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-    for layer, names in layers.items():
+    while layers:
+        layer = next(iter(layers))
+        names = layers.pop(layer)  # which would keep the layer's weights in memory
         new = _quantized(layer, kind, group, made).train(layer.training)
         for name in names:
             model.set_submodule(name, new)
-    return model
+    return place_siblings_(model)
 
 
 def _quantized(

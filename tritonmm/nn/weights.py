@@ -3,6 +3,7 @@
 import torch
 
 from tritonmm.nn import int4
+from tritonmm.torch_ops.checks import spanned
 
 Tensor = torch.Tensor
 
@@ -102,3 +103,10 @@ class QuantizedModule(torch.nn.Module):
             if found.dtype != old.dtype:  # a cast, maybe of another device: codes are no numbers to be cast
                 setattr(self, name, old.to(found.device))
         return self
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name in () if keep_vars else self.codes:
+            x = destination[f"{prefix}{name}"]
+            if x.dim() == 2 and spanned(x) != x.nbytes:  # scales between those of siblings: files have their own
+                destination[f"{prefix}{name}"] = x.mT.contiguous().mT

@@ -5,9 +5,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import tritonmm
 from tritonmm.autotune.serving import compare, report, steps
 from tritonmm.autotune.serving.compare import Asked, Row
 from tritonmm.autotune.serving.models import MODELS, Model
+from tritonmm.nn.linear import WeightOnlyLinear
 
 CPU = torch.device("cpu")
 
@@ -48,7 +50,13 @@ def timed(monkeypatch):
 
     monkeypatch.setattr(steps, "timed", run_once)
     monkeypatch.setattr(steps, "decoder", decoder)
-    monkeypatch.setattr(torch, "compile", lambda model, dynamic: model)
+
+    def compile(model, dynamic, options=None):
+        is_quantized = isinstance(model.inner, WeightOnlyLinear)
+        assert options == ({"post_grad_custom_pre_pass": tritonmm.merge_siblings()} if is_quantized else None)
+        return model
+
+    monkeypatch.setattr(torch, "compile", compile)
 
 
 def test_divergence():
