@@ -152,7 +152,17 @@ def skinny_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus
     wide = r"cp\.async\.cg\.shared\.global \[ .* \], \[ .* \], 0x10" if ahead else r"ld\.global\.v4\.b32"
     if not re.search(wide, compiled.assembly):
         return f"no 16-byte {'copies' if ahead else 'loads'} of the weights"
+    if problem.b_dtype == "int4" and narrow == 8 and (why := words_fault(compiled.assembly)):
+        return why
     return meeting_fault(compiled, config.split_k > 1)
+
+
+def words_fault(ptx: str) -> str:
+    """What is wrong with how int4 reaches mma.sync in tiles of 8 rows, or "". A thread that loads words makes weights
+    of them and multiplies these: if they went through shared memory, each mma.sync would need an ldmatrix of its own,
+    and activations others."""
+    loads, products = len(re.findall(r"ldmatrix\.sync", ptx)), len(re.findall(r"mma\.sync\.aligned\.m16n8k16", ptx))
+    return "" if 0 < loads <= products else f"{loads} ldmatrix for {products} mma.sync of int4"
 
 
 def meeting_fault(compiled: Compiled, splits: bool) -> str:
@@ -238,7 +248,8 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
     """What is wrong with a compiled kernel, or ""."""
     counted = gpu.shared_bytes if config.repack else config.shared_bytes(problem, gpu)
     spills = {89: SM89_SPILLS, 120: SM120_SPILLS}.get(gpu.capability, 0)
-    spills = SKINNY_SPILLS if config.kernel == "skinny" and gpu.is_nvidia else spills
+    if config.kernel == "skinny" and gpu.is_nvidia and problem.b_dtype != "int4":
+        spills = SKINNY_SPILLS
     if why := resource_fault(compiled, gpu, counted, spills):
         return why
     if config.repack:
