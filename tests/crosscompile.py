@@ -54,6 +54,9 @@ SKINNY_SPILLS = 120
 3.9: 120 bytes in tiles of 64 x 128 x 128 with int8 weights and scales of rows, 24 with scales of groups, and 8 and 16
 bytes for one row. They were measured and chosen like that. With offsets of 64 bits none of them would."""
 
+INT4_SPILLS = 16
+"""The same of int4, where lines of activations begin anywhere: fp16 with zero points in tiles of 8 x 64 x 256, with
+Triton 3.6."""
 
 SM120_SPILLS = 64
 """The same of all kernels for sm_120: 56 bytes in tiles of 64 x 128 x 64 that mask K, with Triton 3.9. None has run."""
@@ -248,7 +251,9 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
     """What is wrong with a compiled kernel, or ""."""
     counted = gpu.shared_bytes if config.repack else config.shared_bytes(problem, gpu)
     spills = {89: SM89_SPILLS, 120: SM120_SPILLS}.get(gpu.capability, 0)
-    if config.kernel == "skinny" and gpu.is_nvidia and problem.b_dtype != "int4":
+    if config.kernel == "skinny" and problem.b_dtype == "int4":
+        spills = max(spills, INT4_SPILLS if problem.alignment < 16 else 0)
+    elif config.kernel == "skinny" and gpu.is_nvidia:
         spills = SKINNY_SPILLS
     if why := resource_fault(compiled, gpu, counted, spills):
         return why
