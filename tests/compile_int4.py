@@ -1,21 +1,14 @@
 """What the compile gate compiles of 4-bit weights, see `compile_cases.py`."""
 
-import itertools
 from dataclasses import replace
 
 from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.config import Config
 from tritonmm.families.mixed_input import model as streams
-from tritonmm.families.skinny.model import PACKED as SKINNY
 from tritonmm.problem import KINDS, Epilogue, Problem
 
 TARGETS = ("a100", "rtx4090", "h200", "b200", "rtx5090", "mi300x", "mi355x")
-
-KINDS_OF_INT4 = ("bf16-int4", "bf16-int4-row", "bf16-int4-zero")
-
-STREAMED = ("a100", "rtx3090", "rtx4090", "b200", "rtx5090")
-"""Besides the H200, where the skinny kernel is compiled."""
 
 PACKED = {(block_m, *rest) for block_m, blocks in streams.PACKED.items() for rest in blocks}
 """(block_m, block_n, block_k, num_stages, num_warps) of the mixed-input kernel for int4 that are chosen from."""
@@ -47,22 +40,5 @@ def packed_cases():
             config = Config("mixed_input", *blocks, persistent=True, order=orders.RowMajor())
             yield h200, replace(problem, scales=scales), config
     for gpu in map(gpus.spec, TARGETS):
-        for kind in KINDS_OF_INT4:
+        for kind in ("bf16-int4", "bf16-int4-row", "bf16-int4-zero"):
             yield gpu, Problem.dense(70, 4096, 4096, layout="nt", **KINDS[kind]), Config("tile", 64, 64, 32, 3, 4)
-    yield from streamed_cases()
-
-
-def streamed_cases():
-    """int4 in the skinny kernel: every tile of 8 rows with all kinds of scales, whole and split, in turn in fp16 and
-    with all that an epilogue may add; some of 16 rows, of lines that 2 bytes divide, and for other targets."""
-    h200, everything = gpus.spec("h200"), Epilogue(scaled=True, bias=True, c=True)
-    for block_m, (i, blocks), (j, kind) in itertools.product((8, 16), enumerate(SKINNY), enumerate(KINDS_OF_INT4)):
-        fields = KINDS[kind] | ({"dtype": "fp16"}, {"epilogue": everything}, {})[(i + j) % 3]
-        problem = Problem.dense(block_m, 4096, 4096, layout="nt", **fields)
-        config = Config("skinny", block_m, *blocks, split_k=1 + (i + j) % 2, order=orders.RowMajor())
-        if block_m == 8 or i % 3 == j:
-            yield h200, problem, config
-        if block_m == 8 and i % 4 == j:
-            odd = {"a_alignment": 2, "b_alignment": 2, "out_alignment": 2}
-            yield h200, replace(problem, n=1001, k=3999, **odd), config
-            yield from ((gpu, problem, config) for gpu in map(gpus.spec, STREAMED) if config.fits(problem, gpu))

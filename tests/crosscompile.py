@@ -54,9 +54,6 @@ SKINNY_SPILLS = 120
 3.9: 120 bytes in tiles of 64 x 128 x 128 with int8 weights and scales of rows, 24 with scales of groups, and 8 and 16
 bytes for one row. They were measured and chosen like that. With offsets of 64 bits none of them would."""
 
-INT4_SPILLS = 16
-"""The same of int4, where lines of activations begin anywhere: fp16 with zero points in tiles of 8 x 64 x 256, with
-Triton 3.6."""
 
 SM120_SPILLS = 64
 """The same of all kernels for sm_120: 56 bytes in tiles of 64 x 128 x 64 that mask K, with Triton 3.9. None has run."""
@@ -155,17 +152,7 @@ def skinny_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus
     wide = r"cp\.async\.cg\.shared\.global \[ .* \], \[ .* \], 0x10" if ahead else r"ld\.global\.v4\.b32"
     if not re.search(wide, compiled.assembly):
         return f"no 16-byte {'copies' if ahead else 'loads'} of the weights"
-    if problem.b_dtype == "int4" and narrow == 8 and (why := words_fault(compiled.assembly)):
-        return why
     return meeting_fault(compiled, config.split_k > 1)
-
-
-def words_fault(ptx: str) -> str:
-    """What is wrong with how int4 reaches mma.sync in tiles of 8 rows, or "". A thread that loads words makes weights
-    of them and multiplies these: if they went through shared memory, each mma.sync would need an ldmatrix of its own,
-    and activations others."""
-    loads, products = len(re.findall(r"ldmatrix\.sync", ptx)), len(re.findall(r"mma\.sync\.aligned\.m16n8k16", ptx))
-    return "" if 0 < loads <= products else f"{loads} ldmatrix for {products} mma.sync of int4"
 
 
 def meeting_fault(compiled: Compiled, splits: bool) -> str:
@@ -251,10 +238,7 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
     """What is wrong with a compiled kernel, or ""."""
     counted = gpu.shared_bytes if config.repack else config.shared_bytes(problem, gpu)
     spills = {89: SM89_SPILLS, 120: SM120_SPILLS}.get(gpu.capability, 0)
-    if config.kernel == "skinny" and problem.b_dtype == "int4":
-        spills = max(spills, INT4_SPILLS if problem.alignment < 16 else 0)
-    elif config.kernel == "skinny" and gpu.is_nvidia:
-        spills = SKINNY_SPILLS
+    spills = SKINNY_SPILLS if config.kernel == "skinny" and gpu.is_nvidia else spills
     if why := resource_fault(compiled, gpu, counted, spills):
         return why
     if config.repack:

@@ -13,7 +13,7 @@ from tritonmm import gpu as gpus
 
 GATE = Path(__file__).with_name("crosscompile.py")
 
-PARTS = {"mixed-input": 4, "int4": 5, "hopper": 2, "chosen": 2, "grouped": 3, "experts": 3}
+PARTS = {"mixed-input": 4, "int4": 3, "hopper": 2, "chosen": 2, "grouped": 3, "experts": 3}
 """Families whose kernels are compiled by several processes, so that none takes more than about two minutes."""
 
 PROCESSES = [

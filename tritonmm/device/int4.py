@@ -18,23 +18,8 @@ ZERO = tl.constexpr(8)
 
 @triton.jit
 def unpacked(words, DTYPE: tl.constexpr):
-    """`nibbles` as weights [rows, k], in the order of K."""
-    a, b, c, d = nibbles(words, DTYPE)
-    return in_order(a, b, c, d)
-
-
-@triton.jit
-def unpacked_from(words, zero, DTYPE: tl.constexpr):
-    """`unpacked`, where the code of the weight 0 is `zero`, fp32, which fits the shape of words."""
-    a, b, c, d = nibbles_from(words, zero, DTYPE)
-    return in_order(a, b, c, d)
-
-
-@triton.jit
-def nibbles(words, DTYPE: tl.constexpr):
-    """The weights in words, int16 [rows, k / 4], in DTYPE, bf16 or fp16, as four tensors of that shape, from the lowest
-    nibble to the highest: nibble j of word w of 32 elements of K is element w + 8 j. In bf16 in units of 64, on sm_80
-    and later. A thread must hold words in pairs of neighbours."""
+    """words, int16 [rows, k / 4], as weights [rows, k] in DTYPE, bf16 or fp16: in bf16 in units of 64, on sm_80 and
+    later. A thread must hold words in pairs of neighbours."""
     if DTYPE == tl.bfloat16:
         a, b, c, d = tl.inline_asm_elementwise(
             """
@@ -79,12 +64,12 @@ def nibbles(words, DTYPE: tl.constexpr):
             "=r,=r,=r,=r,r", [words],
             (tl.float16, tl.float16, tl.float16, tl.float16), is_pure=True, pack=2,
         )  # fmt: skip
-    return a, b, c, d
+    return in_order(a, b, c, d)
 
 
 @triton.jit
-def nibbles_from(words, zero, DTYPE: tl.constexpr):
-    """`nibbles`, where the code of the weight 0 is `zero`, fp32, which fits the shape of words."""
+def unpacked_from(words, zero, DTYPE: tl.constexpr):
+    """`unpacked`, where the code of the weight 0 is `zero`, fp32, which fits the shape of words."""
     if DTYPE == tl.bfloat16:
         back = (zero * -0.015625).to(tl.bfloat16)
         a, b, c, d = tl.inline_asm_elementwise(
@@ -129,7 +114,7 @@ def nibbles_from(words, zero, DTYPE: tl.constexpr):
             "=r,=r,=r,=r,r,r,r", [words, bias, high_bias],
             (tl.float16, tl.float16, tl.float16, tl.float16), is_pure=True, pack=2,
         )  # fmt: skip
-    return a, b, c, d
+    return in_order(a, b, c, d)
 
 
 @triton.jit
@@ -179,15 +164,6 @@ def scale_of(coded):
 def zero_point_of(coded):
     """The code of the weight 0, fp32, that is in the last 4 bits of a scale."""
     return ((coded.to(tl.int32, bitcast=True) & 15) ^ ZERO).to(tl.float32)
-
-
-@triton.jit
-def plain_nibbles(words, zero, DTYPE: tl.constexpr):
-    """`nibbles_from` in units of 1, in plain Triton: for the interpreter."""
-    x = words.to(tl.int32)
-    a, b = (x & 15).to(tl.float32) - zero, (x >> 4 & 15).to(tl.float32) - zero
-    c, d = (x >> 8 & 15).to(tl.float32) - zero, (x >> 12 & 15).to(tl.float32) - zero
-    return a.to(DTYPE), b.to(DTYPE), c.to(DTYPE), d.to(DTYPE)
 
 
 @triton.jit

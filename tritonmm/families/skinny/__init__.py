@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from tritonmm.config import Config
+from tritonmm.families.common_rules import portable_shared_bytes
 from tritonmm.families.skinny.model import adapted, bounded, candidates, estimate, lower_bound, orders, passed_over
-from tritonmm.families.skinny.rules import reason, shared_bytes
+from tritonmm.families.skinny.rules import reason
 from tritonmm.gpu import Gpu
 from tritonmm.orders import RowMajor
 from tritonmm.problem import Problem
@@ -24,6 +25,7 @@ defaults = {
     "block_m": 16, "block_n": 64, "block_k": 128, "num_stages": 4, "num_warps": 4,
     "order": RowMajor(),
 }  # fmt: skip
+shared_bytes = portable_shared_bytes
 
 
 def plan(problem: Problem, config: Config, gpu: Gpu, device: torch.device) -> "Plan":

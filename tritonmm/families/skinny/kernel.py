@@ -1,8 +1,7 @@
 """GEMM with few rows or few columns: as fast as the larger operand can be read.
 
-Supports: bf16, fp16 and fp32, and B of 1 byte or int4 with A of bf16 or fp16, with scales for each row of B or for
-groups of K; any sizes, strides and alignment; every GPU that Triton compiles for, int4 on sm_80 and later, and the
-interpreter.
+Supports: bf16, fp16 and fp32, and B of 1 byte with A of bf16 or fp16, with scales for each row of B or for groups of K;
+any sizes, strides and alignment; every GPU that Triton compiles for, and the interpreter.
 
 The larger operand, the weights W [rows, k], is streamed once. The other, the activations X [cols, k], is small and
 comes from L2. The kernel computes W @ X^T, so that the tall side of the tensor cores holds weights. The strides of the
@@ -11,9 +10,7 @@ launch decide whether `rows` are the output's rows or its columns.
 1. A program sums `block_r` rows of W, `block_c` rows of X and one of `split_k` parts of K. Parts differ by at most one
    step.
 2. `dotted` multiplies on tensor cores. With `block_c` = 1 `streamed` multiplies on CUDA cores: there are as many
-   multiply-adds as weights, and tensor cores would do eight times as many. `dotted_words` multiplies int4 on tensor
-   cores, one row of X too: CUDA cores would take longer to convert and multiply 4-bit weights than memory to deliver
-   them. Each warp sums a part of K of its own.
+   multiply-adds as weights, and tensor cores would do eight times as many.
 3. Split-K: each program stores its fp32 sums and counts itself; the one that counts last adds all of them. No program
    waits, so the grid need not be resident as a whole.
 4. The epilogue applies scales, alpha, bias and C, rounds once and stores.
@@ -31,7 +28,6 @@ import triton.language as tl
 from tritonmm.device.constexpr_args import Static
 from tritonmm.device.dequantize import as_fp32, dequantized, interleaved, unit
 from tritonmm.device.epilogue import plus_c, plus_scaled, scaled_plus_bias
-from tritonmm.device.int4 import ZERO, nibbles, nibbles_from, plain_nibbles, scale_of, zero_point_of
 from tritonmm.device.numeric import block_offsets, multiple_of, rounded
 from tritonmm.device.operand import Operand
 from tritonmm.device.order import tile_at
@@ -58,9 +54,6 @@ class SkinnySpec(Static):
     unroll: int  # parts of a split tile whose loads are in flight together
     scaled: bool  # alpha multiplies
     group: int  # elements of K that share a scale; 0: all of K
-    packed: bool  # W is int4, read in words of four, int16
-    part_k: int  # of int4, elements of K in a part of a step
-    has_zero_points: bool  # in the last bits of the scales of groups
     interleaved: bool  # multiply in an order of K in which loads of 8-bit weights from shared memory are wide
     precision: str  # input_precision of tl.dot
     wide: bool  # offsets within a tile have 64 bits
@@ -120,62 +113,6 @@ def dotted(w, x, rows_left, cols_left, k, first, steps, scales, S: tl.constexpr)
             acc = tl.dot(weights, activations, acc, input_precision=S.precision)
         w_at += block_k * w.stride_k
         x_at += block_k * x.stride_k
-    return acc if S.group > 0 else acc * UNIT
-
-
-@triton.jit
-def dotted_words(w, x, rows_left, cols_left, k, first, steps, scales, S: tl.constexpr):
-    """`dotted` for int4. A step is block_k // part_k parts of K, each of which has sums of its own: tl.dot gives them
-    to different warps, so that few rows of W occupy many warps. If S.group, a part is in one group.
-
-    A word holds four elements of K that are 8 apart, see `int4.nibbles`. Four products take a nibble of all words each:
-    what a thread loads for tensor cores, pairs of words, becomes pairs of weights in that thread.
-    """
-    DTYPE: tl.constexpr = tl.float32 if S.interpreted else x.at.dtype.element_ty  # numpy has no bf16
-    UNIT: tl.constexpr = 64.0 if DTYPE == tl.bfloat16 else 1.0
-    PARTS: tl.constexpr = S.block_k // S.part_k
-    WORDS: tl.constexpr = S.part_k // 4
-    SHAPE: tl.constexpr = [PARTS, S.block_r, S.block_c]
-    begins = block_offsets(PARTS, S.wide)[:, None, None] * S.part_k
-    rows = block_offsets(S.block_r, S.wide)[None, :, None]
-    cols = block_offsets(S.block_c, S.wide)[None, None, :]
-    words = block_offsets(WORDS, S.wide)
-    blocks = words // 8 * 32  # the element of K at which the 32 begin that a word is one of eight of
-    depth = begins + (blocks + words % 8)[None, :, None]  # elements of K in the lowest nibbles
-    w_offsets = rows * w.stride_line + (begins // 4 + words[None, None, :])
-    x_offsets = depth * x.stride_k + cols * x.stride_line
-    w_at, x_at = w.at, x.at
-    w_mask = rows < rows_left
-    x_mask = cols < cols_left
-    block_k = tl.full((), S.block_k, tl.int64)
-    acc = tl.zeros(SHAPE, tl.float32)
-    for step in range(steps):
-        left = k - step * S.block_k
-        inside = w_mask if S.even_k else w_mask & (begins + blocks[None, None, :] < left)
-        packed = tl.load(w_at + w_offsets, mask=inside, other=0)
-        scale, zero = None, ZERO
-        if S.group > 0:
-            group = ((first + step).to(tl.int64) * S.block_k + begins) // S.group
-            at = scales.at + group * scales.stride_group + rows * scales.stride_row
-            scale = tl.load(at, mask=w_mask if S.even_k else w_mask & (begins < left), other=0.0)
-            if S.has_zero_points:
-                zero = zero_point_of(scale)
-                scale = scale_of(scale)
-        if S.interpreted:
-            weights = plain_nibbles(packed, zero, DTYPE)
-        elif S.has_zero_points:
-            weights = nibbles_from(packed, zero, DTYPE)
-        else:
-            weights = nibbles(packed, DTYPE)
-        sums = tl.zeros(SHAPE, tl.float32) if S.group > 0 else acc
-        for j in tl.static_range(4):
-            x_inside = x_mask if S.even_k else x_mask & (depth + 8 * j < left)
-            activations = tl.load(x_at + x_offsets + 8 * j * x.stride_k, mask=x_inside, other=0.0)
-            sums = tl.dot(weights[j], activations.to(DTYPE), sums)
-        acc = plus_scaled(acc, sums, None, scale * UNIT, 1) if S.group > 0 else sums
-        w_at += block_k // 4
-        x_at += block_k * x.stride_k
-    acc = tl.sum(acc, axis=0)
     return acc if S.group > 0 else acc * UNIT
 
 
@@ -252,9 +189,7 @@ def skinny_kernel(
         stride_xc, k = multiple_of(stride_xc, X_DIVISOR), multiple_of(k, X_DIVISOR)
     elif S.layouts[1] == "t":
         stride_xk, cols = multiple_of(stride_xk, X_DIVISOR), multiple_of(cols, X_DIVISOR)
-    if S.packed:
-        stride_wr = multiple_of(stride_wr, W_DIVISOR)
-    elif S.layouts[0] == "n":  # after X's divisor of k: 8-bit weights have the larger one
+    if S.layouts[0] == "n":  # after X's divisor of k: 8-bit weights have the larger one
         stride_wr, k = multiple_of(stride_wr, W_DIVISOR), multiple_of(k, W_DIVISOR)
     elif S.layouts[0] == "t":
         stride_wk, rows = multiple_of(stride_wk, W_DIVISOR), multiple_of(rows, W_DIVISOR)
@@ -287,13 +222,10 @@ def skinny_kernel(
         start = first.to(tl.int64) * BLOCK_K
         steps = tl.maximum(steps // SPLIT_K + (part < more).to(tl.int32), 1)
         k_left = (k - start).to(tl.int32)
-        start_w = start // 4 if S.packed else start * stride_wk
-        w_part = Operand(w + batch * stride_wb + row * stride_wr + start_w, stride_wr, stride_wk)
+        w_part = Operand(w + batch * stride_wb + row * stride_wr + start * stride_wk, stride_wr, stride_wk)
         x_part = Operand(x + batch * stride_xb + col * stride_xc + start * stride_xk, stride_xc, stride_xk)
         scales = RowScales(scale_b + row * stride_sr if S.group > 0 else None, stride_sr, stride_sk)
-        if S.packed:
-            acc = dotted_words(w_part, x_part, rows_left, cols_left, k_left, first, steps, scales, S)
-        elif BLOCK_C == 1:
+        if BLOCK_C == 1:
             acc = streamed(w_part, x_part, rows_left, k_left, first, steps, scales, S)
         else:
             acc = dotted(w_part, x_part, rows_left, cols_left, k_left, first, steps, scales, S)

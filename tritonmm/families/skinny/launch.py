@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-
 from tritonmm.config import Config
 from tritonmm.families.skinny.kernel import SkinnySpec, skinny_kernel
-from tritonmm.families.skinny.rules import part_k, streams_a
+from tritonmm.families.skinny.rules import streams_a
 from tritonmm.launch import Plan, addend_strides, launch_options, line_divisor, needs_int64, scale_arguments, strides
 from tritonmm.launch.interpreter import INTERPRETED, dot_precision
 from tritonmm.problem import Problem
@@ -28,20 +26,15 @@ class SkinnyPlan(Plan):
         swapped = streams_a(config)
         a_strides, b_strides = strides(a), _swap(strides(b))
         out_strides, c_strides, bias_strides = strides(out), addend_strides(c, out), (0, 1)
-        packed = p.b_dtype == "int4"
-        b_held = p.b_alignment // (2 if packed else int(p.b_element_bytes))
         layout_a, layout_b = p.layout[0], p.layout[1].translate(_TRANSPOSED)
         if swapped:
             w, x, rows, cols, block_r, block_c = a, b, p.m, p.n, config.block_m, config.block_n
             w_strides, x_strides, layouts = a_strides, b_strides, (layout_a, layout_b)
-            held = p.a_alignment // p.element_bytes, b_held
+            held = p.a_alignment // p.element_bytes, p.b_alignment // int(p.b_element_bytes)
         else:
             w, x, rows, cols, block_r, block_c = b, a, p.n, p.m, config.block_n, config.block_m
             w_strides, x_strides, layouts = b_strides, a_strides, (layout_b, layout_a)
-            held = b_held, p.a_alignment // p.element_bytes
-            if packed:
-                w = b.mT.view(torch.int16)
-                w_strides = strides(w)
+            held = p.b_alignment // int(p.b_element_bytes), p.a_alignment // p.element_bytes
             out_strides, c_strides, bias_strides = _swap(out_strides), _swap(c_strides), (1, 0)
         sums, flags = self.workspace() if config.split_k > 1 else (None, None)
         wide = needs_int64(
@@ -59,7 +52,7 @@ class SkinnyPlan(Plan):
             batched=p.batch > 1,
             layouts=layouts,
             divisors=(
-                line_divisor(held[0], p.b_rows // 2 if packed else p.k if layouts[0] == "n" else rows),
+                line_divisor(held[0], p.k if layouts[0] == "n" else rows),
                 line_divisor(held[1], p.k if layouts[1] == "n" else cols),
             ),
             even_k=p.k > 0 and p.k % config.block_k == 0,
@@ -67,9 +60,6 @@ class SkinnyPlan(Plan):
             unroll=_unroll(block_r * block_c // config.num_warps, config.split_k),
             scaled=p.epilogue.scaled,
             group=p.group if p.block_scaled else 0,
-            packed=packed,
-            part_k=part_k(config, p),
-            has_zero_points=p.scales == "group-zero",
             interleaved=_interleaved(config, p, layouts[0]),
             precision=dot_precision(p),
             wide=wide,

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from tritonmm.config import Config
+from tritonmm.families.common_rules import portable_shared_bytes as shared_bytes
 from tritonmm.families.family import Bounded
-from tritonmm.families.skinny.rules import part_k, shared_bytes, streams_a
+from tritonmm.families.skinny.rules import streams_a
 from tritonmm.gpu import Gpu
 from tritonmm.model import constants, element_loads
 from tritonmm.model.time import Parts, Time, crossing, joined
@@ -103,23 +104,6 @@ _CONVERTING = {
     64: {(64, 128, 4, 4): (4, 17e9), (128, 256, 3, 8): (1, 16e9), (128, 128, 3, 4): (4, 15e9)},
 }  # fmt: skip
 
-PACKED_ROWS = 16
-"""The most rows of activations for which the skinny kernel is considered with int4 weights."""
-
-PACKED = (
-    # int4: (rows of the weights, block_k, num_stages, num_warps). A warp has 16 or 32 rows of a part of K.
-    (16, 512, 4, 4), (16, 512, 7, 4), (16, 1024, 4, 8), (16, 256, 7, 2), (32, 512, 3, 4), (32, 512, 5, 4),
-    (32, 256, 5, 2), (32, 1024, 3, 8), (32, 256, 4, 4), (64, 512, 3, 8), (64, 256, 4, 4), (64, 128, 5, 2),
-)  # fmt: skip
-
-_PACKED_RATES = {16: 32e9, 32: 40e9}
-"""Weights of int4 that an SM full of programs takes in a second, by the rows of weights of a warp: those of int8, 30e9
-where its loop has 20.5 instructions for 8 weights, by the instructions for int4, 19.4 and 15.4."""
-
-UNTIMED = 2.5
-"""What estimates for int4 are multiplied by until times are measured: more than those of the mixed-input kernel, which
-is measured, are above them for any product. A search tries such configs, and a tuned table may have them."""
-
 
 def candidates(problem: Problem, gpu: Gpu) -> list[Config]:
     """As `Family.candidates`, the fewest stages first.
@@ -152,16 +136,11 @@ def orders(config: Config, problem: Problem, gpu: Gpu) -> Iterable[Config]:
 def passed_over(problem: Problem, gpu: Gpu) -> str:
     """As `Family.passed_over`: where the output is not long and narrow."""
     multiplied = problem.sum_dtype == "fp32" and problem.element_bytes > 1 and problem.k > 0
-    if problem.b_dtype == "int4" and not _considers_int4(problem, gpu):
-        return f"considered with int4 only for at most {PACKED_ROWS} rows, of 16-byte lines, on sm_80 and later"
+    if problem.b_dtype == "int4":
+        return "considered only for weights of 8 and 16 bits"
     if multiplied and min(problem.m, problem.n) <= NARROW and max(problem.m, problem.n) >= LONG:
         return ""
     return f"considered only for at most {NARROW} rows or columns by at least {LONG}, K above 0"
-
-
-def _considers_int4(problem: Problem, gpu: Gpu) -> bool:
-    p = problem
-    return gpu.is_nvidia and p.m <= PACKED_ROWS and p.alignment == 16 and p.layout == "nt"
 
 
 def adapted(config: Config, tuned_for: Problem, problem: Problem, gpu: Gpu) -> Iterator[Config]:
@@ -188,10 +167,6 @@ def _candidates(problem: Problem, gpu: Gpu):
         blocks = (wide, narrow) if swapped else (narrow, wide)
         return Config("skinny", *blocks, *rest, order=RowMajor())
 
-    if p.b_dtype == "int4":
-        for blocks in PACKED:
-            yield config(8 if p.m <= 8 else 16, *blocks), (1, 4, 8)
-        return
     vector = min(p.m, p.n) <= 1 and not p.fixes_sums  # invariant sums are illegal in blocks of 1
     if vector and (not p.block_scaled or (p.layout[1] == "t" and not swapped)):
         if p.layout[0] == "n" if swapped else p.layout[1] == "t":
@@ -244,9 +219,9 @@ def _by_element(problem: Problem) -> bool:
 
 
 def _converts(config: Config, problem: Problem) -> bool:
-    """Whether 8- or 4-bit weights are streamed along K to tensor cores, which multiply another dtype."""
+    """Whether 8-bit weights are streamed along K to tensor cores, which multiply another dtype."""
     narrow = min(config.block_m, config.block_n)
-    return problem.b_element_bytes <= 1 and problem.layout[1] == "t" and narrow > 1 and not streams_a(config)
+    return problem.b_element_bytes == 1 and problem.layout[1] == "t" and narrow > 1 and not streams_a(config)
 
 
 def _mma_share(problem: Problem, narrow: int, f: Fitted) -> float:
@@ -306,14 +281,9 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     dram_us = read_bytes / (share * gpu.bandwidth) * 1e6
     limits = [dram_us, loads_us, l2_us, mma_us]
     if _converts(config, p):
-        held = 8
-        if p.b_dtype == "int4":
-            rate = _PACKED_RATES[16 if config.block_k // part_k(config, p) * wide // config.num_warps < 32 else 32]
-            held = 20 // config.num_warps  # of at most 100 registers a thread
-        else:
-            blocks = wide, config.block_k, config.num_stages, config.num_warps
-            _, rate = _CONVERTING.get(narrow, {}).get(blocks, (0, f.unlisted_rate))
-        slots = gpu.sms * max(1, min(gpu.shared_bytes // shared_bytes(config, p, gpu), held))
+        blocks = wide, config.block_k, config.num_stages, config.num_warps
+        _, rate = _CONVERTING.get(narrow, {}).get(blocks, (0, f.unlisted_rate))
+        slots = gpu.sms * max(1, min(gpu.shared_bytes // shared_bytes(config, p, gpu), 8))
         whole, rest = divmod(programs, slots)
         full = whole + (max(rest / slots, f.last_round) if rest else 0)
         limits.append(f.round_us * programs / slots + b_bytes / programs * slots / gpu.sms * full / rate * 1e6)
@@ -328,7 +298,7 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     split_us = 0.0
     if config.split_k > 1:
         split_us = f.fixup_us + config.split_k * config.block_m * config.block_n * 4 / f.fixup_bandwidth * 1e6
-    us = (launch_us + work_us + split_us) * (f.caution if narrow > 1 else 1) * (UNTIMED if p.b_dtype == "int4" else 1)
+    us = (launch_us + work_us + split_us) * (f.caution if narrow > 1 else 1)
     return Time(
         us,
         Parts(

@@ -1,9 +1,7 @@
 """What the skinny kernel can compute."""
 
 from tritonmm.config import Config
-from tritonmm.dtypes import BYTES
 from tritonmm.families.common_rules import (
-    BARRIER_BYTES,
     accumulator_limit,
     asymmetric_reason,
     dot_reason,
@@ -22,8 +20,7 @@ from tritonmm.problem import Problem
 
 
 def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
-    """As `Family.reason`: the narrower of block_m and block_n is 1, on CUDA cores, or at least 16, on tensor cores; of
-    int4 it may be 8, and not 1."""
+    """As `Family.reason`: the narrower of block_m and block_n is 1, on CUDA cores, or at least 16, on tensor cores."""
     if why := power_of_two_reason(config) or single_cta_reason(config) or _accumulation_reason(config, problem, gpu):
         return why
     if why := asymmetric_reason(config, problem) or one_die_reason(config, "it reads its streamed operand once"):
@@ -32,20 +29,18 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"split_tail is {config.split_tail}; the skinny kernel splits the K of all tiles, or of none"
     if problem.sum_dtype != "fp32" or problem.element_bytes == 1:
         return f"dtype is {problem.dtype}; the skinny kernel multiplies bf16, fp16 and fp32, and B of 1 byte"
-    if problem.scales and (problem.scales not in ("row", "group", "group-zero") or streams_a(config)):
-        return f"scales are {problem.scales}; the skinny kernel takes scales of B, row or group, and streams B"
-    steps = max(1, -(-problem.k // config.block_k))
-    if config.split_k > steps:
-        return f"split_k is {config.split_k}; there are {steps} steps of K"
-    narrow, wide = sorted((config.block_m, config.block_n))
     if problem.b_dtype == "int4":
-        if why := _int4_reason(config, problem, gpu) or operands_reason(problem, gpu):
-            return why
-        return shared_memory_reason(shared_bytes(config, problem, gpu), gpu)
+        return "dtype of B is int4; the skinny kernel multiplies weights of 8 and 16 bits"
+    if problem.scales and (problem.scales not in ("row", "group") or streams_a(config)):
+        return f"scales are {problem.scales}; the skinny kernel takes scales of B, row or group, and streams B"
+    narrow, wide = sorted((config.block_m, config.block_n))
     if problem.block_scaled and narrow == 1 and config.block_k < 16:
         return f"block_k is {config.block_k}; it must be at least 16 on CUDA cores, where 16 weights share a scale load"
     if why := (operands_reason(problem, gpu) if narrow == 1 else dot_reason(config, problem, gpu)):
         return why
+    steps = max(1, -(-problem.k // config.block_k))
+    if config.split_k > steps:
+        return f"split_k is {config.split_k}; there are {steps} steps of K"
     threads = config.num_warps * (32 if gpu.is_nvidia else 64)
     if narrow == 1:
         elements = wide * config.block_k
@@ -65,7 +60,7 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
             return (
                 f"{registers} accumulator registers a thread leave no room for others; use more warps or a smaller tile"
             )
-    return shared_memory_reason(shared_bytes(config, problem, gpu), gpu)
+    return shared_memory_reason(portable_shared_bytes(config, problem, gpu), gpu)
 
 
 def _accumulation_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
@@ -84,52 +79,6 @@ def _accumulation_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     if p.block_scaled and config.block_k != p.group:
         return f"block_k is {config.block_k}; with invariant accumulation a step is a scale group of {p.group} elements"
     return one_chain_reason(config, problem)
-
-
-def _int4_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
-    """Why 4-bit weights are not multiplied so, or ""."""
-    p = problem
-    if not gpu.is_nvidia or gpu.capability < 80:
-        return f"the skinny kernel needs sm_80 for int4; {gpu.name} is {gpu.arch}"
-    if p.fixes_sums:
-        return "warps sum parts of K; with invariant accumulation int4 is for other kernels"
-    if p.layout[1] != "t" or p.b_alignment < 2 or streams_a(config):
-        return (
-            f"layout is {p.layout}, alignment of B {p.b_alignment}, blocks {config.block_m}x{config.block_n}; the"
-            " skinny kernel streams B of int4 along K, in words of 2 bytes"
-        )
-    if config.block_m < 8 or config.block_n < 16:
-        return f"blocks are {config.block_m}x{config.block_n}; of int4 they must be at least 8x16, as of mma.sync"
-    if part_k(config, p) < 64:
-        return f"block_k is {config.block_k}, scales {p.scales}, group {p.group}; parts of K are at least 64 of int4"
-    blocks = config.block_k // part_k(config, p) * config.block_n // 16
-    if blocks < config.num_warps:
-        return f"num_warps is {config.num_warps}; a step has {blocks} parts of K and 16 rows of int4, one for each warp"
-    registers = config.block_m * blocks * 16 // (config.num_warps * 32)
-    if registers > INT4_SUMS:
-        return f"{registers} accumulator registers a thread; at most {INT4_SUMS} beside those of int4"
-    return ""
-
-
-INT4_SUMS = 32
-"""Registers of a thread for sums of int4: about as many are words, weights, activations and addresses."""
-
-
-def part_k(config: Config, problem: Problem) -> int:
-    """Elements of K of 4-bit weights that a warp multiplies of a step, all in one scale group."""
-    return min(config.block_k, problem.group)
-
-
-def shared_bytes(config: Config, problem: Problem, gpu: Gpu) -> int:
-    """As `Family.shared_bytes`. int4 is converted in registers. Its scales change layout, or have stages of their own
-    where they have zero points; so do the sums of the parts of K in the end."""
-    if problem.b_dtype != "int4":
-        return portable_shared_bytes(config, problem, gpu)
-    parts = config.block_k // part_k(config, problem)
-    scales = parts * config.block_n * int(BYTES["fp32"])
-    staged = scales if problem.scales == "group-zero" else 0
-    pipeline = config.num_stages * (config.step_bytes(problem) + staged) + scales
-    return max(pipeline, scales * config.block_m) + BARRIER_BYTES
 
 
 def streams_a(config: Config) -> bool:
