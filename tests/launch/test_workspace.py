@@ -1,8 +1,14 @@
 """Memory of launches: who may share flags, and who must not."""
 
+import weakref
+
+import pytest
 import torch
 
-from tritonmm.launch import workspace
+import tritonmm
+from tritonmm import orders
+from tritonmm.config import Config
+from tritonmm.launch import order_table, workspace
 
 
 class Streams:
@@ -79,3 +85,20 @@ def test_captured_launches_share_no_flags_if_nobody_knows_their_capture(monkeypa
         assert not in_reserve(streams.take(1000, capturing=True)[1])
     assert in_reserve(streams.take(100, capturing=True)[1])
     assert not in_reserve(streams.take(workspace.RESERVE, capturing=True)[1])  # too little is left
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The CUDA Graph is empty:UserWarning")  # Inductor's
+@pytest.mark.parametrize("config", [
+    Config("skinny", 16, 64, 64, 3, 4, 2), Config("tile", 32, 32, 64, 3, 4, order=orders.Hilbert()),
+], ids=["flags", "table"])  # fmt: skip
+def test_nothing_stays_in_the_pool_of_inductors_cuda_graphs(config, monkeypatch, device):
+    """Inductor raises where a step leaves memory there. What lasts is made in its first run, by another thread."""
+    monkeypatch.setattr(workspace, "_DEVICES", {})
+    monkeypatch.setattr(order_table, "_TABLES", weakref.WeakValueDictionary())
+    torch.compiler.reset()
+    a, b = (torch.randint(-4, 5, (256, 256), device=device).bfloat16() for _ in range(2))
+    run = torch.compile(lambda: tritonmm.mm(a, b, config=config) + 1, mode="reduce-overhead")
+    for _ in range(4):
+        torch.compiler.cudagraph_mark_step_begin()
+        assert torch.equal(run(), (a.float() @ b.float()).bfloat16() + 1)

@@ -7,14 +7,13 @@ for each order and grid, however many graphs use it. Code that captures and drop
 instead, see `workspace.borrowed`.
 """
 
-import contextlib
 import ctypes
 from weakref import WeakValueDictionary
 
 import torch
 
 from tritonmm import forks
-from tritonmm.launch import capture, context, workspace
+from tritonmm.launch import capture, context, pools, workspace
 from tritonmm.orders import Order
 
 NON_BLOCKING = 1
@@ -32,8 +31,7 @@ def of(order: Order, tiles: tuple[int, int], device: torch.device) -> torch.Tens
         table = _TABLES.get(key)
         if table is None:
             host = torch.from_numpy(order.linear(*tiles))
-            with _uploading(device):
-                table = _TABLES[key] = host.to(device)
+            table = _TABLES[key] = pools.outside(lambda: _uploaded(host, device), device)
         return table
 
 
@@ -45,17 +43,15 @@ def retain(table: torch.Tensor) -> None:
         table.record_stream(torch.cuda.current_stream(table.device))
 
 
-@contextlib.contextmanager
-def _uploading(device: torch.device):
-    """Makes the upload stream of `device` the current stream."""
+def _uploaded(host: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """host on `device`, copied on the upload stream of that device, in relaxed capture mode."""
     if device.type != "cuda":
-        yield
-        return
-    with capture.relaxed(), torch.cuda.device(device):
+        return host.to(device)
+    with torch.cuda.device(device):
         if device not in _STREAMS:
             _STREAMS[device] = _stream(device)
         with torch.cuda.stream(_STREAMS[device]):
-            yield
+            return host.to(device)
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 import torch
 
 from tritonmm import forks
-from tritonmm.launch import capture
+from tritonmm.launch import capture, pools
 
 RESERVE = 1 << 18
 """Flags kept for captured launches, 1 MiB a device: 1,900 graphs whose SM-assigned launches need 136 flags each."""
@@ -30,7 +30,7 @@ class Reserve:
     """
 
     def __init__(self, device: torch.device):
-        self.flags = _zeros(RESERVE, device)
+        self.flags = _lasting_zeros(RESERVE, device)
         self.cleared = torch.cuda.Event()
         self.cleared.record()
         self.lock = forks.lock()
@@ -81,7 +81,7 @@ class _Flags:
             with capture.relaxed():
                 with self.lock:
                     self.reserve = self.reserve or Reserve(self.device)
-                flags = self.streams[stream] = _zeros(max(count, 1024), self.device)
+                flags = self.streams[stream] = _lasting_zeros(max(count, 1024), self.device)
         return flags
 
 
@@ -101,6 +101,10 @@ def borrowed(reserve: Reserve) -> Iterator[None]:
 
 def _zeros(count: int, device: torch.device) -> torch.Tensor:
     return torch.zeros(count, dtype=torch.int32, device=device)
+
+
+def _lasting_zeros(count: int, device: torch.device) -> torch.Tensor:
+    return pools.outside(lambda: _zeros(count, device), device)
 
 
 _BORROWED: ContextVar[Reserve | None] = ContextVar("tritonmm_reserve", default=None)
