@@ -18,7 +18,9 @@ WIDTH, HEADS, HEAD, KV, LAYERS = 256, 4, 64, 2, 2
 KINDS = "int8", "int4", "fp8", "fp8-dynamic"
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's compiler's own
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's compiler's own, as are the next two
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning"),
     pytest.mark.skipif(not torch.cuda.is_available() and not shutil.which("g++"), reason="Inductor needs a compiler"),
 ]
 

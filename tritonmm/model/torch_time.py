@@ -233,7 +233,7 @@ GROUPED_LAUNCH_US = 50.0
 GROUPED_TILE_US = 2.5
 """Of each tile of a group of K besides its steps: it is written before the next is multiplied. Found from four
 gradients of weights, of even groups of 1 to 32 steps of K: 5168, 424, 527 and 5987 us (H200, sustained, torch 2.11,
-autotune/results/h200-grouped-mm-trials.csv)."""
+autotune/results/h200-grouped-mm-trials.csv.gz)."""
 
 GROUPED_OVERLAP = 4.0
 """p of the p-norm of computing and reading. These constants fit 17 times of bf16 and groups of rows to 8% (H200, torch

@@ -11,7 +11,7 @@ from tritonmm.ozaki.nonfinite_kernel import NonfiniteSpec, nonfinite_kernel
 from tritonmm.ozaki.planes import Planes
 from tritonmm.ozaki.reconstruct_kernel import ReconstructSpec, reconstruct_kernel
 
-BLOCK = 4, 256
+BLOCK = 2, 512
 """Rows and columns of a block of `reconstruct_kernel`."""
 
 NUM_WARPS = 4

@@ -6,6 +6,8 @@
    sum is rounded to odd first, and to nearest where it becomes fp32.
 4. It is scaled by a power of two; alpha, bias and C are added in fp64 as `device/epilogue.py` says.
 
+Of fp32 and up to 8 moduli, steps 1 to 3 are sums of integers modulo 2**64, `integer_of_64_bits`, and a conversion.
+
 Supports any sizes, strides of the output and C, batches; every GPU and the interpreter.
 """
 
