@@ -16,9 +16,9 @@ from tritonmm.plan import bind
 from tritonmm.problem import Problem
 from tritonmm.selection import choose
 
-SPILLS = {80: 16, 103: 24}
+SPILLS = {80: 16, 90: 16, 100: 16, 103: 24}
 """Bytes that a kernel may store and load for want of registers, by compute capability: one for fp32 does on sm_80, and
-one for fp64 on sm_103, with Triton 3.9."""
+one for fp64 on sm_103, with Triton 3.9; norms of unaligned fp32 on sm_90 and sm_100 with 3.6."""
 
 
 @dataclass(frozen=True)
