@@ -44,7 +44,7 @@ def retain(table: torch.Tensor) -> None:
 
 
 def _uploaded(host: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """host on `device`, copied on the upload stream of that device, in relaxed capture mode."""
+    """host on `device`, copied on the upload stream of that device. Call it in relaxed capture mode."""
     if device.type != "cuda":
         return host.to(device)
     with torch.cuda.device(device):

@@ -19,8 +19,13 @@ def outside(make: Callable[[], torch.Tensor], device: torch.device) -> torch.Ten
     stream = torch.cuda.current_stream(device)
 
     def run() -> torch.Tensor:
-        with torch.cuda.stream(stream), capture.relaxed():
+        # The device first: to go back to a stream of the thread's own device, 0, makes a context there.
+        with torch.cuda.device(device), capture.relaxed(), torch.cuda.stream(stream):
             return make()
 
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(run).result()
+        try:
+            made = thread.submit(run)
+        except RuntimeError:  # the interpreter ends, and starts no threads
+            return run()
+        return made.result()
