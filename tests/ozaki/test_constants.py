@@ -6,9 +6,15 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.runtime.interpreter import InterpreterOptions, interpreter_builder
 
+from tritonmm.launch.interpreter import INTERPRETED
 from tritonmm.moduli import FEWEST_MODULI, LONGEST_K, MODULI, MOST_K
 from tritonmm.ozaki.crt import DIGIT_BITS, FRACTION_BITS, MOST_OF_64_BITS, crt, crt64
+from tritonmm.ozaki.reconstruct_kernel import Residues, integer_of_64_bits
 from tritonmm.ozaki.residues_kernel import ResidueSpec
 from tritonmm.ozaki.scaling import NORM_BITS, scaling
 
@@ -124,3 +130,39 @@ def test_sums_of_limbs_are_in_the_range_that_is_reduced(moduli):
         assert all((factor - (1 << spec.limb * i)) % p == 0 for i, factor in enumerate(row))
         most = sum(limb * abs(factor) for limb, factor in zip(limbs, row, strict=True))
         assert most <= 2 ** (spec.reciprocal_bits - 7) - 2**14
+
+
+@pytest.mark.parametrize("moduli", COUNTS)
+def test_scales_of_fp32_and_what_they_are_multiplied_by_are_normal_numbers_of_fp64(moduli):
+    """As `reconstructed_fp32` and `residues` take for granted: by the definition in `scaling.py`, of the smallest line
+    and the largest one."""
+    bound = scaling(moduli).bound
+
+    def scale(squares, e):
+        return max(s for s in range(-200, 300) if Fraction(squares) * Fraction(4) ** (s + e - NORM_BITS) <= bound**2)
+
+    smallest = scale((2 ** (NORM_BITS - 1) + 1) ** 2, -148)  # one element, 2**-149
+    largest = scale(LONGEST_K << 2 * NORM_BITS, 128)
+    assert -121 <= largest < smallest <= 211
+    if moduli <= MOST_OF_64_BITS:
+        assert smallest <= 180
+        assert 63 - 2 * largest <= 1023
+        assert -2 * smallest >= -1022
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="checks of the interpreter")
+@pytest.mark.parametrize("moduli", range(FEWEST_MODULI, MOST_OF_64_BITS + 1))
+def test_integers_of_64_bits_under_tritons_checks_of_overflow(moduli, monkeypatch):
+    """As with TRITON_DEBUG=1: what wraps on purpose is not taken for an error."""
+    monkeypatch.setattr(interpreter_builder, "options", InterpreterOptions(debug=True))
+    expected = [(i - 8) * 10 ** (moduli - 1) + i for i in range(16)]
+    residues = [[(x + 128) % p - 128 if p == 256 else (x + p // 2) % p - p // 2 for x in expected] for p in MODULI]
+    found = torch.zeros(16, dtype=torch.int64)
+    integers_kernel[(1,)](torch.tensor(residues[:moduli], dtype=torch.int8), found, crt64(moduli))
+    assert found.tolist() == expected
+
+
+@triton.jit
+def integers_kernel(planes, out, C: tl.constexpr):
+    at = tl.arange(0, 16)
+    tl.store(out + at, integer_of_64_bits(Residues(planes, 16, 16), at, at < 16, C))

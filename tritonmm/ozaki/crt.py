@@ -5,7 +5,7 @@ The integer X with residues r_l of N moduli p_l and |X| < P / 2 is sum(w_l * r_l
 `bits` bits. A residue has 8 bits, so a digit of the sum is below 16 * 2**7 * 2**41 = 2**52, and q times one of P below
 2**51: both are exact in fp64.
 
-Of up to 8 moduli, |X| is below 2**63: integers modulo 2**64 hold it (`Crt64`), which takes half as many instructions.
+Of up to 8 moduli, |X| is below 2**63: integers modulo 2**64 hold it (`Crt64`).
 """
 
 import functools

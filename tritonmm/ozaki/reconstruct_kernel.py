@@ -151,7 +151,7 @@ def integer_of_64_bits(residues, at, inside, C: tl.constexpr):
         loaded = tl.load(plane + at, mask=inside, other=0)
         r = (loaded.to(tl.uint8, bitcast=True) ^ 0x80).to(tl.int32)  # + 128: products without signs are faster
         low += r.to(tl.int64) * LOW[i]
-        high += r * HIGH[i]
+        high = tl.add(high, tl.mul(r, HIGH[i], sanitize_overflow=False), sanitize_overflow=False)  # modulo 2**32
         quotient += r * FRACTIONS[i]
         plane += residues.stride
     return low + (high.to(tl.int64) << 32) - (quotient >> FRACTION_BITS).to(tl.int64) * PRODUCT
@@ -168,7 +168,7 @@ def fp64_of(x):
 def reconstructed_fp32(residues, at, inside, row_scale, col_scale, C: tl.constexpr):
     """`reconstructed` of fp32 operands and at most 8 moduli."""
     x = fp64_of(integer_of_64_bits(residues, at, inside, C))
-    return x * power_of_two(-row_scale)[:, None] * power_of_two(-col_scale)[None, :]  # exact: scales are -97 to 180
+    return x * power_of_two(-row_scale)[:, None] * power_of_two(-col_scale)[None, :]  # exact: scales are -121 to 180
 
 
 @triton.jit

@@ -19,12 +19,13 @@ from tritonmm.selection import Choice, best
 
 LAUNCH_US = 8.0
 """Microseconds of a launch besides its bytes: what those take that move hardly any. In a CUDA graph on an H200 scales
-took 6.3 to 9.3, and `nonfinite_kernel` 5.3 to 9.8, both 8 in the mean (autotune/results/h200-ozaki-parts.csv). On other
-GPUs it is a guess, and so it is for a launch that is skipped."""
+took 6.3 to 9.3, and `nonfinite_kernel` 5.3 to 9.8, both 8 in the mean (autotune/results/h200-ozaki-parts.csv). Today's
+take 1.5 to 6 alone, but with 8 whole products are estimated best (docs/ozaki.md). On other GPUs it is a guess, and so
+it is for a launch that is skipped."""
 
 GAIN = 0.9
 """What a product must be estimated to take, of the time of a native one, to be computed instead of it where either may
-be: estimates were up to 12% short (docs/ozaki.md)."""
+be: estimates were up to 10% short (docs/ozaki.md)."""
 
 TORCHS_FP64 = 0.91
 """Of `Gpu.peak`, what torch's fp64 products are taken to reach: 0.87, 0.89 and 0.91 of it at 2048, 4096 and 8192 on an
