@@ -237,6 +237,14 @@ def test_what_is_skipped_or_shared_stays(device):
     assert empty[0].q_proj.weight.untyped_storage().nbytes() == empty[0].q_proj.weight.nbytes
 
 
+def test_a_layer_of_two_modules_stays(device):
+    made = model(device).append(Mlp().to(device, BF16))
+    made[3].up_proj = made[1].up_proj
+    tritonmm.quantize_(made, "int8")
+    assert made[3].up_proj is made[1].up_proj
+    assert made[1].up_proj.weight.untyped_storage().nbytes() == made[1].up_proj.weight.nbytes
+
+
 def test_what_is_in_place_is_not_moved(device):
     made = tritonmm.quantize_(model(device), "int4", group=32)
     before = list(made.buffers())

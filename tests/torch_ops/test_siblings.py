@@ -281,6 +281,24 @@ def test_groups_of_other_sizes_are_not_merged(apart, device):
     assert called(merged(graph)) == {"product": 2}
 
 
+def test_results_have_the_products_dtype_where_none_is_asked_for():
+    """By its own operator: of fp8 it is bf16."""
+    x, w, v = (torch.zeros(n, 64).to(torch.float8_e4m3fn) for n in (4, 32, 32))
+    of_rows, of_cols = torch.ones(4, 1), torch.ones(1, 32)
+
+    def both(x, w, v, of_rows, of_cols):
+        product = torch.ops.tritonmm.product.default
+        how = "", "ieee", None, of_rows, of_cols, "row", 128, ""
+        return [product(x, each.t(), None, None, 1.0, 1.0, *how) for each in (w, v)]
+
+    (made,) = (
+        node.meta["val"]
+        for node in merged(traced(both, x, w, v, of_rows, of_cols)).graph.nodes
+        if node.target is operator
+    )
+    assert (made.shape, made.dtype) == ((4, 64), torch.bfloat16)
+
+
 def test_what_nothing_uses_any_longer_is_gone(device):
     x = integers(2, 3, K, device=device).to(BF16)
     flat = flattened(parts_of(weights("int4-zero", device, True)))

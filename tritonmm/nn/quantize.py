@@ -82,10 +82,11 @@ def quantize_(
     made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     while layers:
         layer = next(iter(layers))
-        names = layers.pop(layer)  # which would keep the layer's weights in memory
+        names = layers.pop(layer)  # `layers` would keep the layer's weights in memory
         new = _quantized(layer, kind, group, made).train(layer.training)
         for name in names:
             model.set_submodule(name, new)
+    del layer, weight  # the last ones
     return place_siblings_(model)
 
 

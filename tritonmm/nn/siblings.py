@@ -24,7 +24,8 @@ SIBLINGS = (
 """Names of layers of one module that usually have the same input. Layers whose inputs differ lose nothing by it."""
 
 ROWS = 16
-"""The out_features of each sibling are a multiple of this: then all slices begin at a multiple of 16 bytes."""
+"""The out_features of each sibling are a multiple of this: then slices of weights, scales and biases begin at a
+multiple of 16 bytes, whatever the size of a row."""
 
 BUFFERS = "weight", "scale", "bias"
 
@@ -51,7 +52,8 @@ def place_siblings_(model: torch.nn.Module) -> torch.nn.Module:
     >>> up.data_ptr() - gate.data_ptr() == gate.nbytes
     True
     """
-    users = Counter(id(x) for module in model.modules() for x in module.buffers(recurse=False))
+    modules = model.named_modules(remove_duplicate=False)  # a layer of two modules is that of two users
+    users = Counter(id(x) for _, module in modules for x in module.buffers(recurse=False))
     for module in model.modules():
         for layers in _siblings(module):
             for name in BUFFERS:
@@ -95,6 +97,6 @@ def _place(layers: list[QuantizedLinear], name: str) -> None:
     whole = first.new_empty(shape[::-1]).mT if name == "scale" and first.dim() == 2 else first.new_empty(shape)
     for layer, x, part in zip(layers, parts, whole.split([x.shape[0] for x in parts]), strict=True):
         part.copy_(x)
-        # No view: torch tracks those, and copies all of what they are views of where it copies one.
+        # No view: deepcopy copies one together with what it is a view of.
         own = first.new_empty(0).set_(whole.untyped_storage(), part.storage_offset(), part.shape, part.stride())
         setattr(layer, name, own)

@@ -59,7 +59,7 @@ class MergeSiblings(CustomGraphPass):
                 _merge(graph, group)
 
     def uuid(self) -> bytes:
-        return get_hash_for_files((__file__,))
+        return get_hash_for_files((__file__, siblings.__file__))
 
 
 def _given(node: Node) -> dict[str, Any]:

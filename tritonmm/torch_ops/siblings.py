@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tritonmm.dtypes import output_dtype
 from tritonmm.torch_ops.checks import shape_of
 from tritonmm.torch_ops.product import How, product
 
@@ -26,10 +27,11 @@ def merge_siblings() -> "CustomGraphPass":
     and up of an MLP. With few rows a launch costs about as much as reading the weights of a small layer.
 
     It is for the layers of `quantize_`, where no derivative of their input is needed, and for other calls of
-    `weight_only_linear` and `scaled_mm` whose second operand, scales and bias are inputs of the graph, one after the
-    other without such a call with another input between. Their codes and scales must lie next to each other in memory,
-    as `quantize_` and `nn.place_siblings_` lay those of known names. Others give the same results with as many launches
-    as before: each call looks at the addresses. "fp8-dynamic" quantizes the input once for all.
+    `weight_only_linear` and `scaled_mm`. The second operand, scales and bias must be inputs of the graph. Calls are
+    merged that have one input and follow each other: no such call with another input lies between them. Their codes and
+    scales must lie next to each other in memory, as `quantize_` and `nn.place_siblings_` lay those of known names.
+    Others give the same results with as many launches as before: each call looks at the addresses. "fp8-dynamic"
+    quantizes the input once for all.
 
     A merged GEMM has more columns than each one alone and may have another config, so bits of results may differ, as
     for any other size. They do not with accumulation "invariant".
@@ -69,7 +71,8 @@ def _follows(x: Tensor, before: Tensor) -> bool:
     step = before.stride(-1)
     if x.storage_offset() != before.storage_offset() + before.shape[-1] * step or x.stride(-1) != step:
         return False
-    if x.dtype != before.dtype or x.untyped_storage().data_ptr() != before.untyped_storage().data_ptr():
+    storage, other = x.untyped_storage(), before.untyped_storage()
+    if x.dtype != before.dtype or storage.data_ptr() != other.data_ptr() or storage.nbytes() != other.nbytes():
         return False
     lines = zip(x.shape[:-1], before.shape[:-1], x.stride()[:-1], before.stride()[:-1], strict=True)
     return all(size == other and (size == 1 or a == b) for size, other, a, b in lines)
@@ -90,7 +93,7 @@ def _kernel(a, weights, scales, biases, scale_a, precision, out_dtype, kind, gro
     width = _width(a, weights, scales, biases)
     how = How(precision, out_dtype, scale_a, None, kind, group, accumulation)
     runs = _runs(weights, scales, *([biases] if biases else []))
-    out = None if len(runs) == 1 else a.new_empty(a.shape[0], width, dtype=out_dtype)
+    out = None if len(runs) == 1 else a.new_empty(a.shape[0], width, dtype=out_dtype or output_dtype(a.dtype))
     end = 0
     for run in runs:
         weight, scale, bias = (_joined(parts[run]) if parts else None for parts in (weights, scales, biases))
@@ -108,7 +111,7 @@ def _runs(*operands: Sequence[Tensor]) -> list[slice]:
 
 
 def _fake(a, weights, scales, biases, scale_a, precision, out_dtype, kind, group, accumulation):
-    return a.new_empty(a.shape[0], _width(a, weights, scales, biases), dtype=out_dtype)
+    return a.new_empty(a.shape[0], _width(a, weights, scales, biases), dtype=out_dtype or output_dtype(a.dtype))
 
 
 def _width(a: Tensor, weights: Sequence[Tensor], scales: Sequence[Tensor], biases: Sequence[Tensor]) -> int:
