@@ -121,9 +121,9 @@ def _measures(
         if not way.endswith(COMPILED):
             return model
         torch.compiler.reset()  # each step has code of its own, and none falls back because there is too much
-        merged = {"options": {"post_grad_custom_pre_pass": tritonmm.merge_siblings()}}
         is_quantized = way.removesuffix(COMPILED) in KINDS
-        return torch.compile(model, dynamic=False, **(merged if is_quantized else {}))
+        options = {"post_grad_custom_pre_pass": tritonmm.merge_siblings()} if is_quantized else None
+        return torch.compile(model, dynamic=False, options=options)
 
     def prefill() -> float:
         step, given = run(), tokens(model, 1, device, steps.PREFILL)

@@ -93,7 +93,7 @@ def test_captured_launches_share_no_flags_if_nobody_knows_their_capture(monkeypa
     Config("skinny", 16, 64, 64, 3, 4, 2), Config("tile", 32, 32, 64, 3, 4, order=orders.Hilbert()),
 ], ids=["flags", "table"])  # fmt: skip
 def test_nothing_stays_in_the_pool_of_inductors_cuda_graphs(config, monkeypatch, device):
-    """Inductor raises where a step leaves memory there. What lasts is made in its first run, by another thread."""
+    """Inductor raises if memory of the pool is still in use after a run. The first run makes flags and tables."""
     monkeypatch.setattr(workspace, "_DEVICES", {})
     monkeypatch.setattr(order_table, "_TABLES", weakref.WeakValueDictionary())
     torch.compiler.reset()

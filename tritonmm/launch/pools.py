@@ -1,7 +1,7 @@
-"""Tensors that outlive the call in which they are made, outside of any memory pool of the caller's.
+"""Memory of tensors that outlive the call in which they are made, outside of any memory pool of the caller's.
 
-`torch.compile(mode="reduce-overhead")` runs a step in a pool of its own before it captures it, and raises where the
-step leaves anything there. The pool is that of a thread, so another thread allocates.
+`torch.compile(mode="reduce-overhead")` runs a graph once in a memory pool before it captures it, and raises
+RuntimeError if memory of the pool is still in use afterwards. torch selects the pool by thread, so another allocates.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,13 @@ def outside(make: Callable[[], torch.Tensor], device: torch.device) -> torch.Ten
     stream = torch.cuda.current_stream(device)
 
     def run() -> torch.Tensor:
-        # The device first: to go back to a stream of the thread's own device, 0, makes a context there.
+        # The device is set first. The thread's own is 0, and restoring a stream of 0 would create a context there.
         with torch.cuda.device(device), capture.relaxed(), torch.cuda.stream(stream):
             return make()
 
     with ThreadPoolExecutor(1) as thread:
         try:
             made = thread.submit(run)
-        except RuntimeError:  # the interpreter ends, and starts no threads
+        except RuntimeError:  # at the interpreter's exit, where no thread can be started
             return run()
         return made.result()

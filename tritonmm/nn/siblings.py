@@ -97,6 +97,6 @@ def _place(layers: list[QuantizedLinear], name: str) -> None:
     whole = first.new_empty(shape[::-1]).mT if name == "scale" and first.dim() == 2 else first.new_empty(shape)
     for layer, x, part in zip(layers, parts, whole.split([x.shape[0] for x in parts]), strict=True):
         part.copy_(x)
-        # No view: deepcopy copies one together with what it is a view of.
+        # Not a view: to torch these are buffers of their own, which share a storage.
         own = first.new_empty(0).set_(whole.untyped_storage(), part.storage_offset(), part.shape, part.stride())
         setattr(layer, name, own)

@@ -22,7 +22,8 @@ MOST_OF_64_BITS = 8
 """Moduli whose product is below 2**64, at most."""
 
 FRACTION_BITS = 20
-"""Bits of the fractions of `Crt64`: sums of them times residues fit int32 and are off by less than 1 / SLACK."""
+"""Bits of the fractions of `Crt64`: sums of residues times fractions fit int32, and are exact enough that the quotient
+is rounded to the right integer."""
 
 
 class Crt(NamedTuple):
@@ -60,8 +61,8 @@ class Crt64:
 
     low, high: each w_l is high * 2**32 + low, low without a sign. fractions: w_l over P in units of 2**-FRACTION_BITS,
     rounded. product: P as an int64, which is equal to it modulo 2**64.
-    start, fraction: what sums begin with, so that r + 128 may stand for each residue r: the weights times -128 as an
-    int64, and the fractions times -128 and 1/2.
+    start, fraction: initial values of the sums of residues times weights, as an int64, and times fractions. They make
+    up for the 128 that is added to each residue; `fraction` has 1/2 besides, for rounding.
     """
 
     low: tuple[int, ...]

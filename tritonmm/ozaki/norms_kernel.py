@@ -41,13 +41,13 @@ class NormSpec(Static):
 
     lines: int  # of a block
     chunk: int  # elements of K in a chunk, `scaling.CHUNK`
-    part: int  # elements of a chunk that are a row of the block
+    part: int  # consecutive elements of a chunk that are one row of the block
     bits: int  # `scaling.NORM_BITS`
     wide: bool  # offsets within a block have 64 bits
 
     @property
     def parts(self):
-        """Of a chunk."""
+        """Rows of the block for each line."""
         return self.chunk // self.part
 
 
@@ -81,8 +81,11 @@ def fp64_integers(bits, BITS: tl.constexpr):
 
 @triton.jit
 def integers(x, BITS: tl.constexpr):
-    """What is squared, integers up to 2**BITS; and of each line the exponent, whether it is finite, and whether it has
-    other elements than zeros. x: parts of a chunk x lines x elements of a part."""
+    """(squared, exponent, finite, nonzero) of a block x, [parts, lines, part].
+
+    squared: the integers of `scaling.py` whose squares are summed, up to 2**BITS, of x's shape. Of each line: the
+    exponent, whether all elements are finite, and whether one is not zero.
+    """
     # The bits of non-negative values compare as the values do, and NaN is the largest.
     if x.dtype == tl.float32:
         found = fp32_integers(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, BITS)

@@ -21,7 +21,8 @@ ACROSS_K = {"norms": 16, "residues": (64, 32)}
 contiguous along K, and for others."""
 
 WARP_BYTES = 512
-"""What a warp loads at once. Of an operand that is contiguous along K that is one line: norms need no shared memory."""
+"""Bytes that a warp loads at once: a part of one line, if the operand is contiguous along K. The sums of a line then
+stay in a warp and need no shared memory."""
 
 NUM_WARPS = 4
 

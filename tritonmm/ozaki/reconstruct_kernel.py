@@ -149,7 +149,7 @@ def integer_of_64_bits(residues, at, inside, C: tl.constexpr):
     plane = residues.at
     for i in tl.static_range(len(LOW)):
         loaded = tl.load(plane + at, mask=inside, other=0)
-        r = (loaded.to(tl.uint8, bitcast=True) ^ 0x80).to(tl.int32)  # + 128: products without signs are faster
+        r = (loaded.to(tl.uint8, bitcast=True) ^ 0x80).to(tl.int32)  # r + 128: unsigned is faster
         low += r.to(tl.int64) * LOW[i]
         high = tl.add(high, tl.mul(r, HIGH[i], sanitize_overflow=False), sanitize_overflow=False)  # modulo 2**32
         quotient += r * FRACTIONS[i]

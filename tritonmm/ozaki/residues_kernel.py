@@ -24,7 +24,7 @@ LIMB = 21
 """Bits of each of three limbs."""
 
 UPPER_LIMB = 18
-"""Bits of the upper one of two limbs: times at most 2**7 it is at most 2**24."""
+"""Bits of the signed upper limb of two: at most 2**17, so at most 2**24 times a factor of at most 2**7."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ResidueSpec(Static):
 
     @property
     def reciprocal_bits(self):
-        """As in `device.residue`, for sums of limbs."""
+        """BITS of `device.residue`, for sums of limbs."""
         return 32 if self.limbs == 2 else 38
 
     @property

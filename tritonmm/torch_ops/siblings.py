@@ -71,8 +71,8 @@ def _follows(x: Tensor, before: Tensor) -> bool:
     step = before.stride(-1)
     if x.storage_offset() != before.storage_offset() + before.shape[-1] * step or x.stride(-1) != step:
         return False
-    storage, other = x.untyped_storage(), before.untyped_storage()
-    if x.dtype != before.dtype or storage.data_ptr() != other.data_ptr() or storage.nbytes() != other.nbytes():
+    own, its = x.untyped_storage(), before.untyped_storage()
+    if x.dtype != before.dtype or own.data_ptr() != its.data_ptr() or own.nbytes() != its.nbytes():
         return False
     lines = zip(x.shape[:-1], before.shape[:-1], x.stride()[:-1], before.stride()[:-1], strict=True)
     return all(size == other and (size == 1 or a == b) for size, other, a, b in lines)
