@@ -60,7 +60,10 @@ def wait_for_previous_grid():
 
 @gluon.jit
 def let_next_grid_start():
-    """Lets the next grid be launched once all programs have come here; it must wait for this one before it reads."""
+    """Lets the next grid be launched once all programs have come here; it must wait for this one before it reads.
+
+    It comes after this grid's own wait: see `device/pdl.py`.
+    """
     gl.inline_asm_elementwise(
         "griddepcontrol.launch_dependents; // $0", "=r,~{memory}", [], gl.int32, is_pure=False, pack=1
     )

@@ -9,12 +9,13 @@ from triton.language.target_info import cuda_capability_geq
 def follow_previous_grid():
     """Waits for the grid before this one: all its writes are visible afterwards, and memory may be touched.
 
-    The next grid may be launched from here on; its programs start where there is room and wait in turn.
+    The next grid may be launched from here on; its programs start where there is room and wait in turn. Not before the
+    wait: kernels of others, as torch.compile's, take it that all grids before the last one have ended.
     GPUs before sm_90 start grids in turn.
     """
     if cuda_capability_geq(9):
         # Not triton.language.extra.cuda.gdc_wait: until Triton 3.9 it lets the compiler load before it.
         tl.inline_asm_elementwise(
-            "griddepcontrol.launch_dependents; griddepcontrol.wait; // $0",
+            "griddepcontrol.wait; griddepcontrol.launch_dependents; // $0",
             "=r,~{memory}", [], tl.int32, is_pure=False, pack=1,
         )  # fmt: skip

@@ -200,6 +200,7 @@ def load(operands, pipeline, queue, SPEC: gl.constexpr):
     slot = 0
     slot_phase = 0
     wait_for_previous_grid()
+    let_next_grid_start()
     group, row, col, end, first, steps, slot, slot_phase = next_tile(queue, slot, slot_phase, 1, SPEC)
     while steps >= 0:
         if SPEC.ragged == "m":
@@ -443,7 +444,6 @@ def grouped_gemm(
         mbarrier.init(ready.index(i), count=1)
     queue = Queue(tiles=slots, free=free, ready=ready)
     fence_async_shared()
-    let_next_grid_start()
     operands = Operands(a=a_desc, small_a=a_desc_1, b=b_desc)
     pipeline = Pipeline(a=a_bufs, b=b_bufs, empty=empty, full=full)
     scheduler = Scheduler(table=groups, tiles_m=tiles_m, tiles_n=tiles_n, tiles=tiles, k=k, factors=factors)

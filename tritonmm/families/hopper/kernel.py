@@ -37,7 +37,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from tritonmm.device import cluster, ordered_mma
-from tritonmm.device.gluon_compat import let_next_grid_start, wait_for_previous_grid
+from tritonmm.device.gluon_compat import wait_for_previous_grid
 from tritonmm.families.hopper import ragged
 from tritonmm.families.hopper.claim import assigned_tile, claim_tile, first_tile, next_tile
 from tritonmm.families.hopper.mainloop import multiply, multiply_chunks
@@ -191,8 +191,6 @@ def gemm(
         mbarrier.init(ready, count=1)
         claim = Claim(assigned=assigned, buffer=claimed, ready=ready)
     fence_async_shared()
-    if TILING.affinity == "":
-        let_next_grid_start()
     if TILING.ctas > 1:
         cluster.publish_barriers()
     if TILING.tma_store or TILING.store == "rows":  # TMA's rules hold for the stores of split tiles too

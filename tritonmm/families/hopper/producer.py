@@ -5,7 +5,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from tritonmm.device import cluster
-from tritonmm.device.gluon_compat import tma_load, wait_for_previous_grid
+from tritonmm.device.gluon_compat import let_next_grid_start, tma_load, wait_for_previous_grid
 from tritonmm.device.pipeline import next_use
 from tritonmm.families.hopper import ragged
 from tritonmm.families.hopper.claim import first_tile, next_tile
@@ -28,6 +28,8 @@ def load(operands, pipeline, scheduler, m, n, scales, claim, TILING: gl.constexp
     stage = 0
     phase = 1
     wait_for_previous_grid()
+    if TILING.affinity == "":  # else the claim warp does
+        let_next_grid_start()
     items = work_items(scheduler)
     if TILING.affinity != "":
         item = first_tile(items, claim, 1)

@@ -87,6 +87,7 @@ def load(a_descs, b_desc, m, n, pipeline, schedule, groups, scales, S: gl.conste
     else:
         at, end = line_of(schedule, S)
         wait_for_previous_grid()
+    let_next_grid_start()
     stage = 0
     phase = 1
     while at < end:
@@ -236,7 +237,6 @@ def mixed_input_kernel(
     REGISTERS: gl.constexpr = S.consumer_registers
     LOADER: gl.constexpr = S.loader_registers
     pipeline = allocate_pipeline(S)
-    let_next_grid_start()
     n = multiple_of(n, S.divisor)
     stride_om = multiple_of(stride_om, S.divisor)
     a_descs = (a_desc, a_desc_1)
