@@ -17,10 +17,15 @@ from tritonmm.nn.quantize import KINDS
 COMPILED = "+compile"
 """What the name of a way ends with, whose model torch.compile compiles."""
 
+HEAD = "+lm_head"
+"""What follows the kind of a way that quantizes the output layer as well."""
+
 _PLAIN = "torch", "enable", *KINDS
 
-WAYS = tuple(plain + end for plain in _PLAIN for end in ("", COMPILED))
+DEFAULT_WAYS = tuple(plain + end for plain in _PLAIN for end in ("", COMPILED))
 """enable and quantized models have `tritonmm.use()` around them."""
+
+WAYS = DEFAULT_WAYS + tuple(kind + HEAD + end for kind in KINDS for end in ("", COMPILED))
 
 PREFILL, DECODE = "prefill", "decode"
 
@@ -55,7 +60,7 @@ class Row:
 class Asked(NamedTuple):
     """What is measured. layers: of each model, instead of its own number."""
 
-    ways: Sequence[str] = WAYS
+    ways: Sequence[str] = DEFAULT_WAYS
     prefill: bool = True
     batches: Sequence[int] = (1, 16)
     layers: int | None = None
@@ -85,12 +90,12 @@ def compare(model: Model, asked: Asked, device: torch.device) -> Iterator[Row]:
 def _in_one_way(
     title: str, model: Model, way: str, asked: Asked, expected: torch.Tensor | None, device: torch.device
 ) -> Iterator[Row]:
-    kind = way.removesuffix(COMPILED)
+    kind = _kind(way)
     made, kl = None, None
     with _rows_of_failures(Row(title, way, "model")) as failed:
         made = model.made(device, asked.layers)
         if kind in KINDS:
-            tritonmm.quantize_(made, kind)
+            tritonmm.quantize_(made, kind, skip=() if HEAD in way else ("lm_head",))
     yield from failed
     if made is None or failed:
         return
@@ -121,9 +126,7 @@ def _measures(
         if not way.endswith(COMPILED):
             return model
         torch.compiler.reset()  # each step has code of its own, and none falls back because there is too much
-        is_quantized = way.removesuffix(COMPILED) in KINDS
-        options = {"post_grad_custom_pre_pass": tritonmm.merge_siblings()} if is_quantized else None
-        return torch.compile(model, dynamic=False, options=options)
+        return torch.compile(model, dynamic=False, options=_options(way))
 
     def prefill() -> float:
         step, given = run(), tokens(model, 1, device, steps.PREFILL)
@@ -140,6 +143,20 @@ def _measures(
         yield PREFILL, steps.PREFILL, prefill
     for batch in asked.batches:
         yield DECODE, batch, lambda batch=batch: decode(batch)
+
+
+def _kind(way: str) -> str:
+    return way.partition("+")[0]
+
+
+def _options(way: str) -> dict[str, Any] | None:
+    """torch.compile's options for a way: of quantized models, what docs/quantized-models.md recommends."""
+    if _kind(way) not in KINDS:
+        return None
+    options: dict[str, Any] = {"post_grad_custom_pre_pass": tritonmm.merge_siblings()}
+    if hasattr(torch._inductor.config.triton, "enable_pdl"):  # from torch 2.10 on
+        options["triton.enable_pdl"] = True
+    return options
 
 
 def tokens(model: torch.nn.Module, batch: int, device: torch.device, length: int = steps.PROMPT) -> torch.Tensor:

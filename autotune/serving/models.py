@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tritonmm.autotune.serving import attention
+
 
 class Model(NamedTuple):
     """A model. title: of the published one whose shape it has. config: makes its configuration."""
@@ -22,7 +24,10 @@ class Model(NamedTuple):
             config.num_hidden_layers = layers
         torch.manual_seed(0)
         with device:  # random numbers of billions of weights take minutes on the host
-            return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+        attention.register()
+        model.set_attn_implementation(attention.NAME)
+        return model
 
 
 def _llama() -> Any:

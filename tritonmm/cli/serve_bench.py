@@ -32,7 +32,8 @@ def _ways(text: str) -> tuple[str, ...]:
 @click.option(
     "--ways",
     type=Parsed("ways", _ways),
-    help="A list of torch, enable, int8, int4, fp8 and fp8-dynamic, each also with +compile.  [default: all]",
+    help="A list of torch, enable, int8, int4, fp8 and fp8-dynamic, each also with +compile; quantized ones also with"
+    " +lm_head before it, to quantize the output layer.  [default: all without +lm_head]",
 )
 @click.option("--prefill/--no-prefill", default=True, help="Whether a prefill of 2048 tokens is measured.")
 @click.option("--batch", type=Parsed("sizes", values.sizes), default="1,16", help="Sequences that decode at once.")
@@ -56,7 +57,7 @@ def serve_bench(model, ways, prefill, batch, layers, csv_path) -> None:
     if in_use:
         click.echo(f"tritonmm: the GPU is not idle, so times are unreliable: {in_use}", err=True)
     comments = [*source.environment.comments(), "# source: gpu", f"# gpu in use: {in_use or 'no'}"]
-    asked = compare.Asked(ways or compare.WAYS, prefill, batch, layers)
+    asked = compare.Asked(ways or compare.DEFAULT_WAYS, prefill, batch, layers)
     chosen = [KNOWN[model]] if model else list(KNOWN.values())
     rows = []
     interrupted = False

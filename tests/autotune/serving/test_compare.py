@@ -53,7 +53,8 @@ def timed(monkeypatch):
 
     def compile(model, dynamic, options=None):
         is_quantized = isinstance(model.inner, WeightOnlyLinear)
-        assert options == ({"post_grad_custom_pre_pass": tritonmm.merge_siblings()} if is_quantized else None)
+        ours = {"post_grad_custom_pre_pass": tritonmm.merge_siblings(), "triton.enable_pdl": True}
+        assert options == (ours if is_quantized else None)
         return model
 
     monkeypatch.setattr(torch, "compile", compile)
@@ -78,7 +79,7 @@ def test_a_cache_that_does_not_grow_is_an_error():
 
 
 def test_every_way_and_step_is_a_row(timed, device):
-    ways = "torch", "torch+compile", "int8", "int4+compile"
+    ways = "torch", "torch+compile", "int8", "int4+compile", "int4+lm_head+compile"
     rows = list(compare.compare(TOY, Asked(ways, batches=(1, 4)), device))
     assert [row.message for row in rows] == [""] * len(rows)
     whats = "prefill 2048", "decode 1", "decode 4"
@@ -89,6 +90,7 @@ def test_every_way_and_step_is_a_row(timed, device):
     assert by_way["torch"].kl is None
     assert by_way["torch+compile"].kl == pytest.approx(0, abs=1e-5)
     assert 0 < by_way["int8"].kl < by_way["int4+compile"].kl
+    assert by_way["int4+lm_head+compile"].kl > by_way["int4+compile"].kl  # the output layer is quantized, too
 
 
 def test_torchs_logits_are_known_without_its_way(timed, device):
