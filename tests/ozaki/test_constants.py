@@ -100,24 +100,44 @@ def test_the_quotient_of_any_residues_is_rounded_to_the_right_integer(moduli):
     assert 255 * sum(abs(fraction) for fraction in constants.fractions) + abs(constants.fraction) < 2**31
 
 
-@pytest.mark.parametrize("bits", [38, 32])
 @pytest.mark.parametrize("modulus", MODULI)
-def test_residues_of_sums_fit_int8(modulus, bits):
+def test_residues_of_sums_fit_int8(modulus):
     """By the operations of `device.residue`, at both ends of its range, at all multiples near them, and at random."""
-    spec = ResidueSpec(8, 256, (modulus,), {38: 60, 32: 33}[bits], False)
-    assert spec.reciprocal_bits == bits
-    reciprocal = spec.reciprocals[0]
-    most = 2 ** (bits - 7) - 2**14
-    assert MOST_K * 128**2 <= 2**31 - 2**14
+    reciprocal = (2**38 + modulus // 2) // modulus
+    most = 2**31 - 2**14
+    assert MOST_K * 128**2 <= most
     rng = np.random.default_rng(modulus)
     halves = np.arange(0, most, modulus)[-200_000:] + modulus // 2
     x = np.concatenate([np.arange(most - 70_000, most + 1), rng.integers(0, most, 10**6), halves, halves + 1, [0]])
     x = np.concatenate([x, -x])
     x = x[abs(x) <= most]
-    found = x - ((x * reciprocal + (1 << bits - 1)) >> bits) * modulus
+    found = x - ((x * reciprocal + 2**37) >> 38) * modulus
     assert found.min() >= -128
     assert found.max() <= 127
     assert ((found - x) % modulus == 0).all()
+
+
+@pytest.mark.parametrize("integer_bits", [60, 33], ids=["three limbs", "two limbs"])
+@pytest.mark.parametrize("modulus", MODULI[1:])
+def test_residues_of_sums_of_limbs_fit_int8(modulus, integer_bits):
+    """By the operations of `device.residue.remainder` and what `residues_kernel` does with a remainder.
+
+    Quotients grow with x, so they are right everywhere if they are at all multiples and just below them. Of two limbs
+    these are all multiples in the range; of three, those near its ends and near 0.
+    """
+    spec = ResidueSpec(8, 256, (modulus,), integer_bits, False)
+    most = 2 ** (spec.reciprocal_bits - 7)
+    multiples = np.arange(0, most + 1, modulus)
+    multiples = np.concatenate([multiples[:200_000], multiples[-200_000:]])
+    x = np.concatenate([[most], multiples, multiples - 1, multiples + 1, np.arange(0, 70_000)])
+    x = np.concatenate([x, -x])
+    x = x[abs(x) <= most]
+    remainder = x - ((x * spec.reciprocals[0]) >> spec.reciprocal_bits) * modulus
+    assert remainder.min() >= 0
+    assert remainder.max() <= modulus
+    stored = remainder.astype(np.int8) ^ -128
+    assert ((stored - (x - 128)) % modulus == 0).all()
+    assert stored[x == 128].tolist() == [0] * (x == 128).sum()  # beyond K are zeros
 
 
 @pytest.mark.parametrize("moduli", COUNTS)
@@ -125,11 +145,11 @@ def test_sums_of_limbs_are_in_the_range_that_is_reduced(moduli):
     bits = scaling(moduli).bound.bit_length()
     spec = ResidueSpec(8, 256, MODULI[:moduli], bits, False)
     top = 2 ** max(0, bits - spec.limb * (spec.limbs - 1))
-    limbs = [2**bits] if spec.limbs == 1 else [2**spec.limb] * (spec.limbs - 1) + [top]
+    limbs = [2**bits + 128] if spec.limbs == 1 else [2**spec.limb] * (spec.limbs - 1) + [top]
     for row, p in zip(spec.factors, spec.moduli, strict=True):
         assert all((factor - (1 << spec.limb * i)) % p == 0 for i, factor in enumerate(row))
         most = sum(limb * abs(factor) for limb, factor in zip(limbs, row, strict=True))
-        assert most <= 2 ** (spec.reciprocal_bits - 7) - 2**14
+        assert most <= 2 ** (spec.reciprocal_bits - 7)
 
 
 @pytest.mark.parametrize("moduli", COUNTS)

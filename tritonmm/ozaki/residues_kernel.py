@@ -2,7 +2,12 @@
 
 A program reads a block of lines by K once and writes it to all planes. A scaled element is rounded to an integer of up
 to 63 bits, which is cut into limbs. Modulo p it is the sum of the limbs times powers of two modulo p, which
-`device.residue` reduces: two limbs are cut so that it is below 2**25, three of 21 bits so that it is below 2**30.
+`device.residue.remainder` reduces: two limbs are cut so that it is below 2**25, three of 21 bits so that it is below
+2**30.
+
+The remainder is 0 to p. 128 is added to the integer before, and subtracted from the remainder, which is then a residue
+in -128..127. Neither takes an instruction of each element: the first is part of the rounding, and the second flips a
+bit of each byte, four bytes at once.
 
 Supports fp32 and fp64; any sizes, strides and alignment; every GPU and the interpreter.
 """
@@ -16,7 +21,7 @@ from tritonmm.device.constexpr_args import Static
 from tritonmm.device.exponent import power_of_two, times_power_of_two
 from tritonmm.device.numeric import block_offsets, multiple_of
 from tritonmm.device.pdl import follow_previous_grid
-from tritonmm.device.residue import residue
+from tritonmm.device.residue import remainder
 from tritonmm.ozaki.norms_kernel import NONFINITE, ScaleSpec, line_scales, store_scales
 from tritonmm.ozaki.rule_kernel import counted
 
@@ -25,6 +30,9 @@ LIMB = 21
 
 UPPER_LIMB = 18
 """Bits of the signed upper limb of two: at most 2**17, so at most 2**24 times a factor of at most 2**7."""
+
+MIDDLE = tl.constexpr(128)
+"""Added to integers, and subtracted from remainders."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +49,8 @@ class ResidueSpec(Static):
 
     @property
     def limbs(self):
-        """Limbs of an integer, the last one signed. One if the integers are in the range that `residue` reduces."""
-        if self.integer_bits < 31:
+        """Limbs of an integer, the last one signed. One if integers are in the range that `remainder` reduces."""
+        if self.integer_bits <= 24:
             return 1
         return 2 if self.integer_bits + 1 - UPPER_LIMB <= 23 else 3
 
@@ -59,8 +67,8 @@ class ResidueSpec(Static):
 
     @property
     def reciprocal_bits(self):
-        """BITS of `device.residue`, for sums of limbs."""
-        return 32 if self.limbs == 2 else 38
+        """BITS of `device.residue.remainder`, for sums of limbs."""
+        return 38 if self.limbs == 3 else 32
 
     @property
     def reciprocals(self):
@@ -69,12 +77,13 @@ class ResidueSpec(Static):
 
 
 @triton.jit
-def nearest_integer(x, BITS: tl.constexpr):
-    """x of fp64, |x| < 2**BITS <= 2**63, rounded to nearest, ties to even, as int64."""
+def nearest_integer(x, BITS: tl.constexpr, ADDED: tl.constexpr):
+    """x of fp64, |x| < 2**BITS <= 2**63, rounded to nearest, ties to even, plus ADDED, as int64. ADDED: even, small."""
     if BITS < 51:  # the sum has an exponent for which the integer is in its lowest bits
-        return (x + 6755399441055744.0).to(tl.int64, bitcast=True) - 0x4338000000000000
+        shift = tl.full((), 6755399441055744.0 + ADDED, tl.float64)  # fp32 does not have it
+        return (x + shift).to(tl.int64, bitcast=True) - 0x4338000000000000
     shift = tl.where(x < 0, -4503599627370496.0, 4503599627370496.0)
-    return tl.where(tl.abs(x) < 4503599627370496.0, (x + shift) - shift, x).to(tl.int64)
+    return tl.where(tl.abs(x) < 4503599627370496.0, (x + shift) - shift, x).to(tl.int64) + ADDED
 
 
 @triton.jit
@@ -114,9 +123,9 @@ def residues(
         scaled = loaded * power_of_two(scale)
     else:
         scaled = times_power_of_two(loaded, scale)
-    integer = nearest_integer(scaled, S.integer_bits)
+    integer = nearest_integer(scaled, S.integer_bits, MIDDLE)
     if counts is not None:
-        found = counted(loaded, scaled, integer, S.threshold)
+        found = counted(loaded, scaled, integer - MIDDLE, S.threshold)
         tl.atomic_add(counts + batch * lines + line + of_block, found, mask=of_lines, sem="relaxed")
     at = (batch * len(MODULI) * held_lines + line) * pitch + depth
     target = planes + at + (of_block[:, None] * pitch + tl.arange(0, S.block_k)[None, :])
@@ -130,13 +139,13 @@ def residues(
         high = (integer >> 2 * LIMB_BITS).to(tl.int32)
     for i in tl.static_range(len(MODULI)):
         summed = low
-        if MODULI[i] != 256:  # else int8 keeps the low byte of the low limb
+        if MODULI[i] != 256:  # else the remainder is the low byte of the low limb
             if LIMBS > 1:
                 summed += middle * FACTORS[i][1]
             if LIMBS > 2:
                 summed += high * FACTORS[i][2]
-            summed = residue(summed, MODULI[i], RECIPROCALS[i], S.reciprocal_bits)
-        tl.store(target, summed.to(tl.int8), mask=held)
+            summed = remainder(summed, MODULI[i], RECIPROCALS[i], S.reciprocal_bits)
+        tl.store(target, summed.to(tl.int8) ^ -128, mask=held)  # MIDDLE less
         target += tl.cast(held_lines, tl.int64) * pitch
 
 
