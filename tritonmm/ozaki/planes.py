@@ -177,7 +177,7 @@ def _residues(first: Operand, second: Operand | None, moduli: int, finds_scales:
         threshold = 0.0 if into.counts is None else rule(k, any_name(x.dtype), moduli).threshold
         scale = _scale_spec(block, _power_of_two(chunks), moduli) if finds_scales else None
         bits = scaling(moduli).bound.bit_length()
-        specs.append(ResidueSpec(block, block_k, MODULI[:moduli], bits, wide, threshold, scale))
+        specs.append(ResidueSpec(block, block_k, MODULI[:moduli], bits, wide, x.stride(2) == 1, threshold, scale))
         grids.append(x.shape[0] * -(-x.shape[1] // block) * -(-pitch // block_k))
     arguments = *tensors, *lines, *held, k, pitch, chunks, grids[0], *sizes, *specs
     return Step(residues_kernel, sum(grids), arguments, launch_options(first.x.device, num_warps=NUM_WARPS))

@@ -44,6 +44,7 @@ class ResidueSpec(Static):
     moduli: tuple[int, ...]
     integer_bits: int  # magnitudes of scaled elements are below 2**integer_bits
     wide: bool  # offsets within a block of the operand have 64 bits
+    along_k: bool = True  # the operand is contiguous along K
     threshold: float = 0.0  # `rule.Rule.threshold`, where elements are counted
     scale: ScaleSpec | None = None  # of `line_scales`, where scales are found here
 
@@ -116,7 +117,10 @@ def residues(
         if depth == 0:
             store_scales(scale, scales, special, batch * lines + line + of_block, of_lines)
     finite = scale != NONFINITE
-    loaded = tl.load(first + across[:, None] * stride_line + along[None, :] * stride_k, mask=inside, other=0.0)
+    source = first + across[:, None] * stride_line + along[None, :] * stride_k
+    if not S.along_k:  # threads load what they will store: else the residues of each plane go through shared memory
+        source = tl.max_contiguous(source, (1, 1))
+    loaded = tl.load(source, mask=inside, other=0.0)
     loaded = tl.where(finite[:, None], loaded, 0.0).to(tl.float64)
     scale = tl.where(finite, scale, 0)[:, None]
     if x.dtype.element_ty == tl.float32:  # noqa: SIM108  # whose scales are -121 to 211
