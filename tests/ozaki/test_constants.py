@@ -14,6 +14,7 @@ from triton.runtime.interpreter import InterpreterOptions, interpreter_builder
 from tritonmm.launch.interpreter import INTERPRETED
 from tritonmm.moduli import FEWEST_MODULI, LONGEST_K, MODULI, MOST_K
 from tritonmm.ozaki.crt import DIGIT_BITS, FRACTION_BITS, MOST_OF_64_BITS, crt, crt64
+from tritonmm.ozaki.norms_kernel import ScaleSpec
 from tritonmm.ozaki.reconstruct_kernel import Residues, integer_of_64_bits
 from tritonmm.ozaki.residues_kernel import ResidueSpec
 from tritonmm.ozaki.scaling import NORM_BITS, scaling
@@ -37,6 +38,20 @@ def test_scaled_lines_stay_in_the_range_of_the_moduli(moduli):
     assert squared == (exact >> 2 * exponent if exponent >= 0 else exact << -2 * exponent)
     assert 2 * (bound + math.isqrt(LONGEST_K) / 2 + 1) ** 2 < product
     assert bound < 2**63
+
+
+@pytest.mark.parametrize("moduli", COUNTS)
+def test_scales_are_the_largest_of_the_definition(moduli):
+    """By the operations of `line_scales`, of sums of squares next to those where the scale changes, and of random ones.
+    A sum is that of the largest element alone, 2**26, or more."""
+    _, squared, exponent = scaling(moduli)
+    bits = ScaleSpec(8, 8, squared, exponent).squared_bits
+    edges = [squared >> 2 * i for i in range(32)]
+    random = np.random.default_rng(moduli).integers(2**26, 2**52, 1000).tolist()
+    totals = {edge + off for edge in edges for off in (-1, 0, 1)} | {2**i for i in range(26, 53)} | set(random)
+    for total in sorted(total for total in totals if 2**26 <= total <= LONGEST_K << 2 * NORM_BITS):
+        found = (bits - int(np.float64(total).view(np.int64))) >> 53
+        assert total << 2 * found <= squared < total << 2 * (found + 1), total
 
 
 @pytest.mark.parametrize("moduli", COUNTS)

@@ -10,6 +10,7 @@ One launch serves both operands, or one of them alone. Small products are so sho
 Supports fp32 and fp64; any sizes, strides and alignment; every GPU and the interpreter.
 """
 
+import struct
 from dataclasses import dataclass
 
 import triton
@@ -175,6 +176,12 @@ class ScaleSpec(Static):
     squared: int
     exponent: int
 
+    @property
+    def squared_bits(self):
+        """The bits of the largest fp64 up to squared, as an integer. Sums of squares have at most 53 bits."""
+        cut = self.squared.bit_length() - 53
+        return struct.unpack("<q", struct.pack("<d", float(self.squared >> cut << cut)))[0]
+
 
 @triton.jit
 def line_scales(norms, line, of_lines, chunks, S: tl.constexpr):
@@ -184,15 +191,16 @@ def line_scales(norms, line, of_lines, chunks, S: tl.constexpr):
     inside = of_lines[:, None] & (chunk < chunks)[None, :]
     packed = tl.load(norms + line[:, None] * chunks + chunk[None, :], mask=inside, other=0)
     exponents = (packed >> SUM_BITS).to(tl.int32)
-    e = tl.max(exponents, axis=1)
-    finite = tl.max(packed, axis=1) < NONFINITE_CHUNK
+    largest = tl.max(packed, axis=1)
+    e = (largest >> SUM_BITS).to(tl.int32)
+    finite = largest < NONFINITE_CHUNK
     below = tl.minimum(2 * (e[:, None] - exponents), 62).to(tl.int64)
     squares = packed & SUM_MASK
     squares = (squares + ((tl.full((), 1, tl.int64) << below) - 1)) >> below
     total = tl.sum(tl.where(packed > 0, squares, 0), axis=1)
-    scale = S.exponent + EXPONENT_BIAS - e
-    for i in tl.static_range(1, 19):  # total * 4**i <= squared; a total above 0 is at least 2**26
-        scale += (total <= (S.squared >> (2 * i))).to(tl.int32)
+    # The largest i with total * 4**i <= squared: to multiply by 4 adds 2 to the exponent of fp64, which is exact here.
+    room = S.squared_bits - total.to(tl.float64).to(tl.int64, bitcast=True)
+    scale = S.exponent + EXPONENT_BIAS - e + (room >> 53).to(tl.int32)
     scale = tl.where(total > 0, scale, 0)
     return tl.where(finite, scale, NONFINITE)
 
