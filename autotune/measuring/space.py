@@ -17,6 +17,7 @@ from tritonmm.model.groups import average
 from tritonmm.nn import int4
 from tritonmm.problem import KINDS, Problem, kind_name
 from tritonmm.selection import timed
+from tritonmm.tuned import shipped
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
@@ -196,10 +197,12 @@ OTHER_SEQUENCE = 1.02
 
 
 def candidates(asked: Problem, gpu: Gpu) -> list[Config]:
-    """The legal configs that a search may try for the problem, the shortest estimate first. Deterministic.
+    """The legal configs that a search may try for the problem, the most promising first. Deterministic.
 
     They are the configs that `select` chooses from, and variants of them with one stage more or less and with
-    neighbouring orders, unless the family's candidates are complete.
+    neighbouring orders, unless the family's candidates are complete; the shortest estimate comes first. Directly
+    after the first come those that shipped tables have for the problem on GPUs of the same architecture. The user's
+    tables are not read, because tuning changes them and an interrupted search continues with the same configs.
     """
     estimates = timed(asked, gpu)
     found = dict(estimates)
@@ -207,7 +210,9 @@ def candidates(asked: Problem, gpu: Gpu) -> list[Config]:
         for config, off in _around(base, asked) if not families.family(base.kernel).complete else ():
             if config not in found and config.fits(asked, gpu):
                 found[config] = us * off
-    return sorted(found, key=lambda config: found[config])
+    ranked = sorted(found, key=lambda config: found[config])
+    measured = [row.config for row in shipped(gpu.arch).exact(asked) if row.config.fits(asked, gpu)]
+    return list(dict.fromkeys([*ranked[:1], *measured, *ranked]))
 
 
 def _around(config: Config, asked: Problem) -> Iterator[tuple[Config, float]]:

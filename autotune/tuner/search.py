@@ -1,7 +1,8 @@
 """Which trials find the best config of a problem: many with little effort, then fewer with more effort.
 
 A search is a list of rungs. In each rung the remaining configs are measured in one regime, and the fastest go on to the
-next rung. Configs are measured in the order of `space.candidates`, so a search with few trials relies on the model.
+next rung. Configs are measured in the order of `space.candidates`, so a search with few trials relies on the model and
+on the shipped tables.
 """
 
 from collections.abc import Generator, Sequence
@@ -40,8 +41,8 @@ SEARCHES = {
     "model": (Rung("burst", 8),),
     "halving": (Rung("quick", 96), Rung("short", 16), Rung("burst", 4)),
 }
-"""exhaustive: all candidates. model: the candidates with the shortest estimates. halving: successive halving (Jamieson
-and Talwalkar, 2016) from the shortest estimates on. The last rung, "burst", is timed in pairs with torch and decides.
+"""exhaustive: all candidates. model: the first candidates. halving: successive halving (Jamieson and Talwalkar, 2016),
+beginning with the first candidates. The last rung, "burst", is timed in pairs with torch and decides.
 """
 
 

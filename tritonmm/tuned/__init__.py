@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tritonmm import forks, user_files
+from tritonmm import gpu as gpus
 from tritonmm.config import Config
 from tritonmm.gpu import TRITON, Gpu
 from tritonmm.model.chunks import chunk_k
@@ -23,7 +24,7 @@ from tritonmm.tuned import files, table
 from tritonmm.tuned.table import DamagedError, Row, TableError
 from tritonmm.version import __version__
 
-__all__ = ["Row", "TableError", "Tables", "publish", "tables", "user_path"]
+__all__ = ["Row", "TableError", "Tables", "publish", "shipped", "tables", "user_path"]
 
 NEAR = 2.0
 """The largest ratio between a neighbour's m, n or k and the problem's, in either direction."""
@@ -75,15 +76,13 @@ class Tables:
 def tables(gpu: Gpu) -> Tables:
     """The tables of a GPU, the user's before the shipped one. They are read once in a process, and again after
     `publish`."""
-    found = _TABLES.get(gpu)
-    if found is None:
-        with _LOCK:
-            found = _TABLES.get(gpu)
-            if found is None:
-                while len(_TABLES) >= 64:
-                    del _TABLES[next(iter(_TABLES))]
-                found = _TABLES[gpu] = Tables(_rows(user_path(gpu), gpu), _rows(_SHIPPED / user_files.name(gpu), gpu))
-    return found
+    return _TABLES.get(gpu) or _read_once(gpu, [(user_path(gpu), gpu), (_shipped_path(gpu), gpu)])
+
+
+def shipped(arch: str) -> Tables:
+    """The shipped tables of all GPUs of an architecture, such as "sm_90". They are read once in a process."""
+    alike = [gpu for gpu in map(gpus.spec, gpus.names()) if gpu.arch == arch]
+    return _TABLES.get(arch) or _read_once(arch, [(_shipped_path(gpu), gpu) for gpu in alike])
 
 
 def user_path(gpu: Gpu) -> Path:
@@ -128,6 +127,19 @@ def publish(winners: Iterable[Winner], gpu: Gpu, path: str | os.PathLike | None 
     with _LOCK:
         _TABLES.pop(gpu, None)
     return path
+
+
+def _read_once(key: Gpu | str, found: Iterable[tuple[Path, Gpu]]) -> Tables:
+    with _LOCK:
+        if key not in _TABLES:
+            while len(_TABLES) >= 64:
+                del _TABLES[next(iter(_TABLES))]
+            _TABLES[key] = Tables(*itertools.starmap(_rows, found))
+        return _TABLES[key]
+
+
+def _shipped_path(gpu: Gpu) -> Path:
+    return _SHIPPED / user_files.name(gpu)
 
 
 def _rows(path: Path, gpu: Gpu) -> list[Row]:
@@ -186,5 +198,7 @@ def _steps(one: Problem, other: Problem) -> list[float]:
     return [abs(math.log2(x / y)) for x, y in ((one.m, other.m), (one.n, other.n), (one.k, other.k))]
 
 
-_TABLES: dict[Gpu, Tables] = {}
+_TABLES: dict[Gpu | str, Tables] = {}
+"""What was read: the tables of a GPU, and those that ship for an architecture."""
+
 _LOCK = forks.lock()

@@ -2,17 +2,21 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
+from tables import WINNER, put, row, valid
 
-from tritonmm import gpu
+from tritonmm import gpu, orders, tuned
 from tritonmm.autotune.bench import suite
 from tritonmm.autotune.measuring import space
 from tritonmm.autotune.measuring.trial import Trial
 from tritonmm.autotune.tuner import search
 from tritonmm.autotune.tuner.search import SEARCHES, Rung, Search
-from tritonmm.problem import Problem
-from tritonmm.selection import estimated
+from tritonmm.config import Config
+from tritonmm.problem import KINDS, Problem
+from tritonmm.selection import choose, estimated
+from tritonmm.tuned import table
 
 H200 = gpu.spec("h200")
 PROBLEM = space.problem(1000, 4096, 4096)
@@ -78,6 +82,90 @@ def test_candidates_for_groups_vary_their_sequence(problem):
     assert {order.largest_first for order in found} == {False, True}
     assert {order.joined for order in found} == ({False, True} if problem.ragged == "m" else {False})
     assert all(order.inner.factors[0] > 1 for order in found if order.joined), "else it is the same sequence"
+
+
+H100 = gpu.spec("h100")
+LIKE_H200 = replace(H200, name="nvidiagh200480gb", sms=114)
+INT8_WEIGHTS = Problem.dense(33, 4096, 4096, layout="nt", **KINDS["bf16-int8"])
+
+TUNED = {
+    "plain": (PROBLEM, WINNER),
+    "invariant": (replace(PROBLEM, accumulation="invariant"), WINNER),
+    "batch": (space.problem(1000, 1000, 1000, batch=32), WINNER),
+    "scales": (INT8_WEIGHTS, Config("tile", 16, 128, 32, 5, 4)),
+    "groups": (GROUPED[0], Config("grouped", 64, 128, 64, 3, 8, order=orders.Grouped(orders.SwizzleMerge(7)))),
+}
+"""GEMMs, and for each a config that is legal and that no estimate suggests."""
+
+
+def ships(user, *rows, on=H100):
+    """Makes them the rows of the only table that ships, a GPU's."""
+    named = {"name": on.name, "arch": on.arch, "sms": on.sms}
+    put(user.parents[1] / "shipped" / f"{on.name}.json", valid(*rows) | {"schema": table.SCHEMA, "gpu": named})
+
+
+def best_of_four(problem, on, fastest):
+    """What wins where there is time for four configs and one of all is the fastest."""
+    searched = Search(problem, space.candidates(problem, on), (Rung("quick", 4), Rung("burst", 1)))
+    hunted(searched, lambda config, regime: 1.0 if config == fastest else 2.0)
+    return searched.best.config
+
+
+@pytest.mark.parametrize("on", [H100, H200, LIKE_H200], ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("name", TUNED)
+def test_what_another_gpus_table_has_for_the_gemm_is_among_the_first_that_are_tried(user, name, on):
+    problem, config = TUNED[name]
+    without = space.candidates(problem, on)
+    assert config.fits(problem, on)
+    assert config not in without
+    ships(user, row(problem, config))
+    assert space.candidates(problem, on) == [without[0], config, *without[1:]]
+    assert best_of_four(problem, on, config) == config
+
+
+def test_what_another_table_has_is_tried_once(user):
+    without = space.candidates(PROBLEM, H200)
+    for known in (without[0], without[200]):
+        ships(user, row(PROBLEM, known), row(PROBLEM, known, triton="3.0"))
+        others = [config for config in without[1:] if config != known]
+        assert space.candidates(PROBLEM, H200) == list(dict.fromkeys([without[0], known])) + others
+
+
+OTHERS = {
+    "other architecture": (H200, PROBLEM, gpu.spec("a100")),
+    "architecture without tables": (replace(H200, name="new", arch="sm_99"), PROBLEM, H100),
+    "other product": (H200, replace(PROBLEM, m=1001), H100),
+    "too little shared memory": (replace(H200, name="small", shared_bytes=101_376), PROBLEM, H100),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_says_nothing_of_this_gemm_on_this_gpu_is_not_tried(user, name):
+    on, tuned_for, where = OTHERS[name]
+    without = space.candidates(PROBLEM, on)
+    ships(user, row(tuned_for, WINNER), on=where)
+    assert space.candidates(PROBLEM, on) == without
+
+
+def test_what_is_tried_is_the_same_after_the_winners_are_published(user):
+    ships(user, row(PROBLEM, WINNER))
+    before = space.candidates(PROBLEM, H200)
+    assert tuned.publish([(PROBLEM, before[50], 100.0)], H200) == user
+    assert choose(PROBLEM, H200) == before[50]
+    assert space.candidates(PROBLEM, H200) == before
+
+
+@pytest.mark.parametrize("on", [H100, H200], ids=lambda gpu: gpu.name)
+def test_all_that_ships_is_tried_even_by_a_short_search(on):
+    shipped = [row for of in (H100, H200) for row in table.read(tuned._SHIPPED / f"{of.name}.json", of)[0]]
+    rows = [row for row in shipped if row.problem.n == row.problem.k == 4096]  # 257x4096x4096 among them
+    late = [
+        f"{row.problem}: {row.config}"
+        for row in rows
+        if row.config.fits(row.problem, on) and row.config not in space.candidates(row.problem, on)[:4]
+    ]
+    assert len(rows) > 30
+    assert not late
 
 
 @pytest.mark.parametrize("name", SEARCHES)
