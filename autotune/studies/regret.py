@@ -1,13 +1,15 @@
-"""How much of the best measured config's speed `select` reaches, on the problems of a results file.
+"""How much of the best measured config's speed `select` reaches, on the problems of results files.
 
     python -m tritonmm.autotune.studies.regret sweep.csv
+    python -m tritonmm.autotune.studies.regret h100-sweep.csv --neighbours h200-sweep.csv
 
 For each problem of an exhaustive sweep: its best config, and what three ways of selecting choose, each judged by the
 time that the sweep measured of it, or if that has the config in other orders of tiles alone, by the longest of theirs:
 
 * model: the estimates alone;
 * table: the tuned tables of this machine, the user's and those that ship, before the estimates;
-* neighbours: a table of the best configs of all the other problems of the file, before the estimates.
+* neighbours: a table of the best configs of all the other problems of the files, or of those of `--neighbours`, before
+  the estimates. What the table replaces of the estimates' choices is judged by itself, too.
 """
 
 import math
@@ -25,6 +27,7 @@ from tritonmm.config import Config
 from tritonmm.gpu import TRITON, Gpu
 from tritonmm.problem import Problem
 from tritonmm.selection import best_by, estimated
+from tritonmm.tuned import table
 
 WAYS = ("model", "table", "neighbours")
 
@@ -66,17 +69,33 @@ def read(path: str | Path) -> tuple[Measured, dict[str, str]]:
     return measured, about
 
 
-def regrets(measured: Measured, gpu: Gpu, asked: Iterable[str] = WAYS) -> list[Regret]:
-    """What each of the ways that are asked for chooses for each problem. Raises ValueError where no config is legal."""
-    best = {problem: min(times.items(), key=lambda pair: pair[1]) for problem, times in measured.items()}
+def winners(measured: Measured) -> list[tuned.Row]:
+    """The best config of each problem, as rows of a table."""
     triton = ".".join(TRITON.split(".")[:2])
-    rows = [tuned.Row(problem, *winner, "none", triton, "2000-01-01") for problem, winner in best.items()]
+    best = {problem: min(times.items(), key=lambda pair: pair[1]) for problem, times in measured.items()}
+    return [tuned.Row(problem, *winner, "none", triton, "2000-01-01") for problem, winner in best.items()]
+
+
+def regrets(
+    measured: Measured, gpu: Gpu, asked: Iterable[str] = WAYS, neighbours: Iterable[tuned.Row] | None = None
+) -> list[Regret]:
+    """What each of the ways that are asked for chooses for each problem. Raises ValueError where no config is legal.
+
+    neighbours: The rows of the table of that way, or None for `winners(measured)`. Those of the problem itself are left
+    out.
+    """
+    best = {row.problem: (row.config, row.us) for row in winners(measured)}
+    rows = list(winners(measured) if neighbours is None else neighbours)
+    known = tuned.Tables(rows)
+
+    def others(problem: Problem) -> tuned.Tables:
+        exact = known.exact(problem)
+        return tuned.Tables([row for row in rows if row not in exact]) if exact else known
+
     ways: dict[str, Callable[[Problem], Config]] = {
         "model": lambda problem: estimated(problem, gpu).config,
         "table": lambda problem: best_by(problem, gpu, "", tuned.tables(gpu)).config,
-        "neighbours": lambda problem: (
-            best_by(problem, gpu, "", tuned.Tables([row for row in rows if row.problem != problem])).config
-        ),
+        "neighbours": lambda problem: best_by(problem, gpu, "", others(problem)).config,
     }
     found = []
     for problem, times in measured.items():
@@ -111,10 +130,29 @@ def lines(found: Iterable[Regret]) -> Iterable[str]:
         known = [regret for regret in of_way if regret.reached is not None]
         said = f"{way:<10} {len(known)} of {len(of_way)} problems"
         if known:
-            mean = math.exp(statistics.fmean(math.log(regret.reached) for regret in known))
+            mean = _mean(regret.reached for regret in known)
             worst = min(known, key=lambda regret: regret.reached)
             said += f": geometric mean {mean:.4f}, worst {worst.reached:.3f} on {worst.problem}"
         yield said + ("" if len(known) == len(of_way) else "; the others' configs were not measured")
+    yield from _replaced(by_way.get("model", []), by_way.get("neighbours", []))
+
+
+def _replaced(model: list[Regret], neighbours: list[Regret]) -> Iterable[str]:
+    """What the speed is with a neighbour's config, of that with the estimates' choice which it replaces."""
+    pairs = [pair for pair in zip(model, neighbours, strict=True) if pair[0].config != pair[1].config]
+    known = [(was.us / now.us, now.problem) for was, now in pairs if was.us and now.us]
+    said = f"neighbours replace {len(pairs)} choices of the model, {len(known)} measured"
+    if known:
+        worst, problem = min(known, key=lambda pair: pair[0])
+        said += f": geometric mean of the speeds' ratios {_mean(ratio for ratio, _ in known):.3f}"
+        said += f", worst {worst:.3f} on {problem}"
+    if pairs:
+        yield said
+
+
+def _mean(ratios: Iterable[float]) -> float:
+    """The geometric mean."""
+    return math.exp(statistics.fmean(map(math.log, ratios)))
 
 
 def gpu_of(name: str | None, about: dict[str, str]) -> Gpu:
@@ -127,14 +165,26 @@ def gpu_of(name: str | None, about: dict[str, str]) -> Gpu:
     return found
 
 
+def rows_of(path: Path, gpu: Gpu) -> list[tuned.Row]:
+    """The rows of a tuned table, a .json file, or those that the best configs of a results file would be."""
+    return table.read(path, gpu)[0] if path.suffix == ".json" else winners(read(path)[0])
+
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
 @click.command()
-@click.argument("path", metavar="RESULTS", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--gpu", help="Select for this GPU.  [default: the one of the results]")
-def main(path: Path, gpu: str | None) -> None:
-    """Judge what is selected by the measurements in RESULTS, a sweep's CSV file."""
+@click.argument("paths", metavar="RESULTS...", nargs=-1, required=True, type=FILE)
+@click.option("--gpu", help="Select for this GPU.  [default: the one of the first results]")
+@click.option("--neighbours", multiple=True, type=FILE, help="Results or a tuned table with the neighbours.")
+def main(paths: tuple[Path, ...], gpu: str | None, neighbours: tuple[Path, ...]) -> None:
+    """Judge what is selected by the measurements in RESULTS, CSV files of sweeps of one GPU, each of other problems."""
     try:
-        measured, about = read(path)
-        for line in lines(regrets(measured, gpu_of(gpu, about))):
+        found = [read(path) for path in paths]
+        measured = {problem: times for of_file, _ in found for problem, times in of_file.items()}
+        which = gpu_of(gpu, found[0][1])
+        rows = [row for path in neighbours for row in rows_of(path, which)] if neighbours else None
+        for line in lines(regrets(measured, which, neighbours=rows)):
             click.echo(line)
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from None

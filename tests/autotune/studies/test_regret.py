@@ -105,8 +105,29 @@ def test_neighbours_are_the_other_problems_of_the_file(tmp_path):
     assert found[other].best == first
 
 
+def test_neighbours_may_be_of_other_files_and_what_they_replace_is_judged(tmp_path):
+    """Of results or of a table; the problem's own row is not used."""
+    one, other = PROBLEMS[0], replace(PROBLEMS[0], m=4000)
+    first = estimated(one, H200).config
+    second = replace(first, num_stages=first.num_stages - 1)
+    path = results(tmp_path / "x.csv", [trial(one, first, 8.0), trial(one, second, 10.0)])
+    known = results(tmp_path / "y.csv", [trial(one, second, 1.0), trial(other, second, 8.0)])
+    tuned.publish([(one, second, 1.0), (other, second, 8.0)], H200, tmp_path / "h200.json")
+    said = "neighbours replace 1 choices of the model, 1 measured: geometric mean of the speeds' ratios 0.800, worst"
+    for neighbours in (known, tmp_path / "h200.json"):
+        result = run(path, "--neighbours", neighbours)
+        assert result.output.endswith(f"{said} 0.800 on {one}\n"), result.output
+    alone = results(tmp_path / "z.csv", [trial(one, second, 1.0)])
+    assert "replace" not in run(path, "--neighbours", alone).output
+
+
+def test_several_files_are_judged_together(tmp_path):
+    paths = [results(tmp_path / f"{i}.csv", [trial(p, estimated(p, H200).config, 1.0)]) for i, p in enumerate(PROBLEMS)]
+    assert "model      3 of 3 problems" in run(*paths).output
+
+
 def run(path, *options):
-    return CliRunner().invoke(regret.main, [str(path), *options])
+    return CliRunner().invoke(regret.main, [str(path), *map(str, options)])
 
 
 def test_the_command_says_the_mean_the_worst_and_what_is_missing(tmp_path):
