@@ -3,7 +3,6 @@
 import functools
 import heapq
 import itertools
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -21,9 +20,8 @@ from tritonmm.problem import KINDS, Problem, kind_name
 AGREES = 1.02
 """How much longer than the shortest of all the estimate of a neighbour's config may be.
 
-Of the winners of 360 random products (h200-random60.csv to -random72.csv in autotune/results) it lets 31 replace the
-estimates' choice for a neighbour; the 28 times that both were measured they gain 2.2% in the mean and lose 18% at
-worst. With 1.05 it would be 62, which gain nothing in the mean.
+With the sweeps of 660 random GEMMs of an H200 as each other's neighbours it lets 16 replace the estimates' choice. They
+gain 1.1% in the mean and lose 3% at worst; with 1.1 it would be 22, which gain nothing (docs/notebook/tuner.md).
 """
 
 
@@ -93,8 +91,9 @@ def choose(problem: Problem, gpu: Gpu, kernel: str = "") -> Config:
 def best(problem: Problem, gpu: Gpu, kernel: str = "") -> Choice:
     """The legal config, of any kernel family or of the one that is named, that should be fastest.
 
-    That is the tuned tables' for this problem; where they have none, a neighbour's that the estimates do not speak
-    against; and else the one with the shortest estimate. Raises ValueError where no config of that family is legal.
+    That is the tuned tables' for this problem; where they have none, a neighbour's that has the same grid of tiles here
+    and that the estimates do not speak against; and else the one with the shortest estimate. Raises ValueError where no
+    config of that family is legal.
     """
     return _remembered(tuned.tables(gpu))(problem, gpu, kernel)
 
@@ -130,15 +129,12 @@ def best_by(problem: Problem, gpu: Gpu, kernel: str, tables: tuned.Tables) -> Ch
     shortest = estimated(problem, gpu, kernel)
     limit = shortest.us * AGREES
     for row in tables.near(problem):
-        if kernel in ("", row.config.kernel):
-            family = families.family(row.config.kernel)
-            us, found = math.inf, None
-            for config in family.adapted(row.config, row.problem, problem, gpu):
-                if family.lower_bound(config, problem, gpu) <= min(us, limit) and config.fits(problem, gpu):
-                    us, found = min((us, found), _ordered(config, problem, gpu), key=_us)
-            if found is not None and us <= limit:
+        config = row.config
+        if kernel in ("", config.kernel) and _has_same_grid(row, problem) and config.fits(problem, gpu):
+            us = families.family(config.kernel).estimate(config, problem, gpu).us
+            if us <= limit:
                 above = f"its estimate is {us / shortest.us - 1:.1%} above the shortest"
-                return Choice(us, found, f"measured to be fastest for {row.problem} nearby, and {above}")
+                return Choice(us, config, f"measured to be fastest for {row.problem} nearby, and {above}")
     return shortest
 
 
@@ -237,7 +233,14 @@ def _ordered(config: Config, problem: Problem, gpu: Gpu) -> tuple[float, Config]
     return next(pair for pair in found if pair[1] is config or pair[1].fits(problem, gpu))
 
 
-def _us(pair: tuple[float, Config | None]) -> float:
+def _has_same_grid(row: tuned.Row, problem: Problem) -> bool:
+    """Whether the row's config has as many rows and columns of tiles for the problem as for its own, in as many
+    outputs. What else it was tuned for, such as waves and parts of tiles, is then the same too."""
+    tuned_for, config = row.problem, row.config
+    return tuned_for.batch == problem.batch and config.tiles(tuned_for) == config.tiles(problem)
+
+
+def _us(pair: tuple[float, Config]) -> float:
     return pair[0]
 
 

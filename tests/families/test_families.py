@@ -91,7 +91,6 @@ ROWS = SimpleNamespace(
     orders=lambda config, problem, gpu: [],
     estimate=lambda config, problem, gpu: Time(0.5),
     lower_bound=lambda config, problem, gpu: 0.5,
-    adapted=lambda config, tuned_for, problem, gpu: [],
     plan=lambda problem, config, gpu, device: RowsPlan.of(problem, config, device, problem.m),
     describe=lambda config, problem, gpu: ["a program a row"],
 )  # fmt: skip

@@ -1,80 +1,87 @@
-"""Neighbours: what was tuned for one problem is taken for another nearby, unless the estimates speak against it."""
+"""Neighbours: what was tuned for one problem is taken for another nearby if its grid of tiles is the same, unless the
+estimates speak against it."""
 
 from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tables import H200, PROBLEM, WINNER, best, forget, put, row, select, valid
+from tables import H200, PROBLEM, WINNER, best, put, row, select, valid
 
-from tritonmm import families, orders, tuned
+from tritonmm import families, tuned
 from tritonmm import gpu as gpus
 from tritonmm.config import Config
-from tritonmm.problem import Epilogue, Problem
+from tritonmm.problem import KINDS, Epilogue, Problem
 
 pytestmark = pytest.mark.usefixtures("user")
 
 FUZZ = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
-CLOSE = replace(PROBLEM, m=3000)
+CLOSE = replace(PROBLEM, m=4000)
+"""In blocks of 128 rows it has the 32 rows of tiles of PROBLEM."""
 
 
 def margin(problem, config, gpu=H200):
-    """How much longer a config's estimate is than the shortest, adapted and in its best order."""
-    return min(estimates(problem, config, gpu).values()) / select.estimated(problem, gpu).us
+    """How much longer a config's estimate is than the shortest."""
+    us = families.family(config.kernel).estimate(config, problem, gpu).us
+    return us / select.estimated(problem, gpu).us
 
 
-def estimates(problem, config, gpu=H200):
-    """Microseconds of a config as its family adapts it, in all orders."""
-    family = families.family(config.kernel)
-    adapted = list(family.adapted(config, problem, problem, gpu))
-    configs = adapted + [other for each in adapted for other in family.orders(each, problem, gpu)]
-    return {each: family.estimate(each, problem, gpu).us for each in configs}
-
-
-def test_a_neighbours_config_is_taken_where_its_estimate_agrees(user, monkeypatch):
+def test_a_neighbours_config_is_taken_where_its_estimate_agrees(user):
+    """As it was tuned."""
     expected = select.estimated(CLOSE, H200)
     put(user, valid())
-    assert margin(CLOSE, WINNER) > select.AGREES
+    assert margin(CLOSE, WINNER) > 1.1
     assert best(CLOSE) == expected
-    monkeypatch.setattr(select, "AGREES", margin(CLOSE, WINNER) + 0.001)
-    forget()
+    agreeing = replace(expected.config, num_stages=3)
+    put(user, valid(row(config=agreeing)))
+    assert margin(CLOSE, agreeing) == 1
     found = best(CLOSE)
-    assert (found.config.kernel, found.config.block_m, found.config.block_n) == ("hopper", 128, 128)
-    assert (found.config.num_stages, found.is_measured) == (4, False)
+    assert (found.config, found.is_measured) == (agreeing, False)
     assert str(PROBLEM) in found.origin
     assert "nearby" in found.origin
 
 
-def test_a_neighbours_config_follows_the_grid(user, monkeypatch):
-    """The factor fits the rows of tiles, and the split of the tail its tiles."""
+SPLIT = replace(WINNER, split_tail=4)
+SKINNY = Config("skinny", 16, 64, 128, 4, 4, split_k=8)
+WEIGHTS = Config("mixed_input", 64, 256, 128, 4, 8, split_k=4, persistent=False)
+
+
+@pytest.mark.parametrize(
+    ("config", "tuned_for", "asked", "is_taken"),
+    [
+        (WINNER, (4096, 4096, 4096), (3969, 4088, 3000), True),
+        (WINNER, (4096, 4096, 4096), (3968, 4096, 4096), False),
+        (WINNER, (4096, 4096, 4096), (4097, 4096, 4096), False),
+        (WINNER, (4096, 2048, 4096), (2048, 4096, 4096), False),
+        (SPLIT, (512, 512, 16384), (512, 480, 9000), True),
+        (SPLIT, (512, 512, 16384), (640, 512, 9000), False),
+        (SKINNY, (8, 4096, 4096), (10, 4064, 4096), True),
+        (SKINNY, (8, 4096, 4096), (8, 8192, 4096), False),
+        (WEIGHTS, (64, 8192, 4096), (50, 8192, 4096), True),
+        (WEIGHTS, (64, 8192, 4096), (64, 4096, 4096), False),
+    ],
+    ids=lambda value: "x".join(map(str, value)) if isinstance(value, tuple) else None,
+)
+def test_it_is_taken_for_as_many_rows_and_columns_of_tiles_alone(user, monkeypatch, config, tuned_for, asked, is_taken):
+    """An H100 took 1.4 times as long for 672x1024x8576 in the tiles of 512x512x16384, whose 32 were split, as these 96
+    were not."""
     monkeypatch.setattr(select, "AGREES", 100)
-    small = Problem.dense(300, 4096, 4096, layout="nt")
-    put(user, valid(row(replace(small, m=512), replace(WINNER, order=orders.SwizzleMerge(4), split_tail=8))))
-    config = best(small).config
-    assert max(config.order.factors) <= max(config.tiles(small)) <= 32
-    assert config.num_stages == WINNER.num_stages
-    times = estimates(small, WINNER)
-    assert times[config] == min(times.values())
+    kind = KINDS["bf16-int8-row" if config is WEIGHTS else "bf16"]
+    one, other = (Problem.dense(*sizes, layout="nt", **kind) for sizes in (tuned_for, asked))
+    put(user, valid(row(one, config)))
+    assert tuned.tables(H200).near(other)
+    assert config.fits(other, H200)
+    assert best(other).config == (config if is_taken else select.estimated(other, H200).config)
 
 
-def test_a_skinny_neighbour_keeps_its_programs(user, monkeypatch):
+def test_it_is_taken_for_as_many_products_alone(user, monkeypatch):
     monkeypatch.setattr(select, "AGREES", 100)
-    tuned_for, asked = Problem.dense(8, 4096, 4096, layout="nt"), Problem.dense(8, 8192, 4096, layout="nt")
-    config = Config("skinny", 16, 64, 128, 4, 4, split_k=8, order=orders.RowMajor())
-    put(user, valid(row(tuned_for, config)))
-    assert best(asked).config == replace(config, split_k=4)
-    put(user, valid(row(tuned_for, replace(config, split_k=1))))
-    assert best(asked).config == replace(config, split_k=1)
-
-
-def test_a_weights_neighbour_has_shares_of_its_own(user, monkeypatch):
-    monkeypatch.setattr(select, "AGREES", 100)
-    weights = {"layout": "nt", "b_dtype": "int8", "scales": "row"}
-    tuned_for, asked = Problem.dense(64, 8192, 4096, **weights), Problem.dense(64, 4096, 4096, **weights)
-    config = Config("mixed_input", 64, 256, 128, 4, 8, 4, persistent=False, order=orders.RowMajor())
-    put(user, valid(row(tuned_for, config)))
-    assert best(asked).config == replace(config, split_k=8)  # 16 tiles instead of 32, and 132 SMs
+    put(user, valid(row(replace(CLOSE, batch=5))))
+    assert best(replace(CLOSE, m=4001, batch=5)).config == WINNER
+    other = replace(CLOSE, batch=6)
+    assert tuned.tables(H200).near(other)
+    assert best(other) == select.estimated(other, H200)
 
 
 @pytest.mark.parametrize(
@@ -116,21 +123,13 @@ def test_fp16_takes_what_was_tuned_for_bf16_unless_it_was_tuned_itself(user):
 
 def test_the_nearest_comes_first_and_what_does_not_fit_is_passed_over(user, monkeypatch):
     monkeypatch.setattr(select, "AGREES", 100)
-    stages = {4: 4032, 3: 3500, 5: 5000}
-    put(user, valid(*(row(replace(PROBLEM, m=m), replace(WINNER, num_stages=s)) for s, m in stages.items())))
-    assert [x.problem.m for x in tuned.tables(H200).near(PROBLEM)] == [4032, 3500, 5000]
+    stages = {4032: 4, 3970: 3, 5000: 5}
+    rows = {m: row(replace(PROBLEM, m=m), replace(WINNER, num_stages=s)) for m, s in stages.items()}
+    put(user, valid(*rows.values()))
+    assert [x.problem.m for x in tuned.tables(H200).near(PROBLEM)] == [4032, 3970, 5000]
     assert best().config.num_stages == 4
-    rows = [row(replace(PROBLEM, m=m), replace(WINNER, num_stages=9 if s == 4 else s)) for s, m in stages.items()]
-    put(user, valid(*rows))
-    assert best().config.num_stages == 3
-
-
-def test_a_neighbour_that_no_model_knows_is_none(user, monkeypatch):
-    monkeypatch.setattr(select, "AGREES", 100)
-    unknown = Config("tile", 128, 32, 32, 3, 8)
-    assert unknown.fits(CLOSE, H200)
-    put(user, valid(row(config=unknown)))
-    assert best(CLOSE) == select.estimated(CLOSE, H200)
+    put(user, valid(*rows.values(), row(replace(PROBLEM, m=4090), replace(WINNER, num_stages=9))))
+    assert best().config.num_stages == 4
 
 
 def test_an_empty_product_has_no_neighbour(user):
@@ -141,10 +140,10 @@ def test_an_empty_product_has_no_neighbour(user):
 
 @FUZZ
 @given(
-    sizes=st.tuples(*[st.integers(1, 20_000)] * 3), shares=st.tuples(*[st.floats(0.5, 2)] * 3),
+    sizes=st.tuples(*[st.integers(1, 20_000)] * 3), shares=st.tuples(*[st.floats(0.5, 2) | st.floats(0.95, 1.05)] * 3),
     layout=st.sampled_from(["nn", "nt", "tn"]), gpu=st.sampled_from(gpus.names()),
 )  # fmt: skip
-def test_a_neighbours_config_is_legal_and_agrees(user, sizes, shares, layout, gpu):
+def test_what_is_chosen_is_legal_and_agrees(user, sizes, shares, layout, gpu):
     gpu = gpus.spec(gpu)
     asked = Problem.dense(*sizes, layout=layout)
     other = Problem.dense(*(max(1, round(x * share)) for x, share in zip(sizes, shares, strict=True)), layout=layout)

@@ -32,7 +32,7 @@ from tritonmm.tuned.table import DamagedError, Row, TableError
 
 pytestmark = pytest.mark.usefixtures("user")
 
-CLOSE = replace(PROBLEM, m=3000)
+CLOSE = replace(PROBLEM, m=4000)
 
 
 def test_what_is_published_is_selected_and_read_back(user):

@@ -79,9 +79,6 @@ class Family(Protocol):
         `select` estimates a config only where its bound does not rule it out.
         """
 
-    def adapted(self, config: "Config", tuned_for: "Problem", problem: "Problem", gpu: "Gpu") -> Iterable["Config"]:
-        """A config that was tuned for one problem as it suits another nearby."""
-
     def plan(self, problem: "Problem", config: "Config", gpu: "Gpu", device: "torch.device") -> "Plan":
         """The launch of a legal config. Imports device code inside: Gluon does not import under the interpreter."""
 

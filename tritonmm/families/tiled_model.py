@@ -13,7 +13,7 @@ from tritonmm.model import constants, groups, tile_order
 from tritonmm.model.chunks import chunks
 from tritonmm.model.record import Tile
 from tritonmm.model.time import SPLITS, UNKNOWN, Launch, Moved, Parts, Terms, Time, whole
-from tritonmm.orders import Dies, Grouped, Order, SwizzleMerge, Triangular
+from tritonmm.orders import Order
 from tritonmm.problem import Problem
 
 MOST_LAUNCHES = 1024
@@ -91,19 +91,6 @@ class TiledModel:
         """As `Family.lower_bound`: the estimate of an order that moves the compulsory bytes alone."""
         return _of(self, problem, gpu).lower_bound(config)
 
-    def adapted(self, config: Config, tuned_for: Problem, problem: Problem, gpu: Gpu) -> Iterator[Config]:
-        """As `Family.adapted`: the order's factor and what splits K follow the number of tiles."""
-        tile = self.tile_of(config, problem, gpu)
-        is_listed = tile is not None and any(tile.blocks == listed.blocks for listed in self.tiles(problem, gpu))
-        if tile is None or not is_listed or (config.split_k > 1 and self.split != "split_k"):
-            return
-        config = whole(config) if self.split else config
-        splits = self._splits(config, tile, problem, gpu)
-        if isinstance(config.order, SwizzleMerge | Triangular | Grouped | Dies):
-            yield from self._grouped(config, splits, problem, gpu)
-        else:
-            yield from self._split(config, splits)
-
     def tiles(self, problem: Problem, gpu: Gpu) -> tuple[Tile, ...]:
         """The listed tiles for a problem."""
         kind = self.kind(problem)
@@ -131,10 +118,7 @@ class TiledModel:
     def _grouped(self, config: Config, splits: Sequence[int], problem: Problem, gpu: Gpu) -> Iterator[Config]:
         """The config in groups of tiles, unsplit and split. Nothing is computed before the first is asked for."""
         order = tile_order.group_order(problem, gpu, config.block_m, config.block_n)
-        yield from self._split(config.ordered(order), splits)
-
-    def _split(self, config: Config, splits: Sequence[int]) -> Iterator[Config]:
-        """The config, and for each number of parts the config that splits its tiles so."""
+        config = config.ordered(order)
         yield config
         for parts in splits:
             yield config.changed(**{self.split: parts})

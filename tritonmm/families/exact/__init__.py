@@ -25,7 +25,7 @@ defaults = {
     "block_m": 64, "block_n": 64, "block_k": 16, "num_stages": 4, "num_warps": 2,
     "order": SwizzleMerge(8),
 }  # fmt: skip
-passed_over, candidates, orders, adapted = MODEL.passed_over, MODEL.candidates, MODEL.orders, MODEL.adapted
+passed_over, candidates, orders = MODEL.passed_over, MODEL.candidates, MODEL.orders
 estimate, lower_bound, bounded = MODEL.estimate, MODEL.lower_bound, MODEL.bounded
 shared_bytes = portable_shared_bytes
 

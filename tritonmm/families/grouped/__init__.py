@@ -24,7 +24,7 @@ defaults = {
     "block_m": 128, "block_n": 256, "block_k": 64, "num_stages": 4, "num_warps": 8,
     "order": Grouped(SwizzleMerge(8)),
 }  # fmt: skip
-passed_over, candidates, orders, adapted = MODEL.passed_over, MODEL.candidates, MODEL.orders, MODEL.adapted
+passed_over, candidates, orders = MODEL.passed_over, MODEL.candidates, MODEL.orders
 estimate, lower_bound, bounded = MODEL.estimate, MODEL.lower_bound, MODEL.bounded
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tritonmm.config import Config
-from tritonmm.families.mixed_input.model import adapted, bounded, candidates, estimate, lower_bound, orders, passed_over
+from tritonmm.families.mixed_input.model import bounded, candidates, estimate, lower_bound, orders, passed_over
 from tritonmm.families.mixed_input.rules import programs, reason, shared_bytes
 from tritonmm.gpu import Gpu
 from tritonmm.orders import RowMajor

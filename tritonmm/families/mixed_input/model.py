@@ -139,11 +139,6 @@ def passed_over(problem: Problem, gpu: Gpu) -> str:
     return "considered only on sm_90, for M and K above 0, and not where groups divide K"
 
 
-def adapted(config: Config, tuned_for: Problem, problem: Problem, gpu: Gpu) -> Iterator[Config]:
-    """As `Family.adapted`: the same blocks, in all ways to share the steps."""
-    return (shared for shared in shares(config, problem, gpu) if shared.fits(problem, gpu))
-
-
 def _sizes(m: int) -> list[int]:
     """Rows of tiles worth trying for so many: those that hold all of them or an equal part, and powers of two."""
     tiles = -(-m // 256)

@@ -6,7 +6,7 @@ import torch
 
 from tritonmm.config import Config
 from tritonmm.families.common_rules import portable_shared_bytes
-from tritonmm.families.skinny.model import adapted, bounded, candidates, estimate, lower_bound, orders, passed_over
+from tritonmm.families.skinny.model import bounded, candidates, estimate, lower_bound, orders, passed_over
 from tritonmm.families.skinny.rules import reason
 from tritonmm.gpu import Gpu
 from tritonmm.orders import RowMajor

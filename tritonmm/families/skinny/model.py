@@ -1,7 +1,7 @@
 """The skinny configs worth trying for a problem: what fills the GPU, ranked by the bytes it moves."""
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tritonmm.config import Config
@@ -141,16 +141,6 @@ def passed_over(problem: Problem, gpu: Gpu) -> str:
     if multiplied and min(problem.m, problem.n) <= NARROW and max(problem.m, problem.n) >= LONG:
         return ""
     return f"considered only for at most {NARROW} rows or columns by at least {LONG}, K above 0"
-
-
-def adapted(config: Config, tuned_for: Problem, problem: Problem, gpu: Gpu) -> Iterator[Config]:
-    """As `Family.adapted`: as many programs, by splitting K in more or fewer parts."""
-    tiles_m, tiles_n = config.tiles(problem)
-    then_m, then_n = config.tiles(tuned_for)
-    programs = then_m * then_n * tuned_for.batch * config.split_k
-    steps = -(-problem.k // config.block_k)
-    splits = max(1, min(round(programs / (tiles_m * tiles_n * problem.batch)), steps))
-    yield replace(config, split_k=splits)
 
 
 def _tiles(config: Config, problem: Problem) -> int:

@@ -25,7 +25,7 @@ defaults = {
     "block_m": 128, "block_n": 128, "block_k": 64, "num_stages": 3, "num_warps": 8, "persistent": False,
     "order": SwizzleMerge(8),
 }  # fmt: skip
-passed_over, candidates, orders, adapted = MODEL.passed_over, MODEL.candidates, MODEL.orders, MODEL.adapted
+passed_over, candidates, orders = MODEL.passed_over, MODEL.candidates, MODEL.orders
 estimate, lower_bound, bounded = MODEL.estimate, MODEL.lower_bound, MODEL.bounded
 shared_bytes = portable_shared_bytes
 
