@@ -62,7 +62,7 @@ def wait_for_previous_grid():
 def let_next_grid_start():
     """Lets the next grid be launched once all programs have come here; it must wait for this one before it reads.
 
-    It comes after this grid's own wait: see `device/pdl.py`.
+    Call it after `wait_for_previous_grid` in the same partition; `device/pdl.py` says why.
     """
     gl.inline_asm_elementwise(
         "griddepcontrol.launch_dependents; // $0", "=r,~{memory}", [], gl.int32, is_pure=False, pack=1

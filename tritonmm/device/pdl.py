@@ -9,8 +9,9 @@ from triton.language.target_info import cuda_capability_geq
 def follow_previous_grid():
     """Waits for the grid before this one: all its writes are visible afterwards, and memory may be touched.
 
-    The next grid may be launched from here on; its programs start where there is room and wait in turn. Not before the
-    wait: kernels of others, as torch.compile's, take it that all grids before the last one have ended.
+    The next grid may be launched from here on; its programs start where there is room and wait in turn. It is launched
+    after this wait, not before: torch.compile's kernels wait for a grid only where they use what it wrote, and read
+    what earlier grids wrote without waiting. Those must have ended when the next grid starts.
     GPUs before sm_90 start grids in turn.
     """
     if cuda_capability_geq(9):
