@@ -9,12 +9,12 @@ time that the sweep measured of it, or if that has the config in other orders of
 * model: the estimates alone;
 * table: the tuned tables of this machine, the user's and those that ship, before the estimates;
 * neighbours: a table of the best configs of all the other problems of the files, or of those of `--neighbours`, before
-  the estimates. What the table replaces of the estimates' choices is judged by itself, too.
+  the estimates. The choices of the estimates that this table replaces are also judged separately.
 """
 
 import math
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -137,8 +137,13 @@ def lines(found: Iterable[Regret]) -> Iterable[str]:
     yield from _replaced(by_way.get("model", []), by_way.get("neighbours", []))
 
 
-def _replaced(model: list[Regret], neighbours: list[Regret]) -> Iterable[str]:
-    """What the speed is with a neighbour's config, of that with the estimates' choice which it replaces."""
+def _replaced(model: list[Regret], neighbours: list[Regret]) -> Iterator[str]:
+    """The speed with neighbours' configs relative to that with the estimates' choices, where the two differ.
+
+    Nothing is yielded if they never differ, or if one of the ways was not asked for.
+    """
+    if not model or not neighbours:
+        return
     pairs = [pair for pair in zip(model, neighbours, strict=True) if pair[0].config != pair[1].config]
     known = [(was.us / now.us, now.problem) for was, now in pairs if was.us and now.us]
     said = f"neighbours replace {len(pairs)} choices of the model, {len(known)} measured"

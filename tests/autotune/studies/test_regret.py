@@ -121,6 +121,13 @@ def test_neighbours_may_be_of_other_files_and_what_they_replace_is_judged(tmp_pa
     assert "replace" not in run(path, "--neighbours", alone).output
 
 
+def test_one_way_alone_has_no_choices_that_are_replaced():
+    config = estimated(PROBLEMS[0], H200).config
+    for way in ("model", "neighbours"):
+        *_, last = regret.lines(regret.regrets({PROBLEMS[0]: {config: 1.0}}, H200, (way,)))
+        assert last == f"{way:<10} 1 of 1 problems: geometric mean 1.0000, worst 1.000 on {PROBLEMS[0]}"
+
+
 def test_several_files_are_judged_together(tmp_path):
     paths = [results(tmp_path / f"{i}.csv", [trial(p, estimated(p, H200).config, 1.0)]) for i, p in enumerate(PROBLEMS)]
     assert "model      3 of 3 problems" in run(*paths).output
