@@ -153,10 +153,7 @@ def _options(way: str) -> dict[str, Any] | None:
     """torch.compile's options for a way: of quantized models, what docs/quantized-models.md recommends."""
     if _kind(way) not in KINDS:
         return None
-    options: dict[str, Any] = {"post_grad_custom_pre_pass": tritonmm.merge_siblings()}
-    if hasattr(torch._inductor.config.triton, "enable_pdl"):  # from torch 2.10 on
-        options["triton.enable_pdl"] = True
-    return options
+    return {"post_grad_custom_pre_pass": tritonmm.merge_siblings(), "triton.enable_pdl": True}
 
 
 def tokens(model: torch.nn.Module, batch: int, device: torch.device, length: int = steps.PROMPT) -> torch.Tensor:
