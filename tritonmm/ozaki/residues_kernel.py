@@ -6,8 +6,8 @@ to 63 bits, which is cut into limbs. Modulo p it is the sum of the limbs times p
 2**30.
 
 The remainder is 0 to p. 128 is added to the integer before, and subtracted from the remainder, which is then a residue
-in -128..127. Neither takes an instruction of each element: the first is part of the rounding, and the second flips a
-bit of each byte, four bytes at once.
+in -128..127. Neither costs an instruction per element: the addition is part of the rounding, and the subtraction flips
+the top bit of each byte, four bytes at once.
 
 Supports fp32 and fp64; any sizes, strides and alignment; every GPU and the interpreter.
 """
@@ -118,7 +118,7 @@ def residues(
             store_scales(scale, scales, special, batch * lines + line + of_block, of_lines)
     finite = scale != NONFINITE
     source = first + across[:, None] * stride_line + along[None, :] * stride_k
-    if not S.along_k:  # threads load what they will store: else the residues of each plane go through shared memory
+    if not S.along_k:  # Triton 3.9 then loads in the layout of the stores: else residues go through shared memory
         source = tl.max_contiguous(source, (1, 1))
     loaded = tl.load(source, mask=inside, other=0.0)
     loaded = tl.where(finite[:, None], loaded, 0.0).to(tl.float64)
