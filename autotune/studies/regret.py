@@ -186,6 +186,9 @@ def main(paths: tuple[Path, ...], gpu: str | None, neighbours: tuple[Path, ...])
     """Judge what is selected by the measurements in RESULTS, CSV files of sweeps of one GPU, each of other problems."""
     try:
         found = [read(path) for path in paths]
+        of = {about.get("gpu", "") for _, about in found}
+        if len(of) > 1:
+            raise ValueError(f"the results are of several GPUs, {', '.join(sorted(of))}; judge one GPU at a time")
         measured = {problem: times for of_file, _ in found for problem, times in of_file.items()}
         which = gpu_of(gpu, found[0][1])
         rows = [row for path in neighbours for row in rows_of(path, which)] if neighbours else None

@@ -155,6 +155,14 @@ def test_the_command_says_the_mean_the_worst_and_what_is_missing(tmp_path):
     assert f"{PROBLEMS[0]!s:<28} best      5.00 us  " in result.output
 
 
+def test_results_of_two_gpus_are_refused(tmp_path):
+    one = results(tmp_path / "x.csv", [trial(PROBLEMS[0], Config(), 1.0)])
+    other = results(tmp_path / "y.csv", [trial(PROBLEMS[1], Config(), 1.0)], gpu="NVIDIA H100 80GB HBM3")
+    result = CliRunner().invoke(regret.main, [str(one), str(other)])
+    assert result.exit_code == 1
+    assert "of several GPUs, NVIDIA H100 80GB HBM3, NVIDIA H200; judge one GPU at a time" in result.output
+
+
 def test_the_gpu_is_the_results_unless_it_is_named(tmp_path):
     path = results(tmp_path / "x.csv", [trial(PROBLEMS[0], Config(), 1.0)], gpu="Voodoo 2")
     result = run(path)
