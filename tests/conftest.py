@@ -21,9 +21,9 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 # What somebody has tuned on this machine is not what is tested.
 os.environ["TRITONMM_TABLES"] = os.path.join(os.path.dirname(__file__), "no-tables")
 if not HAS_GPU:
-    from interpreting import remap_once
+    from interpreting import speed_up
 
-    remap_once()
+    speed_up()
 
 
 @pytest.hookimpl(trylast=True)  # when it is known what is run

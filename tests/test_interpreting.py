@@ -1,0 +1,112 @@
+"""The faster interpreter of the tests: what is remembered is what Triton would work out anew, and every error stays."""
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.language import core
+from triton.runtime import interpreter
+
+from tritonmm.launch.interpreter import INTERPRETED
+
+pytestmark = pytest.mark.skipif(not INTERPRETED, reason="kernels are compiled here")
+
+MODULES = tl, core, tl.math, tl.tensor, tl.dtype, core.tensor_descriptor_base
+
+
+@triton.jit
+def largest(x, SIZE: tl.constexpr):
+    """Reductions are device functions of another module."""
+    return tl.max(x, 0) + tl.sum(tl.zeros((SIZE,), tl.int32), 0)
+
+
+@triton.jit
+def add_kernel(x, out, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    values = tl.load(x + at)
+    tl.store(out + at, values + largest(values, SIZE))
+
+
+def added(x):
+    out = torch.zeros_like(x)
+    add_kernel[(1,)](x, out, len(x))
+    return out
+
+
+def test_sums_are_right():
+    x = torch.arange(16, dtype=torch.int32)
+    for _ in range(2):
+        assert torch.equal(added(x), x + 15)
+
+
+def test_a_launch_leaves_triton_as_it_was():
+    before = [dict(vars(module)) for module in MODULES]
+    for _ in range(2):
+        added(torch.arange(16, dtype=torch.int32))
+        for module, values in zip(MODULES, before, strict=True):
+            now = vars(module)
+            assert [name for name in now if now[name] is not values.get(name)] == [], module
+
+
+def test_it_does_so_after_an_error_too():
+    before = dict(vars(tl))
+    with pytest.raises(interpreter.InterpreterError):
+        added(torch.arange(15, dtype=torch.int32))  # no power of 2
+    assert [name for name in before if vars(tl)[name] is not before[name]] == []
+    x = torch.arange(16, dtype=torch.int32)
+    assert torch.equal(added(x), x + 15)
+
+
+def test_what_was_changed_meanwhile_is_seen(monkeypatch):
+    x = torch.arange(16, dtype=torch.int32)
+    expected = added(x)
+    load, seen = tl.load, []
+
+    @core.builtin
+    def spied(*args, **options):
+        seen.append(args)
+        return load(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tl, "load", spied)
+        assert torch.equal(added(x), expected)
+    assert len(seen) == 1
+    assert torch.equal(added(x), expected)
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_overflow_is_an_error_where_triton_looks_for_it(debug, monkeypatch):
+    monkeypatch.setattr(interpreter.interpreter_builder, "options", interpreter.InterpreterOptions(debug=debug))
+    x = torch.full((16,), 2**30, dtype=torch.int32)
+    if debug:
+        with pytest.raises(interpreter.InterpreterError, match="overflow"):
+            added(x)
+    else:
+        assert added(x).eq(-(2**31)).all()
+
+
+ELEMENTS = tl.int1, tl.int32, tl.bfloat16, tl.float8e4nv, tl.pointer_type(tl.float32)
+
+
+@pytest.mark.parametrize("element", ELEMENTS, ids=str)
+def test_types_and_tensors_are_the_same_the_second_time(element):
+    for shape in ([4], [tl.constexpr(2), 8], core.tuple([1, 2, 4])):
+        types = [tl.block_type(element, shape) for _ in range(2)]
+        assert types[0] == types[1]
+        assert str(types[0]) == str(types[1])
+        sizes = [getattr(x, "value", x) for x in shape]
+        assert [list(each.shape) for each in types] == [sizes] * 2
+        assert [interpreter._get_np_dtype(each) for each in types] == [interpreter._get_np_dtype(element)] * 2
+        for made in (tl.tensor(handle, each) for each in types for handle in "xy"):
+            assert (made.type, made.dtype, [x.value for x in made.shape]) == (types[0], element, sizes)
+        assert [tl.tensor(handle, types[0]).handle for handle in "xy"] == ["x", "y"]
+    scalar = tl.tensor("x", element)
+    assert (scalar.type, scalar.dtype, list(scalar.shape), scalar.numel.value) == (element, element, [], 1)
+
+
+@pytest.mark.parametrize("shape", [[3], [4, 6], [2**11, 2**10], [], (4, 2)], ids=str)
+def test_shapes_that_no_block_has_are_errors_each_time(shape):
+    for _ in range(2):
+        with pytest.raises((ValueError, TypeError, AssertionError)):
+            tl.block_type(tl.int32, shape)
