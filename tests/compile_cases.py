@@ -5,13 +5,16 @@ one is met with each of another somewhere, not in every combination.
 """
 
 import contextlib
+import functools
 import itertools
 from dataclasses import replace
 
 from compile_groups import expert_cases, grouped_cases
 from compile_int4 import packed_cases
 from compile_ozaki import ozaki_cases
+from compile_persistent import persistent_cases
 from compile_rows import quantize_rows_cases
+from compile_typical import typical
 from pairs import all_pairs
 from random_products import products, unsupported
 
@@ -245,41 +248,6 @@ def cluster_cases():
         yield hopper_case((256, 256, 64, 4, 8), "mn"[i % 2], **more)
 
 
-PERSISTENT = {
-    (128, 256, 64, 3, 8), (128, 256, 64, 4, 8), (256, 128, 64, 3, 8), (128, 128, 64, 4, 8), (128, 128, 64, 3, 4),
-    (128, 64, 64, 4, 4), (256, 64, 32, 4, 8), (128, 128, 128, 2, 8), (64, 128, 64, 4, 4), (64, 256, 64, 4, 4),
-    (64, 64, 128, 3, 4),
-}  # fmt: skip
-
-
-def persistent_cases():
-    """Every tile of the persistent kernel, then layouts, dtypes, epilogues and orders, on both of its targets."""
-    for gpu in map(gpus.spec, ("h200", "b200")):
-
-        def case(blocks=(128, 256, 64, 3, 8), n=4096, order="swizzle-merge:8", gpu=gpu, **fields):
-            block_m, block_n, block_k, num_stages, num_warps = blocks
-            problem = Problem(m=4000, n=n, k=4096, out_alignment=16 if n % 8 == 0 else 2, **fields)
-            config = Config(
-                "persistent", block_m, block_n, block_k, num_stages, num_warps,
-                persistent=True, order=orders.parse(order),
-            )  # fmt: skip
-            return gpu, problem, config
-
-        for blocks in sorted(PERSISTENT):
-            if blocks[0] > 64 or gpu.capability == 90:
-                yield case(blocks)
-        for layout in ("nt", "tn"):
-            yield case(layout=layout)
-        everything = Epilogue(scaled=True, bias=True, c=True)
-        yield case(dtype="fp16", batch=3)
-        yield case(epilogue=everything)
-        yield case(layout="tt", out_dtype="fp32", epilogue=everything)
-        yield case(n=1023, layout="nt", out_dtype="fp32")
-        yield case((128, 128, 64, 4, 8), n=1023, layout="nt", epilogue=everything)
-        for order in ("split-merge:8", "swizzle-merge:16,8@n", "hilbert"):
-            yield case(order=order)
-
-
 def repack_cases():
     """Copies of operands, all that the gate compiles of such plans: what multiplies them is among the others."""
     for gpu in map(gpus.spec, ("a100", "h200", "b200", "mi300x")):
@@ -488,7 +456,7 @@ FAMILIES = {
     "clusters": cluster_cases, "grouped": grouped_cases, "symmetric": symmetric_cases, "chunks": chunk_cases,
     "skinny": skinny_cases, "persistent": persistent_cases, "exact": exact_cases, "chosen": cases,
     "transpose": transpose_cases, "repack": repack_cases, "quantize-rows": quantize_rows_cases,
-    "ozaki": ozaki_cases, "random": random_cases, "experts": expert_cases,
+    "ozaki": ozaki_cases, "random": random_cases, "experts": expert_cases, "typical": lambda: typical(cases()),
 }  # fmt: skip
 if not HAS_CLUSTERS:
     del FAMILIES["clusters"]
@@ -496,5 +464,10 @@ if not HAS_CLUSTERS:
 
 def share(family: str, part: int = 0, parts: int = 1) -> list[tuple]:
     """One of so many parts of a family's cases. Neighbours stay together: some of them compile the same kernel."""
-    found = list(FAMILIES[family]())
+    found = _all_of(family)
     return found[part * len(found) // parts : (part + 1) * len(found) // parts]
+
+
+@functools.cache
+def _all_of(family: str) -> list[tuple]:
+    return list(FAMILIES[family]())

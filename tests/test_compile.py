@@ -17,8 +17,8 @@ PARTS = {"mixed-input": 4, "int4": 3, "hopper": 2, "chosen": 2, "grouped": 3, "e
 """Families whose kernels are compiled by several processes, so that none takes more than about two minutes."""
 
 PROCESSES = [
-    # What `select` chooses is compiled in every run of the tests, all the rest by `make gate`.
-    pytest.param(family, part, marks=() if family == "chosen" else pytest.mark.gate)
+    # Some of what `select` chooses is compiled in every run of the tests, all the rest by `make gate`.
+    pytest.param(family, part, marks=() if family == "typical" else pytest.mark.gate)
     for family in FAMILIES
     for part in range(PARTS.get(family, 1))
 ]
@@ -47,12 +47,19 @@ def test_the_parts_of_a_family_are_all_of_it():
 
 
 def test_every_kernel_and_every_target_is_among_them():
-    found = [case for cases in FAMILIES.values() for case in cases()]
+    found = [case for family in FAMILIES for case in share(family)]
     every = {gpus.spec(name).arch for name in gpus.names()}
     assert {gpu.arch for gpu, *_ in found} == every
     assert {case[-1].kernel for case in found if len(case) == 3} == set(families.names())
     for kernel in ("tile", "skinny"):  # those of every target
         assert {gpu.arch for gpu, *_, config in found if getattr(config, "kernel", "") == kernel} == every
+
+
+def test_every_run_compiles_each_kernel_and_target_that_is_chosen():
+    typical, chosen = share("typical"), share("chosen")
+    assert all(case in chosen for case in typical)
+    assert {(gpu.arch, config.kernel) for gpu, _, config in typical} == {(gpu.arch, c.kernel) for gpu, _, c in chosen}
+    assert {(config.kernel, p.dtype) for _, p, config in typical} == {(c.kernel, p.dtype) for _, p, c in chosen}
 
 
 def test_epilogues_round_alike_whatever_the_default_of_fusion_is(tmp_path):

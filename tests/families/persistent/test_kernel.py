@@ -8,7 +8,7 @@ import itertools
 import pytest
 import torch
 from bounds import assert_product
-from compile_cases import PERSISTENT
+from compile_persistent import PERSISTENT
 from pairs import all_pairs
 from promises import (
     assert_adds_before_it_rounds,
