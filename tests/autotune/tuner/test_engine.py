@@ -341,13 +341,15 @@ def test_a_full_disk_is_said_and_damages_nothing(client, path, monkeypatch):
         assert 0 < len(store) < 500
 
 
-def test_ten_thousand_trials_are_stored(client, path):
-    problems = [space.problem(m, 256, 128) for m in range(1, 41)]
+@pytest.mark.parametrize("sizes", [8, pytest.param(40, marks=pytest.mark.gate)])
+def test_thousands_of_trials_are_stored(client, path, sizes):
+    """Many times as many as a task has, with more problems than workers."""
+    problems = [space.problem(m, 256, 128) for m in range(1, sizes + 1)]
     configs = [faults.config(number) for number in range(1, 251)]
     searched = searches(*configs, problems=problems)
     found = run(client, path, searched, deadline=time.monotonic() + 900)
     assert all(search.over for search in searched)
-    assert statuses(found) == {"ok": 10_000}
+    assert statuses(found) == {"ok": 250 * sizes}
 
 
 @pytest.mark.gpu
