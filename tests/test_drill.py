@@ -119,7 +119,7 @@ def harmless(tmp_path_factory):
 
 @interpreted
 @given(arguments())
-@drill(quick=400, nightly=4000)
+@drill(quick=200, nightly=4000)
 def test_no_command_ends_in_a_traceback(harmless, args):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
