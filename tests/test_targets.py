@@ -4,13 +4,14 @@ import itertools
 import random
 
 import pytest
+from pairs import all_pairs
 from random_products import MORE_KINDS, products, unsupported
 
 from tritonmm import gpu as gpus
 from tritonmm.problem import ACCUMULATIONS, KINDS, Problem
 from tritonmm.selection import choose
 
-COUNT = 60
+COUNT = 30
 """Products a GPU in each run; `python tests/compile_random.py SEED COUNT` goes through more."""
 
 
@@ -38,10 +39,9 @@ SCALED = [("m", "row"), ("k", "row"), ("m", "1x128*1x128"), ("m", "1x128*128x128
 
 @pytest.mark.parametrize("name", gpus.names())
 def test_select_is_legal_for_groups_with_scales(name):
-    gpu = gpus.spec(name)
-    for dtype, (ragged, scales), alignment, accumulation, layout in itertools.product(
-        ("fp8e4m3", "fp8e5m2", "int8"), SCALED, (1, 4, 16), ACCUMULATIONS, ("nt", "tn")
-    ):
+    gpu, types = gpus.spec(name), itertools.product(("fp8e4m3", "fp8e5m2", "int8"), ("nt", "tn"))
+    kinds = itertools.product(SCALED, ACCUMULATIONS)
+    for (dtype, layout), ((ragged, scales), accumulation), alignment in all_pairs(list(types), list(kinds), (1, 4, 16)):
         problem = Problem(
             999, 767, 531, dtype=dtype, out_dtype="bf16", layout=layout, a_alignment=alignment, b_alignment=alignment,
             out_alignment=2, scales=scales, ragged=ragged, groups=16, accumulation=accumulation,
