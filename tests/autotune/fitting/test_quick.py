@@ -89,7 +89,7 @@ def test_what_the_fit_does_not_see(modelled, one_round):
         for t in modelled
     ]
     seen = next(t for t in modelled if not short_sweep.is_held_out(t.problem))
-    failed = [replace(seen, status="failed", time_us=None, config=replace(seen.config, num_stages=9))]
+    failed = [replace(seen, status="failed", time_us=None, counted=None, config=replace(seen.config, num_stages=9))]
     before, after = (quick.fitted(trials, H100) for trials in (modelled, others + failed))
     assert after.scales == before.scales != {}
     assert after.after != before.after
