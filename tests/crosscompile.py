@@ -217,19 +217,8 @@ def groups_fault(ptx: str, config: Config, problem: Problem) -> str:
     return ""
 
 
-def early_start_fault(assembly: str) -> str:
-    """What is wrong with when a kernel lets the next grid start, or "": only after its own wait for the grid before.
-
-    The partition that lets it start comes last in PTX, so all waits come first.
-    """
-    found = re.findall(r"griddepcontrol\.(\w+)", assembly)
-    waits = found.count("wait")
-    is_early = found[:waits] != ["wait"] * waits or (found and not waits)
-    return f"lets the next grid start too early: {', '.join(found)}" if is_early else ""
-
-
 def resource_fault(compiled: Compiled, gpu: gpus.Gpu, counted: int, spills: int = 0) -> str:
-    """What is wrong with the registers or shared memory of a compiled kernel, or with its order of PDL, or "".
+    """What is wrong with the registers or shared memory of a compiled kernel, or "".
 
     counted: bytes of shared memory that the rules count; they refuse configs by it, so a kernel must not need more.
     spills: bytes that it may store and load for want of registers.
@@ -238,8 +227,6 @@ def resource_fault(compiled: Compiled, gpu: gpus.Gpu, counted: int, spills: int 
         return f"spills {compiled.spilled_bytes} bytes"
     if compiled.warnings:
         return compiled.warnings
-    if why := early_start_fault(compiled.assembly):
-        return why
     if compiled.shared_bytes > gpu.shared_bytes:
         return f"needs {compiled.shared_bytes} bytes of shared memory and Config.fits let it pass"
     if compiled.shared_bytes > counted:
