@@ -70,7 +70,7 @@ def remap_once():
 
 
 def check_no_overflow_in_vain():
-    """Leaves out the check of each sum and product of integers whose outcome is read with TRITON_DEBUG=1 only."""
+    """Skips the check of integer sums and products for overflow. Triton reads its outcome with TRITON_DEBUG=1 only."""
     semantic = interpreter.interpreter_semantic
     check = semantic.binary_op_sanitize_overflow_impl
 

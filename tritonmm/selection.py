@@ -234,8 +234,8 @@ def _ordered(config: Config, problem: Problem, gpu: Gpu) -> tuple[float, Config]
 
 
 def _has_same_grid(row: tuned.Row, problem: Problem) -> bool:
-    """Whether the row's config has as many rows and columns of tiles for the problem as for its own, in as many
-    outputs. What else it was tuned for, such as waves and parts of tiles, is then the same too."""
+    """Whether the row's config has as many rows and columns of tiles for the problem as for its own, in a batch of the
+    same size. Then it has as many waves, and each tile is split into as many parts, too."""
     tuned_for, config = row.problem, row.config
     return tuned_for.batch == problem.batch and config.tiles(tuned_for) == config.tiles(problem)
 

@@ -26,6 +26,7 @@ DEFAULT_WAYS = tuple(plain + end for plain in _PLAIN for end in ("", COMPILED))
 """enable and quantized models have `tritonmm.use()` around them."""
 
 WAYS = DEFAULT_WAYS + tuple(kind + HEAD + end for kind in KINDS for end in ("", COMPILED))
+"""All that can be asked for."""
 
 PREFILL, DECODE = "prefill", "decode"
 
