@@ -13,7 +13,7 @@ from compile_groups import expert_cases, grouped_cases
 from compile_int4 import packed_cases
 from compile_ozaki import ozaki_cases
 from compile_persistent import persistent_cases
-from compile_rows import quantize_rows_cases
+from compile_rows import attention_cases, quantize_rows_cases
 from compile_typical import typical
 from pairs import all_pairs
 from random_products import products, unsupported
@@ -456,6 +456,7 @@ FAMILIES = {
     "clusters": cluster_cases, "grouped": grouped_cases, "symmetric": symmetric_cases, "chunks": chunk_cases,
     "skinny": skinny_cases, "persistent": persistent_cases, "exact": exact_cases, "chosen": cases,
     "transpose": transpose_cases, "repack": repack_cases, "quantize-rows": quantize_rows_cases,
+    "attention": attention_cases,
     "ozaki": ozaki_cases, "random": random_cases, "experts": expert_cases, "typical": lambda: typical(cases()),
 }  # fmt: skip
 if not HAS_CLUSTERS:

@@ -24,6 +24,7 @@ import torch
 import triton
 from compile_cases import FAMILIES, share
 from compile_ozaki import SPILLS, OzakiCase
+from compile_rows import Attention
 from random_products import Product
 from triton.runtime import driver
 
@@ -60,6 +61,9 @@ SM120_SPILLS = 64
 
 SM89_SPILLS = 8
 """The same of all kernels for sm_89: int4 of groups in tiles of 16 x 32 x 32, with Triton 3.6. None has run."""
+
+UNEVEN_SPILLS = 128
+"""The same of attention whose rows begin anywhere, with Triton 3.6."""
 
 RANDOM_SPILLS = 1024
 """The same of what is chosen for random products: such kernels are slower than they could be, but right. One that
@@ -382,6 +386,10 @@ def compiled(gpu: gpus.Gpu, *what) -> tuple[Compiled, str]:
         step = quantize_rows.step(*given)
         found = compile_kernel(gpu, step.kernel, step.arguments, step.options)
         return found, f"spills {found.spilled_bytes} bytes" if found.spilled_bytes else ""
+    if isinstance(what[0], Attention):
+        step = what[0].step()
+        found = compile_kernel(gpu, step.kernel, step.arguments, step.options)
+        return found, resource_fault(found, gpu, gpu.shared_bytes, 0 if what[0].is_even else UNEVEN_SPILLS)
     if isinstance(what[0], OzakiCase):
         steps = list(what[0].steps(gpu))
         each = [compile_kernel(gpu, kernel, *launch) for kernel, _, *launch in steps]

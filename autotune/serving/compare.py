@@ -12,6 +12,7 @@ import torch
 import tritonmm
 from tritonmm.autotune.serving import steps
 from tritonmm.autotune.serving.models import Model
+from tritonmm.nn.attention import use_decode_attention_
 from tritonmm.nn.quantize import KINDS
 
 COMPILED = "+compile"
@@ -20,12 +21,21 @@ COMPILED = "+compile"
 HEAD = "+lm_head"
 """What follows the kind of a way that quantizes the output layer as well."""
 
+ATTENTION = "+attention"
+"""What follows in the name of a way whose model decodes with `nn.decode_attention`."""
+
 _PLAIN = "torch", "enable", *KINDS
 
 DEFAULT_WAYS = tuple(plain + end for plain in _PLAIN for end in ("", COMPILED))
 """enable and quantized models have `tritonmm.use()` around them."""
 
-WAYS = DEFAULT_WAYS + tuple(kind + HEAD + end for kind in KINDS for end in ("", COMPILED))
+WAYS = tuple(
+    plain + head + attention + end
+    for plain in _PLAIN
+    for head in (("", HEAD) if plain in KINDS else ("",))
+    for attention in ("", ATTENTION)
+    for end in ("", COMPILED)
+)
 """All that can be asked for."""
 
 PREFILL, DECODE = "prefill", "decode"
@@ -97,6 +107,8 @@ def _in_one_way(
         made = model.made(device, asked.layers)
         if kind in KINDS:
             tritonmm.quantize_(made, kind, skip=() if HEAD in way else ("lm_head",))
+        if ATTENTION in way:
+            use_decode_attention_(made)
     yield from failed
     if made is None or failed:
         return

@@ -32,8 +32,9 @@ def _ways(text: str) -> tuple[str, ...]:
 @click.option(
     "--ways",
     type=Parsed("ways", _ways),
-    help="A list of torch, enable, int8, int4, fp8 and fp8-dynamic, each also with +compile; quantized ones also with"
-    " +lm_head before it, to quantize the output layer.  [default: all without +lm_head]",
+    help="A list of torch, enable, int8, int4, fp8 and fp8-dynamic; quantized ones also with +lm_head, to quantize the"
+    " output layer; then each also with +attention, to decode with tritonmm's attention, and then with +compile."
+    "  [default: all without +lm_head and +attention]",
 )
 @click.option("--prefill/--no-prefill", default=True, help="Whether a prefill of 2048 tokens is measured.")
 @click.option("--batch", type=Parsed("sizes", values.sizes), default="1,16", help="Sequences that decode at once.")

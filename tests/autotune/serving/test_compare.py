@@ -93,6 +93,18 @@ def test_every_way_and_step_is_a_row(timed, device):
     assert by_way["int4+lm_head+compile"].kl > by_way["int4+compile"].kl  # the output layer is quantized, too
 
 
+def test_ways_with_attention_decode_with_ours(timed, monkeypatch, device):
+    given = []
+    monkeypatch.setattr(compare, "use_decode_attention_", given.append)
+    ways = "torch", "torch+attention", "int8+attention+compile", "int4+lm_head+attention"
+    assert set(ways) <= set(compare.WAYS)
+    assert "torch+lm_head" not in compare.WAYS
+    rows = list(compare.compare(TOY, Asked(ways, prefill=False, batches=(1,)), device))
+    assert [row.message for row in rows] == [""] * len(rows)
+    assert [type(model.inner) for model in given] == [torch.nn.Linear, WeightOnlyLinear, WeightOnlyLinear]
+    assert [type(model.lm_head) for model in given] == [torch.nn.Linear, torch.nn.Linear, WeightOnlyLinear]
+
+
 def test_torchs_logits_are_known_without_its_way(timed, device):
     (row,) = compare.compare(TOY, Asked(("int8",), prefill=False, batches=(1,)), device)
     assert row.kl is not None

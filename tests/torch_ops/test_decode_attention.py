@@ -1,0 +1,220 @@
+"""Attention of one new token: within its bound of float64, the same bits in any batch, and no byte read that no
+sequence sees. On a CPU the kernel is interpreted, and the operator is torch's."""
+
+import pytest
+import torch
+
+from tritonmm.launch import decode_attention as launch
+from tritonmm.nn import decode_attention
+
+UNITS = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+
+SHAPES = {  # batch, groups, heads of a group, length, dim, value dim
+    "one part": (2, 2, 4, 40, 16, 16),
+    "two parts": (3, 1, 1, 200, 16, 32),
+    "no powers of two": (2, 2, 3, 300, 40, 24),
+    "many heads": (2, 1, 20, 130, 32, 16),
+    "a key": (2, 2, 2, 1, 16, 16),
+    "parts of several blocks": (1, 1, 4, 4200, 16, 16),
+}
+
+
+def made(shape, dtype, device):
+    batch, groups, heads, length, dim, value_dim = shape
+    query = torch.randn(batch, groups * heads, dim, device=device).to(dtype)
+    key = torch.randn(batch, groups, length, dim, device=device).to(dtype)
+    return query, key, torch.randn(batch, groups, length, value_dim, device=device).to(dtype)
+
+
+def by_kernel(query, key, value, mask=None, scale=0.3):
+    out = query.new_full((*query.shape[:2], value.shape[3]), torch.nan)
+    launch.fill(query, key, value, mask, out, scale)
+    return out
+
+
+def by_operator(query, key, value, mask=None, scale=0.3):
+    return decode_attention(query, key, value, mask, scale)
+
+
+def fault(found, query, key, value, mask=None, scale=0.3):
+    """The largest error relative to the bound: the result and the softmax are rounded, sums in fp32 are not."""
+    key, value = (x.double().repeat_interleave(query.shape[1] // key.shape[1], 1) for x in (key, value))
+    scores = query.double()[:, :, None] @ key.mT * scale
+    if mask is not None:
+        scores = scores.masked_fill(~mask[:, None, None], -torch.inf)
+    weights = torch.softmax(scores, -1).nan_to_num()
+    unit = UNITS[found.dtype]
+    bound = unit * (weights @ value).abs() + 2 * unit * (weights @ value.abs()) + 1e-30
+    return ((found.double()[:, :, None] - weights @ value).abs() / bound).max().item()
+
+
+def prefix(key, *lengths):
+    return torch.arange(key.shape[2], device=key.device) < torch.tensor(lengths, device=key.device)[:, None]
+
+
+@pytest.mark.parametrize("compute", [by_kernel, by_operator])
+@pytest.mark.parametrize("dtype", UNITS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_errors_are_within_the_bound(shape, dtype, compute, device):
+    operands = made(shape, dtype, device)
+    assert fault(compute(*operands), *operands) < 1
+    mask = torch.rand(shape[0], shape[3], device=device) < 0.3
+    assert fault(compute(*operands, mask), *operands, mask) < 1
+
+
+@pytest.mark.parametrize("seen", [(0, 300), (64, 128), (63, 65), (128, 129), (299, 300), (130, 250)])
+def test_what_no_sequence_sees_is_not_read(seen, device):
+    """Blocks of 64 keys, parts of 128: NaN in whatever lies outside, but in the block where the first one is."""
+    query, key, value = made((2, 1, 4, 300, 16, 16), torch.bfloat16, device)
+    first, end = seen
+    mask = torch.zeros(2, 300, dtype=torch.bool, device=device)
+    mask[:, first:end] = True
+    expected = by_kernel(query, key, value, mask)
+    begins = first // 64 * 64
+    for x in (key, value):
+        x[:, :, :begins] = x[:, :, end:] = torch.nan
+    assert torch.equal(by_kernel(query, key, value, mask), expected)
+    assert fault(expected, query, key[:, :, begins:end], value[:, :, begins:end], mask[:, begins:end]) < 1
+
+
+@pytest.mark.parametrize("compute", [by_kernel, by_operator])
+def test_a_sequence_that_sees_nothing_gets_0(compute, device):
+    operands = made((3, 2, 2, 200, 16, 16), torch.float16, device)
+    mask = prefix(operands[1], 200, 0, 3)
+    found = compute(*operands, mask)
+    assert not found[1].any()
+    assert fault(found, *operands, mask) < 1
+
+
+def test_bits_of_a_sequence_do_not_depend_on_the_others(device):
+    query, key, value = made((5, 2, 4, 300, 32, 32), torch.bfloat16, device)
+    mask = prefix(key, 300, 20, 131, 128, 0)
+    together = by_kernel(query, key, value, mask)
+    for i in range(5):
+        one = slice(i, i + 1)
+        assert torch.equal(by_kernel(query[one], key[one], value[one], mask[one]), together[one])
+
+
+@pytest.mark.parametrize("layout", ["tokens first", "uneven rows", "uneven columns", "a broadcast mask"])
+def test_any_strides(layout, device):
+    query, key, value = made((2, 2, 4, 150, 16, 16), torch.bfloat16, device)
+    mask = torch.rand(2, 150, device=device) < 0.5
+    expected = by_operator(query, key, value, mask)
+    if layout == "tokens first":
+        key, value = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (key, value))
+        mask = mask.t().contiguous().t()
+    elif layout == "uneven rows":
+        key, value = (torch.nn.functional.pad(x, (1, 2))[..., 1:-2] for x in (key, value))
+        query = torch.nn.functional.pad(query, (1, 0))[..., 1:]
+    elif layout == "uneven columns":
+        key, value = (x.mT.contiguous().mT for x in (key, value))
+        query = query.mT.contiguous().mT
+    else:
+        mask = mask[:1]
+        expected = by_operator(query, key, value, mask.expand(2, -1))
+    torch.testing.assert_close(by_operator(query, key, value, mask), expected, rtol=0, atol=0)
+    if layout != "uneven columns":
+        found = by_kernel(query, key, value, mask.expand(2, -1))
+        assert fault(found, query, key, value, mask.expand(2, -1)) < 1
+
+
+def test_a_cache_that_grows(device):
+    """A kernel that was compiled for one length is launched again for others."""
+    query, key, value = made((1, 2, 4, 270, 16, 16), torch.float16, device)
+    for length in (*range(125, 131), 255, 256, 257, 270):
+        given = query, key[:, :, :length], value[:, :, :length]
+        assert fault(by_kernel(*given), *given) < 1
+
+
+def test_scores_that_only_their_difference_keeps_finite(device):
+    query = torch.full((1, 2, 16), 240.0, device=device, dtype=torch.float16)
+    key = torch.full((1, 1, 200, 16), 240.0, device=device, dtype=torch.float16)
+    value = torch.randn(1, 1, 200, 16, device=device).half()
+    for sign in (1, -1):
+        assert fault(by_kernel(query, sign * key, value, scale=1.0), query, sign * key, value, scale=1.0) < 1
+
+
+@pytest.mark.parametrize("compute", [by_kernel, by_operator])
+def test_nan_reaches_its_own_sequence_only(compute, device):
+    query, key, value = made((2, 1, 2, 200, 16, 16), torch.bfloat16, device)
+    expected = compute(query, key, value)
+    key[1, 0, 150, 3] = torch.nan
+    found = compute(query, key, value)
+    assert torch.equal(found[0], expected[0])
+    assert found[1].isnan().all()
+
+
+def test_default_scale(device):
+    operands = made((1, 1, 2, 20, 64, 16), torch.bfloat16, device)
+    assert torch.equal(decode_attention(*operands), decode_attention(*operands, scale=0.125))
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 4, 30, 16, 16), (2, 2, 4, 0, 16, 16), (2, 2, 4, 30, 16, 0)], ids=str)
+def test_empty(shape, device):
+    found = decode_attention(*made(shape, torch.bfloat16, device))
+    assert found.shape == (shape[0], 8, shape[5])
+    assert not found.any()
+
+
+def test_wrong_operands(device):
+    query, key, value = made((2, 2, 4, 30, 16, 16), torch.bfloat16, device)
+    mask = torch.ones(2, 30, dtype=torch.bool, device=device)
+    wrong = {
+        "query has shape [2, 8, 1, 16]": (query[:, :, None], key, value),
+        "key has shape [2, 2, 30, 12]": (query, key[..., :12], value),
+        "value has shape [2, 2, 20, 16]": (query, key, value[:, :, :20]),
+        "2 key heads cannot be shared by 7": (query[:, :7], key, value),
+        "a head has at most 256": (query.repeat(1, 1, 17), key.repeat(1, 1, 1, 17), value),
+        "together 8192": (query.repeat(1, 65, 1), key, value.repeat(1, 1, 1, 8)),
+        "query is torch.float32": (query.float(), key, value),
+        "value is torch.float16 and query is torch.bfloat16": (query, key, value.half()),
+        "mask is torch.int64": (query, key, value, mask.long()),
+        "mask has shape [2, 29]": (query, key, value, mask[:, 1:]),
+        "mask has shape [2, 1, 1, 30]": (query, key, value, mask[:, None, None]),
+    }
+    for said, given in wrong.items():
+        with pytest.raises(RuntimeError) as raised:
+            decode_attention(*given)
+        assert said in str(raised.value)
+
+
+def test_torchs_checks_of_operators(device):
+    query, key, value = made((2, 2, 4, 30, 16, 16), torch.bfloat16, device)
+    for mask in (None, prefix(key, 3, 30)):
+        torch.library.opcheck(torch.ops.tritonmm.decode_attention.default, (query, key, value, mask, 0.3))
+
+
+@pytest.mark.gpu
+def test_a_captured_graph_follows_its_mask(device):
+    """Replayed on another stream, too, with operands that have changed since."""
+    query, key, value = made((4, 8, 4, 1024, 128, 128), torch.bfloat16, device)
+    mask = prefix(key, 1, 100, 512, 1000)
+    by_kernel(query, key, value, mask)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = [by_kernel(query, key, value, mask) for _ in range(3)]
+    side = torch.cuda.Stream()
+    for more in range(3):
+        mask.copy_(prefix(key, 1 + more, 100 + more, 512 + more, 1000 + more))
+        query.normal_()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            graph.replay()
+        torch.cuda.current_stream().wait_stream(side)
+        for x in found:
+            assert torch.equal(x, found[0])
+            assert fault(x, query, key, value, mask) < 1
+
+
+@pytest.mark.gpu
+def test_offsets_beyond_32_bits(device):
+    query = torch.randn(1, 4, 128, device=device).bfloat16()
+    key, value = (
+        torch.zeros(1, 2**25 + 64, 1, 128, device=device, dtype=torch.bfloat16).transpose(1, 2) for _ in range(2)
+    )
+    mask = torch.zeros(1, key.shape[2], dtype=torch.bool, device=device)
+    mask[:, -3:] = True
+    for x in (key, value):
+        x[:, :, -70:].normal_()
+    found = by_kernel(query, key, value, mask)
+    assert fault(found, query, key[:, :, -70:], value[:, :, -70:], mask[:, -70:]) < 1

@@ -1,0 +1,135 @@
+"""Attention of one new token of each sequence in one kernel, `torch.ops.tritonmm.decode_attention`."""
+
+import math
+
+import torch
+
+Tensor = torch.Tensor
+
+MOST_DIM = 256
+"""Elements of a head, at most."""
+
+MOST_ELEMENTS = 8192
+"""The most of all query heads that share a key head, with both numbers rounded up to powers of two."""
+
+DTYPES = torch.bfloat16, torch.float16
+
+
+def decode_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, scale: float | None = None
+) -> Tensor:
+    """softmax(query @ key.mT * scale) @ value for one new token of each sequence, as a language model decodes.
+
+    query: (batch, heads, dim), bf16 or fp16. key: (batch, groups, length, dim), value: (batch, groups, length, value
+    dim), of the same dtype. `heads / groups` consecutive query heads share a key head. A head has at most 256 elements,
+    and those that share a key head at most 8192 together, with both numbers rounded up to powers of two: 32 heads of
+    256, 64 of 128, 128 of 64. Any strides; what is not contiguous along the last dimension is copied.
+    mask: (batch, length) or (1, length), bool, True where a sequence sees a key; None: everywhere. What lies before the
+    first key that a sequence sees and after the last one is not read: a long cache costs as much as what it holds, and
+    may contain anything there. A sequence that sees no key gets 0.
+    scale: dim**-0.5 by default.
+
+    Returns (batch, heads, value dim). Scores and sums are fp32; the softmax is rounded to the dtype before it is
+    multiplied by value, as in flash attention. Bitwise reproducible; the bits of a sequence depend on the length of the
+    cache and not on the batch. Works with torch.compile and in CUDA graphs. Not differentiable.
+
+    Raises RuntimeError for other dtypes, shapes and devices.
+
+    >>> from tritonmm.nn import decode_attention
+    >>> query = torch.zeros(1, 8, 64, device="cuda", dtype=torch.bfloat16)
+    >>> key, value = torch.ones(2, 1, 2, 100, 64, device="cuda", dtype=torch.bfloat16)
+    >>> decode_attention(query, key, value)[0, 7, 0].item()
+    1.0
+    """
+    return torch.ops.tritonmm.decode_attention(query, key, value, mask, scale)
+
+
+def fits(heads: int, *dims: int) -> bool:
+    """Whether so many heads can share a key head. dims: elements of a head."""
+    rows, cols = (1 << (max(1, int(x)) - 1).bit_length() for x in (heads, max(dims)))
+    return cols <= MOST_DIM and rows * cols <= MOST_ELEMENTS
+
+
+_library = torch.library.Library("tritonmm", "FRAGMENT")
+_library.define(
+    "decode_attention(Tensor query, Tensor key, Tensor value, Tensor? mask=None, float? scale=None) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+
+
+def _empty(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, scale: float | None = None) -> Tensor:
+    """The result without its values. Raises what `decode_attention` does."""
+
+    def check(is_right: bool, message: str) -> None:
+        torch._check(is_right, lambda: f"decode_attention: {message}")
+
+    check(query.dim() == 3, f"query has shape {list(query.shape)}; it must be (batch, heads, dim)")
+    check(
+        key.dim() == 4 and (key.shape[0], key.shape[3]) == (query.shape[0], query.shape[2]),
+        f"key has shape {list(key.shape)}; it must be ({query.shape[0]}, groups, length, {query.shape[2]})",
+    )
+    check(
+        value.dim() == 4 and value.shape[:3] == key.shape[:3],
+        f"value has shape {list(value.shape)}; it must be ({', '.join(map(str, key.shape[:3]))}, value dim)",
+    )
+    heads, groups = query.shape[1], key.shape[1]
+    check(groups > 0 and heads % groups == 0, f"{groups} key heads cannot be shared by {heads} query heads")
+    check(
+        fits(heads // groups, query.shape[2], value.shape[3]),
+        f"{heads // groups} query heads of {max(query.shape[2], value.shape[3])} elements share a key head; a head has"
+        f" at most {MOST_DIM} elements, and those that share a key head together {MOST_ELEMENTS}",
+    )
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        check(x.dtype in DTYPES, f"{name} is {x.dtype}; it must be bf16 or fp16")
+        check(x.dtype == query.dtype, f"{name} is {x.dtype} and query is {query.dtype}")
+        check(x.device == query.device, f"{name} is on {x.device} and query on {query.device}")
+    if mask is not None:
+        check(mask.dtype == torch.bool, f"mask is {mask.dtype}; it must be bool")
+        check(mask.device == query.device, f"mask is on {mask.device} and query on {query.device}")
+        check(
+            mask.dim() == 2 and mask.shape[0] in (1, key.shape[0]) and mask.shape[1] == key.shape[2],
+            f"mask has shape {list(mask.shape)}; it must be ({key.shape[0]}, {key.shape[2]}), or have one row",
+        )
+    return query.new_empty((*query.shape[:2], value.shape[3]))
+
+
+def _on_gpu(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, scale: float | None = None
+) -> Tensor:
+    from tritonmm.launch import decode_attention as launch  # which imports Triton
+
+    out = _empty(query, key, value, mask, scale)
+    if not out.numel() or not key.numel():
+        return out.zero_()
+    query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
+    if mask is not None:
+        mask = mask.expand(key.shape[0], -1)
+    with torch.cuda.device(query.device):
+        launch.fill(query, key, value, mask, out, query.shape[2] ** -0.5 if scale is None else scale)
+    return out
+
+
+def _on_cpu(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, scale: float | None = None
+) -> Tensor:
+    """The same by torch."""
+    out = _empty(query, key, value, mask, scale)
+    if not out.numel() or not key.numel():
+        return out.zero_()
+    batch, heads, dim = query.shape
+    groups = key.shape[1]
+    rows = query.reshape(batch, groups, heads // groups, dim).float()
+    scores = rows @ key.float().mT * (dim**-0.5 if scale is None else scale)
+    if mask is not None:
+        scores = scores.masked_fill(~mask[:, None, None], -math.inf)
+    weights = (
+        torch.where(scores.amax(-1, keepdim=True) == -math.inf, 0, torch.softmax(scores, -1))
+        if key.shape[2]
+        else scores
+    )
+    return out.copy_((weights.to(query.dtype).float() @ value.float()).reshape(out.shape))
+
+
+_library.impl("decode_attention", _on_gpu, "CUDA")
+_library.impl("decode_attention", _on_cpu, "CPU")
+torch.library.register_fake("tritonmm::decode_attention", _empty, lib=_library)
