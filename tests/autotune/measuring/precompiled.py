@@ -24,24 +24,24 @@ from tritonmm.launch import early_start, workspace
 H200 = gpus.spec("h200")
 GROUPS = orders.parse("groups/swizzle-merge:2")
 CASES = [
-    (space.problem(4096, 4096, 4096), Config("tile", 64, 64, 32, 3, 4)),
-    (space.problem(1, 4095, 1000), Config("tile", 16, 64, 32, 3, 4)),
-    (space.problem(512, 512, 512, dtype="tf32", batch=3), Config("tile", 64, 64, 16, 4, 4)),
-    (space.problem(1000, 4096, 1024), Config("persistent", 128, 64, 64, 4, 4, persistent=True)),
-    (space.problem(1000, 4096, 1024, layout="nn"), Config("hopper", 128, 64, 64, 8, 8, persistent=True)),
-    (space.problem(1000, 4096, 1024), Config("hopper", 128, 64, 64, 8, 8, split_tail=2, persistent=True)),
-    (space.problem(1000, 4095, 1023), Config("hopper", 128, 64, 64, 8, 8, persistent=True, repack="ab")),
+    (space.problem(4096, 4096, 4096), Config("tile", 32, 32, 32, 3, 4)),
+    (space.problem(1, 4095, 1000), Config("tile", 16, 32, 32, 3, 4)),
+    (space.problem(512, 512, 512, dtype="tf32", batch=3), Config("tile", 32, 32, 16, 4, 4)),
+    (space.problem(1000, 4096, 1024), Config("persistent", 64, 64, 64, 4, 4, persistent=True)),
+    (space.problem(1000, 4096, 1024, layout="nn"), Config("hopper", 64, 64, 64, 8, 4, persistent=True)),
+    (space.problem(1000, 4096, 1024), Config("hopper", 64, 64, 64, 8, 4, split_tail=2, persistent=True)),
+    (space.problem(1000, 4095, 1023), Config("hopper", 64, 64, 64, 8, 4, persistent=True, repack="ab")),
     (space.problem(1, 4096, 4096), Config("skinny", 1, 8, 1024, 3, 4, split_k=2, order=orders.RowMajor())),
-    (space.problem(512, 512, 512, dtype="fp8-block"), Config("hopper", 128, 128, 128, 6, 8, persistent=True)),
-    (space.problem(512, 512, 512, dtype="fp8"), Config("tile", 64, 64, 64, 4, 4)),
+    (space.problem(512, 512, 512, dtype="fp8-block"), Config("hopper", 64, 64, 128, 8, 4, persistent=True)),
+    (space.problem(512, 512, 512, dtype="fp8"), Config("tile", 32, 32, 64, 4, 4)),
     (space.problem(1, 4096, 4096, dtype="bf16-int8"), Config("skinny", 1, 4, 1024, 4, 2, order=orders.RowMajor())),
     (
         space.problem(1000, 512, 256, ragged="m", groups=5),
-        Config("tile", 64, 64, 32, 3, 4, persistent=True, order=GROUPS),
+        Config("tile", 32, 32, 32, 3, 4, persistent=True, order=GROUPS),
     ),
     (
         space.problem(512, 256, 999, ragged="k", groups=40),
-        Config("tile", 64, 64, 32, 3, 4, persistent=True, order=GROUPS),
+        Config("tile", 32, 32, 32, 3, 4, persistent=True, order=GROUPS),
     ),
     (space.problem(16, 4096, 4096, dtype="bf16-fp8"), Config("mixed_input", 16, 128, 128, 4, 8, persistent=True)),
 ]
