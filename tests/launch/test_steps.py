@@ -12,7 +12,7 @@ import triton
 from recording import DEVICE, recording
 from triton.knobs import HookChain
 
-from tritonmm.launch import direct, steps
+from tritonmm.launch import decode_attention, direct, steps, workspace
 from tritonmm.launch.bounded import Bounded
 from tritonmm.ozaki import decide, merge, planes, reconstruct
 from tritonmm.ozaki.planes import Planes
@@ -41,6 +41,7 @@ def _on_a_gpu_of_their_own(monkeypatch):
     monkeypatch.setattr(planes, "QUANTIZE", OnDevice())
     monkeypatch.setattr(reconstruct, "RECONSTRUCT", OnDevice())
     monkeypatch.setattr(merge, "MERGE", OnDevice())
+    monkeypatch.setattr(decode_attention, "DECODE", OnDevice())
 
 
 def memory(*shape, dtype=torch.float32, offset=0):
@@ -139,6 +140,50 @@ def test_repeated_launches_are_the_jits(recorder, monkeypatch):
     assert len(decide.DECIDE.repeated) == len(merge.MERGE.repeated) == 2  # with and without what skips
     assert len(planes.QUANTIZE.repeated) == 3  # the one 16 bytes further is aligned
     assert len(reconstruct.RECONSTRUCT.repeated) == 10
+
+
+def attention(length, masked=True, pad=0, offset=0, dim=16):
+    """Operands of attention: a cache that has room for `pad` elements more after each key."""
+    query, key = memory(2, 4, dim, dtype=torch.bfloat16), memory(2, 2, length, dim + pad, dtype=torch.bfloat16)
+    value = memory(2, 2, length, dim + pad, dtype=torch.bfloat16, offset=offset)
+    mask = memory(2, length, dtype=torch.bool) if masked else None
+    return query, key[..., :dim], value[..., :dim], mask, memory(2, 4, dim, dtype=torch.bfloat16)
+
+
+@compiled
+def test_repeated_launches_of_attention_are_the_jits(recorder, monkeypatch):
+    """A cache that has grown has another length and other strides, and the same kernel. Another number of parts is
+    another grid."""
+    room = memory(4096), memory(64, dtype=torch.int32)
+    monkeypatch.setattr(workspace, "sums", lambda *_: room[0])
+    monkeypatch.setattr(workspace, "flags", lambda *_: room[1])
+    kernel = decode_attention.decode_attention_kernel
+
+    def by_jit(given, scale):
+        _, grid, arguments, options = decode_attention.step(
+            *decode_attention.arguments(*given, scale), decode_attention.constants_of(*given[:4])
+        )
+        kernel[(grid,)](*arguments, **options)
+        return recorder.calls.pop()
+
+    def launched(given, scale):
+        decode_attention.fill(*given, scale)
+        return recorder.calls.pop()
+
+    kinds = [{}, {"masked": False}, {"pad": 3}, {"pad": 8}, {"offset": 1}, {"dim": 24}]
+    for kind in kinds:
+        for length in (100, 300):
+            given = attention(length, **kind)
+            assert launched(given, 0.25) == by_jit(given, 0.25), kind
+    repeated = len(decode_attention.DECODE.repeated)
+    for kind in kinds:
+        for length in (1, 99, 128, 257, 311, 384):
+            given = attention(length, **kind)
+            expected = by_jit(given, 0.5)
+            with monkeypatch.context() as patch:
+                patch.setattr(kernel, "run", None)
+                assert launched(given, 0.5) == expected, (kind, length)
+    assert len(decode_attention.DECODE.repeated) == repeated
 
 
 @compiled
