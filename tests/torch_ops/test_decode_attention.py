@@ -62,19 +62,19 @@ def test_errors_are_within_the_bound(shape, dtype, compute, device):
     assert fault(compute(*operands, mask), *operands, mask) < 1
 
 
-@pytest.mark.parametrize("seen", [(0, 300), (64, 128), (63, 65), (128, 129), (299, 300), (130, 250)])
-def test_what_no_sequence_sees_is_not_read(seen, device):
-    """Blocks of 64 keys, parts of 128: NaN in whatever lies outside, but in the block where the first one is."""
+@pytest.mark.parametrize("compute", [by_kernel, by_operator])
+@pytest.mark.parametrize("seen", [(0, 300), (64, 128), (63, 65), (70, 71), (128, 129), (299, 300), (130, 250)])
+def test_what_no_sequence_sees_is_not_read(seen, compute, device):
+    """NaN before the first key and after the last one, in blocks of 64 keys and parts of 128."""
     query, key, value = made((2, 1, 4, 300, 16, 16), torch.bfloat16, device)
     first, end = seen
     mask = torch.zeros(2, 300, dtype=torch.bool, device=device)
     mask[:, first:end] = True
-    expected = by_kernel(query, key, value, mask)
-    begins = first // 64 * 64
+    expected = compute(query, key, value, mask)
     for x in (key, value):
-        x[:, :, :begins] = x[:, :, end:] = torch.nan
-    assert torch.equal(by_kernel(query, key, value, mask), expected)
-    assert fault(expected, query, key[:, :, begins:end], value[:, :, begins:end], mask[:, begins:end]) < 1
+        x[:, :, :first] = x[:, :, end:] = torch.nan
+    assert torch.equal(compute(query, key, value, mask), expected)
+    assert fault(expected, query, key[:, :, first:end], value[:, :, first:end], mask[:, first:end]) < 1
 
 
 @pytest.mark.parametrize("compute", [by_kernel, by_operator])
@@ -132,6 +132,17 @@ def test_scores_that_only_their_difference_keeps_finite(device):
     value = torch.randn(1, 1, 200, 16, device=device).half()
     for sign in (1, -1):
         assert fault(by_kernel(query, sign * key, value, scale=1.0), query, sign * key, value, scale=1.0) < 1
+
+
+@pytest.mark.parametrize("compute", [by_kernel, by_operator])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of rows that are not stored
+@pytest.mark.parametrize("last", [0, 64, 128])
+def test_keys_with_scores_of_minus_infinity_have_no_weight(last, compute, device):
+    """The first key alone, the first block and one more, the first part and one more."""
+    query, key, value = made((1, 2, 2, 200, 16, 16), torch.bfloat16, device)
+    query[..., 0] = 1
+    key[:, :, : last + 1, 0] = -torch.inf
+    assert fault(compute(query, key, value), query, key, value) < 1
 
 
 @pytest.mark.parametrize("compute", [by_kernel, by_operator])

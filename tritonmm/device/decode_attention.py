@@ -61,7 +61,7 @@ def decode_attention_kernel(
     end = tl.minimum(start + part, length)
     if MASKED:
         mask += batch * mask_batch
-        start, end = _seen(mask, mask_key, start, end, BLOCK, SCAN)
+        start, end = _seen(mask, mask_key, start, end, SCAN)
     most = tl.full([ROWS], float("-inf"), tl.float32)
     denominator = tl.zeros([ROWS], tl.float32)
     total = tl.zeros([ROWS, VALUE_COLS], tl.float32)
@@ -105,15 +105,15 @@ def decode_attention_kernel(
 
 
 @triton.jit
-def _seen(mask, stride, start, end, BLOCK: tl.constexpr, SCAN: tl.constexpr):
-    """The part of the keys from start to end that reaches from the block of the first one in the mask to the last."""
+def _seen(mask, stride, start, end, SCAN: tl.constexpr):
+    """The part of the keys from start to end that reaches from the first one in the mask to the last."""
     first, after = end, start
     for at in range(start, end, SCAN):
         keys = at + tl.arange(0, SCAN)
         seen = tl.load(mask + keys.to(tl.int64) * stride, mask=keys < end, other=0) != 0
         first = tl.minimum(first, tl.min(tl.where(seen, keys, end), 0))
         after = tl.maximum(after, tl.max(tl.where(seen, keys + 1, start), 0))
-    return start + (first - start) // BLOCK * BLOCK, after
+    return first, after
 
 
 @triton.jit

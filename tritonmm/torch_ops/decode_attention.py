@@ -120,14 +120,13 @@ def _on_cpu(
     groups = key.shape[1]
     rows = query.reshape(batch, groups, heads // groups, dim).float()
     scores = rows @ key.float().mT * (dim**-0.5 if scale is None else scale)
+    value = value.float()
     if mask is not None:
         scores = scores.masked_fill(~mask[:, None, None], -math.inf)
-    weights = (
-        torch.where(scores.amax(-1, keepdim=True) == -math.inf, 0, torch.softmax(scores, -1))
-        if key.shape[2]
-        else scores
-    )
-    return out.copy_((weights.to(query.dtype).float() @ value.float()).reshape(out.shape))
+        after_first, before_last = mask.cumsum(1) > 0, mask.flip(1).cumsum(1).flip(1) > 0
+        value = value.masked_fill(~(after_first & before_last)[:, None, :, None], 0)  # NaN there must not matter
+    weights = torch.where(scores.amax(-1, keepdim=True) == -math.inf, 0, torch.softmax(scores, -1))
+    return out.copy_((weights.to(query.dtype).float() @ value).reshape(out.shape))
 
 
 _library.impl("decode_attention", _on_gpu, "CUDA")
