@@ -174,6 +174,7 @@ def test_wrong_operands(device):
         "query has shape [2, 8, 1, 16]": (query[:, :, None], key, value),
         "key has shape [2, 2, 30, 12]": (query, key[..., :12], value),
         "value has shape [2, 2, 20, 16]": (query, key, value[:, :, :20]),
+        "a head must have at least one element": (query[..., :0], key[..., :0], value),
         "2 key heads cannot be shared by 7": (query[:, :7], key, value),
         "a head has at most 256": (query.repeat(1, 1, 17), key.repeat(1, 1, 1, 17), value),
         "together 8192": (query.repeat(1, 65, 1), key, value.repeat(1, 1, 1, 8)),

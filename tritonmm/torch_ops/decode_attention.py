@@ -72,6 +72,7 @@ def _empty(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
         value.dim() == 4 and value.shape[:3] == key.shape[:3],
         f"value has shape {list(value.shape)}; it must be ({', '.join(map(str, key.shape[:3]))}, value dim)",
     )
+    check(query.shape[2] > 0, f"query has shape {list(query.shape)}; a head must have at least one element")
     heads, groups = query.shape[1], key.shape[1]
     check(groups > 0 and heads % groups == 0, f"{groups} key heads cannot be shared by {heads} query heads")
     check(
