@@ -1,5 +1,7 @@
 """Models of transformers that decode with `decode_attention`; they need transformers."""
 
+import re
+
 import pytest
 import torch
 
@@ -14,10 +16,11 @@ def test_other_modules_are_refused():
         tritonmm.nn.use_decode_attention_(torch.nn.Linear(2, 2))
 
 
-def test_attention_with_sinks_is_refused():
+@pytest.mark.parametrize("name", ["s_aux", "sinks", "indices", "block_indices"])
+def test_attention_with_sinks_or_chosen_keys_is_refused(name):
     x = torch.zeros(1, 2, 1, 16, dtype=torch.bfloat16)
-    with pytest.raises(ValueError, match="sinks"):
-        attention.forward(None, x, x, x, None, s_aux=torch.zeros(2))
+    with pytest.raises(ValueError, match=f"Identity has attention with {name}, which is not supported"):
+        attention.forward(torch.nn.Identity(), x, x, x, None, **{name: torch.zeros(2)})
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +96,75 @@ def test_derivatives_dropout_and_fp32_are_left_to_sdpa(model, calls, device):
         model.model.layers[0].self_attn.attention_dropout = 0.5
         model.train()(token)
     assert len(calls) == 3
+
+
+def test_keys_of_one_sequence_for_all(transformers, calls, device):
+    query = torch.randn(3, 8, 1, 16, device=device).bfloat16()
+    key, value = torch.randn(2, 1, 8, 40, 16, device=device).bfloat16()
+    found, _ = attention.forward(torch.nn.Identity(), query, key, value, None)
+    every = (x.expand(3, -1, -1, -1) for x in (key, value))
+    expected, _ = attention.forward(torch.nn.Identity(), query, *every, None)
+    assert calls == [(3, 8, 16)]
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.02)
+
+
+SMALL = {
+    "vocab_size": 100, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "pad_token_id": 0,
+}  # fmt: skip
+
+
+def falcon(transformers):
+    config = transformers.FalconConfig(vocab_size=100, hidden_size=64, num_attention_heads=4, num_hidden_layers=2)
+    return transformers.FalconForCausalLM(config)
+
+
+def gemma_2(transformers):
+    return transformers.Gemma2ForCausalLM(transformers.Gemma2Config(**SMALL, head_dim=16))
+
+
+def gemma_2_with_images(transformers):
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
+    text = SMALL | {"model_type": "gemma2", "head_dim": 16}
+    config = transformers.PaliGemmaConfig(
+        vision_config={"model_type": "siglip_vision_model", **vision}, text_config=text, projection_dim=64
+    )
+    return transformers.PaliGemmaForConditionalGeneration(config)
+
+
+def gemma_4(transformers):
+    """For other attention than sdpa it leaves out queries of a prompt even if no mask says which they are."""
+    return transformers.Gemma4ForCausalLM(transformers.Gemma4TextConfig(**SMALL, head_dim=16))
+
+
+def deepseek_v32(transformers):
+    """Its keys are chosen by a mask for sdpa, and by indices for other attention."""
+    config = transformers.DeepseekV32Config(
+        **SMALL, q_lora_rank=32, kv_lora_rank=32, qk_rope_head_dim=16, qk_nope_head_dim=16, v_head_dim=16,
+        n_routed_experts=4, first_k_dense_replace=2, index_topk=4, index_n_heads=2, index_head_dim=32,
+    )  # fmt: skip
+    return transformers.AutoModelForCausalLM.from_config(config)
+
+
+OF_ITS_OWN = 'treats attn_implementation="sdpa" in a way of its own'
+REASONS = {
+    falcon: "FalconForCausalLM does not call its attention through transformers' AttentionInterface",
+    gemma_2: 'Gemma2ForCausalLM does not support attn_implementation="sdpa"',
+    gemma_2_with_images: 'Gemma2Model does not support attn_implementation="sdpa"',
+    gemma_4: f"transformers.models.gemma4.modeling_gemma4 {OF_ITS_OWN}",
+    deepseek_v32: f"transformers.models.deepseek_v32.modeling_deepseek_v32 {OF_ITS_OWN}",
+}
+
+
+@pytest.mark.parametrize("make", REASONS, ids=lambda make: make.__name__)
+def test_models_that_would_not_decode_or_be_wrong_are_refused(transformers, make):
+    if not hasattr(transformers, "DeepseekV32Config" if make is deepseek_v32 else "Gemma4TextConfig"):
+        pytest.skip("this release of transformers does not have the model")
+    model = make(transformers)
+    before = [x.config._attn_implementation for x in model.modules() if hasattr(x, "config")]
+    with pytest.raises(ValueError, match=re.escape(REASONS[make])):
+        tritonmm.nn.use_decode_attention_(model)
+    assert [x.config._attn_implementation for x in model.modules() if hasattr(x, "config")] == before
 
 
 def test_torch_compile_keeps_it_whole(transformers, model, device):
