@@ -117,9 +117,9 @@ def _seen(mask, stride, start, end, SCAN: tl.constexpr):
 
 
 @triton.jit
-def _both(is_line, dims, DIM: tl.constexpr, COLS: tl.constexpr):
-    """Where an element of a block of lines is one of theirs."""
-    return is_line[:, None] if DIM == COLS else is_line[:, None] & (dims < DIM)[None, :]
+def _both(is_key, dims, DIM: tl.constexpr, COLS: tl.constexpr):
+    """The mask of a load of COLS columns for each key: keys that exist, and the first DIM columns."""
+    return is_key[:, None] if DIM == COLS else is_key[:, None] & (dims < DIM)[None, :]
 
 
 @triton.jit
@@ -127,7 +127,7 @@ def _merge(
     out, sums, splits, HEADS: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr, COLS: tl.constexpr,
     TOGETHER: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """Merges the parts of HEADS rows in their order, so many TOGETHER: their loads are in flight at once."""
+    """Merges the parts of HEADS rows in their order. The loads of TOGETHER parts are in flight at a time."""
     SUMS: tl.constexpr = HEADS * DIM
     SLOT: tl.constexpr = SUMS + 2 * HEADS
     rows = tl.arange(0, ROWS)

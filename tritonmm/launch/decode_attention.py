@@ -11,7 +11,7 @@ from tritonmm.launch.interpreter import INTERPRETED
 from tritonmm.launch.steps import Step, Steps
 
 LEAST_PART, MOST_PARTS = 128, 32
-"""The least keys that a program attends to, and the most programs that share those of a sequence."""
+"""The fewest keys of a part, unless there are fewer in all, and the most parts of a sequence. Each has a program."""
 
 STAGES = 2
 """Blocks of keys and values that are in shared memory at a time."""
@@ -54,7 +54,7 @@ def fill(
 
 
 def step(tensors: dict[str, torch.Tensor], numbers: dict[str, float], constants: dict[str, Any]) -> Step:
-    """The launch, of `arguments` and `constants_of`."""
+    """The kernel's launch. tensors, numbers: from `arguments`. constants: from `constants_of`."""
     batch, groups, _, _ = tensors["key"].shape
     options = launch_options(tensors["out"].device, **constants)
     given = *tensors.values(), *numbers.values()
@@ -102,5 +102,5 @@ def constants_of(
 
 
 def _power_of_two(x: int) -> int:
-    """The least one that is not below x."""
+    """The least power of two that is at least x."""
     return 1 << (x - 1).bit_length()

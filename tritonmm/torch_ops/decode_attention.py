@@ -74,7 +74,10 @@ def _empty(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
     )
     check(query.shape[2] > 0, f"query has shape {list(query.shape)}; a head must have at least one element")
     heads, groups = query.shape[1], key.shape[1]
-    check(groups > 0 and heads % groups == 0, f"{groups} key heads cannot be shared by {heads} query heads")
+    check(
+        groups > 0 and heads % groups == 0,
+        f"{groups} key heads cannot be shared by {heads} query heads; the number of query heads must be a multiple",
+    )
     check(
         fits(heads // groups, query.shape[2], value.shape[3]),
         f"{heads // groups} query heads of {max(query.shape[2], value.shape[3])} elements share a key head; a head has"
