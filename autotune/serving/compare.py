@@ -12,7 +12,7 @@ import torch
 import tritonmm
 from tritonmm.autotune.serving import steps
 from tritonmm.autotune.serving.models import Model
-from tritonmm.nn.attention import use_decode_attention_
+from tritonmm.nn.attention import SDPA, use_decode_attention_
 from tritonmm.nn.quantize import KINDS
 
 COMPILED = "+compile"
@@ -108,6 +108,7 @@ def _in_one_way(
         if kind in KINDS:
             tritonmm.quantize_(made, kind, skip=() if HEAD in way else ("lm_head",))
         if ATTENTION in way:
+            made.set_attn_implementation(SDPA)
             use_decode_attention_(made)
     yield from failed
     if made is None or failed:

@@ -16,13 +16,6 @@ def test_other_modules_are_refused():
         tritonmm.nn.use_decode_attention_(torch.nn.Linear(2, 2))
 
 
-@pytest.mark.parametrize("name", ["s_aux", "sinks", "indices", "block_indices"])
-def test_attention_with_sinks_or_chosen_keys_is_refused(name):
-    x = torch.zeros(1, 2, 1, 16, dtype=torch.bfloat16)
-    with pytest.raises(ValueError, match=f"Identity has attention with {name}, which is not supported"):
-        attention.forward(torch.nn.Identity(), x, x, x, None, **{name: torch.zeros(2)})
-
-
 @pytest.fixture(scope="module")
 def transformers():
     return pytest.importorskip("transformers")
@@ -99,11 +92,13 @@ def test_derivatives_dropout_and_fp32_are_left_to_sdpa(model, calls, device):
 
 
 def test_keys_of_one_sequence_for_all(transformers, calls, device):
+    marked = torch.nn.Identity()
+    setattr(marked, attention.MARK, True)
     query = torch.randn(3, 8, 1, 16, device=device).bfloat16()
     key, value = torch.randn(2, 1, 8, 40, 16, device=device).bfloat16()
-    found, _ = attention.forward(torch.nn.Identity(), query, key, value, None)
+    found, _ = attention.forward(marked, query, key, value, None)
     every = (x.expand(3, -1, -1, -1) for x in (key, value))
-    expected, _ = attention.forward(torch.nn.Identity(), query, *every, None)
+    expected, _ = attention.forward(marked, query, *every, None)
     assert calls == [(3, 8, 16)]
     torch.testing.assert_close(found, expected, rtol=0, atol=0.02)
 
@@ -146,25 +141,60 @@ def deepseek_v32(transformers):
     return transformers.AutoModelForCausalLM.from_config(config)
 
 
-OF_ITS_OWN = 'treats attn_implementation="sdpa" in a way of its own'
 REASONS = {
     falcon: "FalconForCausalLM does not call its attention through transformers' AttentionInterface",
     gemma_2: 'Gemma2ForCausalLM does not support attn_implementation="sdpa"',
     gemma_2_with_images: 'Gemma2Model does not support attn_implementation="sdpa"',
-    gemma_4: f"transformers.models.gemma4.modeling_gemma4 {OF_ITS_OWN}",
-    deepseek_v32: f"transformers.models.deepseek_v32.modeling_deepseek_v32 {OF_ITS_OWN}",
 }
 
 
 @pytest.mark.parametrize("make", REASONS, ids=lambda make: make.__name__)
-def test_models_that_would_not_decode_or_be_wrong_are_refused(transformers, make):
-    if not hasattr(transformers, "DeepseekV32Config" if make is deepseek_v32 else "Gemma4TextConfig"):
-        pytest.skip("this release of transformers does not have the model")
+def test_models_that_would_not_decode_so_are_refused(transformers, make):
     model = make(transformers)
-    before = [x.config._attn_implementation for x in model.modules() if hasattr(x, "config")]
     with pytest.raises(ValueError, match=re.escape(REASONS[make])):
         tritonmm.nn.use_decode_attention_(model)
-    assert [x.config._attn_implementation for x in model.modules() if hasattr(x, "config")] == before
+    assert not any(hasattr(module, attention.MARK) for module in model.modules())
+
+
+def test_a_model_that_is_eager_is_refused(model):
+    model.set_attn_implementation("eager")
+    with pytest.raises(ValueError, match=re.escape('call model.set_attn_implementation("sdpa") before')):
+        tritonmm.nn.use_decode_attention_(model)
+
+
+@pytest.mark.parametrize("make", [gemma_4, deepseek_v32], ids=lambda make: make.__name__)
+def test_models_that_treat_sdpa_in_a_way_of_their_own(transformers, calls, make, device):
+    if not hasattr(transformers, "DeepseekV32Config" if make is deepseek_v32 else "Gemma4TextConfig"):
+        pytest.skip("this release of transformers does not have the model")
+    torch.manual_seed(0)
+    model = make(transformers).bfloat16().to(device).eval()
+    prompt = torch.randint(1, 100, (2, 12), device=device)
+
+    def logits():
+        with torch.no_grad():
+            cache = transformers.DynamicCache(config=model.config)
+            found = [model(prompt, **{cache_name(model): cache}, use_cache=True, logits_to_keep=4).logits]
+            for token in (3, 4):
+                found.append(model(torch.full_like(prompt[:, :1], token), **{cache_name(model): cache}).logits)
+            return torch.cat(found, 1).float()
+
+    expected = logits()
+    assert not calls
+    tritonmm.nn.use_decode_attention_(model)
+    found = logits()
+    assert calls
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.05 * expected.abs().max().item())
+
+
+def test_other_models_are_not_affected(transformers, model, calls, device):
+    other = transformers.AutoModelForCausalLM.from_config(model.config, dtype=torch.bfloat16).to(device).eval()
+    tritonmm.nn.use_decode_attention_(model)
+    token = torch.tensor([[3]], device=device)
+    with torch.no_grad():
+        other(token)
+        assert not calls
+        model(token)
+    assert len(calls) == 2
 
 
 def test_torch_compile_keeps_it_whole(transformers, model, device):

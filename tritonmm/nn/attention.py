@@ -1,8 +1,9 @@
-"""Models of transformers that decode with `decode_attention`."""
+"""Models of transformers that decode with `decode_attention`.
 
-import inspect
-import re
-import sys
+Their attention is still called "sdpa": some models compute other masks, or choose keys in another way, where it is not.
+So transformers' function of that name is replaced by one that calls it, unless a marked model decodes.
+"""
+
 from typing import Any
 
 import torch
@@ -11,29 +12,26 @@ from tritonmm.torch_ops.decode_attention import DTYPES, decode_attention, fits
 
 Tensor = torch.Tensor
 
-NAME = "tritonmm"
-"""As transformers' `attn_implementation` takes it, once `use_decode_attention_` was called."""
+SDPA = "sdpa"
+"""The attention that is replaced, as transformers' `attn_implementation` calls it."""
 
-REFUSED = "s_aux", "sinks", "indices", "block_indices"
-"""What models pass to attention with sinks and to sparse attention, and transformers' "sdpa" ignores."""
-
-BRANCH = re.compile(r"""_attn_implementation (?:==|!=|in|not in) [^\n]*["']sdpa["']""")
-"""How code asks whether its attention is "sdpa"."""
+MARK = "decodes_with_tritonmm"
+"""The attribute of modules that are to decode with `decode_attention`."""
 
 
 def use_decode_attention_(model: torch.nn.Module) -> torch.nn.Module:
     """Makes a model of transformers decode with `nn.decode_attention`, and returns the model.
 
     Query heads that share a key head then read its keys and values once, and only as far as the cache is filled.
-    Prompts, activations that need a derivative, dropout, fp32, masks that are not bool or differ between heads, and
-    heads that `decode_attention` does not support are computed by transformers' "sdpa" as before. Compile the model and
-    capture CUDA graphs afterwards.
+    Prompts, activations that need a derivative, dropout, fp32, position biases, masks that are not bool or differ
+    between heads, and heads that `decode_attention` does not support are computed by transformers as before. It lasts
+    as long as the model. Compile the model and capture CUDA graphs afterwards.
 
-    model: a PreTrainedModel that supports "sdpa" and calls its attention through transformers' AttentionInterface.
+    model: a PreTrainedModel whose attention is "sdpa", transformers' default, and called through its
+        AttentionInterface. Other models are not affected.
 
-    Raises TypeError for other modules. Raises ValueError, and leaves the model as it is, if the model or a part of it
-    does not support that, or if its code treats "sdpa" in a way of its own, as sparse attention and Gemma 4 do. Its
-    forward raises ValueError if its attention has sinks.
+    Raises TypeError for other modules, and ValueError for models that do not call their attention so, or of which a
+    part does not support "sdpa". They are unchanged then.
 
     For example:
 
@@ -45,37 +43,36 @@ def use_decode_attention_(model: torch.nn.Module) -> torch.nn.Module:
             f"use_decode_attention_: model must be a PreTrainedModel of transformers, not {type(model).__name__}"
         )
     _check(model)
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
+    from transformers import AttentionInterface
 
-    AttentionInterface.register(NAME, forward)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
-    model.set_attn_implementation(NAME)
+    AttentionInterface.register(SDPA, forward)
+    for module in _of_sdpa(model):
+        setattr(module, MARK, True)
     return model
 
 
 def _check(model: torch.nn.Module) -> None:
-    """Raises ValueError if the model would not decode with `decode_attention`, or would compute something else."""
+    """Raises ValueError if the model would not decode with `decode_attention`."""
 
     def refuse(name: str, reason: str) -> None:
         raise ValueError(f"use_decode_attention_: {name} {reason}")
 
+    if not model._can_set_attn_implementation():
+        refuse(type(model).__name__, "does not call its attention through transformers' AttentionInterface")
     for part in model.modules():
-        if part is not model and not hasattr(part, "set_attn_implementation"):
-            continue
-        name = type(part).__name__
-        if not part._can_set_attn_implementation():
-            if part is model:
-                refuse(name, "does not call its attention through transformers' AttentionInterface")
-        elif not part._supports_sdpa:
-            refuse(name, 'does not support attn_implementation="sdpa"')
-    for name in sorted({type(x).__module__ for x in model.modules()}):
-        try:
-            found = BRANCH.search(inspect.getsource(sys.modules[name]))
-        except (KeyError, OSError, TypeError):  # no source
-            continue
-        if found:
-            refuse(name, f'treats attn_implementation="sdpa" in a way of its own ("{found[0]}")')
+        if hasattr(part, "set_attn_implementation") and not part._supports_sdpa:
+            refuse(type(part).__name__, f'does not support attn_implementation="{SDPA}"')
+    if not _of_sdpa(model):
+        refuse(
+            type(model).__name__,
+            f'has no attention that is "{SDPA}"; call model.set_attn_implementation("{SDPA}") before',
+        )
+
+
+def _of_sdpa(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """The modules whose attention, if they have any, is called "sdpa"."""
+    configs = ((module, getattr(module, "config", None)) for module in model.modules())
+    return [module for module, config in configs if getattr(config, "_attn_implementation", None) == SDPA]
 
 
 def forward(
@@ -87,14 +84,8 @@ def forward(
     query: (batch, heads, tokens, dim). key, value: (batch, key heads, length, dim). attention_mask: broadcasts to
     (batch, heads, tokens, length).
     """
-    for name in REFUSED:
-        if options.get(name) is not None:
-            raise ValueError(
-                f"use_decode_attention_: {type(module).__name__} has attention with {name}, which is not supported;"
-                ' load the model with attn_implementation="eager"'
-            )
-    has_more = any(options.get(name) is not None for name in ("softcap", "position_bias"))
-    if dropout or has_more or not _is_decoded(query, key, value, attention_mask):
+    more = dropout or any(options.get(name) is not None for name in ("softcap", "position_bias"))
+    if more or not getattr(module, MARK, False) or not _is_decoded(query, key, value, attention_mask):
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         given = {"dropout": dropout, "scaling": scaling} | options

@@ -24,6 +24,9 @@ class Toy(torch.nn.Module):
         self.embedding = torch.nn.Embedding(40, 128)
         self.inner, self.lm_head = torch.nn.Linear(128, 128), torch.nn.Linear(128, 40)
 
+    def set_attn_implementation(self, name):
+        self.attention = name
+
     def forward(self, tokens, past_key_values=None, use_cache=None, logits_to_keep=0):
         return SimpleNamespace(logits=self.lm_head(self.inner(self.embedding(tokens))))
 
@@ -101,6 +104,7 @@ def test_ways_with_attention_decode_with_ours(timed, monkeypatch, device):
     assert "torch+lm_head" not in compare.WAYS
     rows = list(compare.compare(TOY, Asked(ways, prefill=False, batches=(1,)), device))
     assert [row.message for row in rows] == [""] * len(rows)
+    assert [model.attention for model in given] == ["sdpa"] * 3
     assert [type(model.inner) for model in given] == [torch.nn.Linear, WeightOnlyLinear, WeightOnlyLinear]
     assert [type(model.lm_head) for model in given] == [torch.nn.Linear, torch.nn.Linear, WeightOnlyLinear]
 
