@@ -58,7 +58,7 @@ def test_without_transformers_it_says_what_to_install(monkeypatch):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("--ways", "torch,int3"), "unknown are 'int3'; known are torch, torch+compile, enable, enable+compile, int8"),
+        (("--ways", "torch,int3"), "unknown are 'int3'; known are torch, torch+compile, torch+attention,"),
         (("--batch", "0"), "'0' is not a whole number above 0"),
         (("--model", "GPT"), "'GPT' is not one of"),
         (("--csv", "/dev/null/x.csv"), "/dev/null"),

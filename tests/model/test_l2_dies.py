@@ -20,7 +20,15 @@ from tritonmm.selection import choose
 
 MI300X = gpus.spec("mi300x")
 LOCKSTEP = l2.Constants(
-    capacity=1.0, spread=1e-9, drift=0.0, coupled=1.0, partner=0.0, merged=0.0, apart=1.0, scattered=0.0
+    capacity=1.0,
+    spread=1e-9,
+    stagger=0.0,
+    drift=0.0,
+    coupled=1.0,
+    partner=0.0,
+    merged=0.0,
+    apart=1.0,
+    scattered=0.0,
 )
 """An LRU that forgets at once."""
 

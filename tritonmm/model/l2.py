@@ -4,14 +4,16 @@ The programs that run at the same time form a *wave* and walk along K together. 
 rows of A or columns of B, is fetched from device memory at most once, however many programs want it. Whether it must
 be fetched at all is the question of an LRU cache: it is still in L2 if the distinct bytes touched since its last use
 fit the capacity. Finished tiles of C pass through L2 and take room there. That, the lockstep, predicts the DRAM reads
-of most launches; two laws and a handful of constants are what a real GPU adds:
+of most launches; three laws and a handful of constants are what a real GPU adds:
 
+* programs of a plain launch begin as others end, one after the other: the last of a wave are still at a panel when the
+  next wave comes to it, and less is touched in between;
 * programs drift apart. Persistent ones, which nothing brings together, fall behind each other a little in every step;
   where they are further apart than L2 reaches back, a panel is fetched twice;
 * requests for one line that are close in time reach L2 as one: those of the two SMs of a TPC nearly always,
   those of other SMs sometimes, and both less where the programs wait for DRAM at different times.
 
-A GPU of several dies has as many LRUs, and the cache behind them is another: see `l2_dies`. There, both laws are left
+A GPU of several dies has as many LRUs, and the cache behind them is another: see `l2_dies`. There, these laws are left
 out.
 
 Two speeds. `of` is for choosing: a closed form for orders that walk through groups (`l2_groups`), a sample of the
@@ -239,13 +241,13 @@ def _drifted(panels: Panels, tile_steps: float, waves: float, reach: float, cons
 
     tile_steps: steps of this launch in the time of a tile of `DRIFT_TILE` elements.
 
-    The programs part in two groups, a faster and a slower; a panel is fetched twice if both want it. Panels that the
-    SMs of a TPC share, or many programs, keep their programs together.
+    The programs part in a faster and a slower half; a panel is fetched twice if both want it. Neighbouring SMs, `GROUP`
+    of them, stay together, and a panel that many programs share keeps these together.
     """
-    if panels.sharers > constants.coupled or panels.paired > panels.asked / 4:
+    if panels.sharers > constants.coupled or panels.groups <= 1:
         return 0.0
     lag = constants.drift * tile_steps * math.sqrt(waves)
-    return panels.distinct * (1 - 2.0 ** (1 - panels.sharers)) * (1 - reach / lag) if lag > reach else 0.0
+    return panels.distinct * (1 - 2.0 ** (1 - panels.groups)) * (1 - reach / lag) if lag > reach else 0.0
 
 
 def _gb(size: int) -> str:

@@ -17,7 +17,17 @@ from typing import NamedTuple
 
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
-from tritonmm.model.l2_laws import GROUP, Constants, Counts, concurrent, held_bytes, scaled, sum_bytes
+from tritonmm.model.l2_laws import (
+    GROUP,
+    Constants,
+    Counts,
+    concurrent,
+    held_bytes,
+    scaled,
+    staggered,
+    sum_bytes,
+    written_share,
+)
 from tritonmm.orders import ColumnMajor, Order, RowMajor, Serpentine, SplitMerge, SwizzleMerge
 from tritonmm.problem import Problem
 
@@ -61,8 +71,9 @@ def counted(problem: Problem, config: Config, gpu: Gpu, constants: Constants) ->
         row_bytes=row,
         col_bytes=col,
         k=problem.k / config.split_k,
-        out_bytes=problem.m * problem.n / tiles * sum_bytes(problem, config),
+        out_bytes=problem.m * problem.n / tiles * sum_bytes(problem, config) * written_share(gpu, constants),
         held=held_bytes(gpu, constants),
+        stagger=staggered(config, constants),
         constants=constants,
     )
     found = walk.counted()
@@ -92,7 +103,8 @@ class _Found(NamedTuple):
 class _Walk(NamedTuple):
     """A launch of `passes` walks over rows x cols tiles, by waves of `programs`.
 
-    row_bytes, col_bytes: of a panel, a unit of K; out_bytes: of a finished tile; held: what L2 holds.
+    row_bytes, col_bytes: of a panel, a unit of K; out_bytes: of a finished tile, as room; held: what L2 holds;
+    stagger: the share of a tile's time over which the programs of a wave begin.
     """
 
     rows: int
@@ -107,6 +119,7 @@ class _Walk(NamedTuple):
     k: float
     out_bytes: float
     held: float
+    stagger: float
     constants: Constants
 
     def counted(self) -> _Found:
@@ -175,7 +188,8 @@ class _Walk(NamedTuple):
             elif turns:
                 far = self._after_turn(height, part)
             elif wide >= cols:
-                far = self._share(max(wave_rows, height), cols * crowd, part)
+                apart = 1 - self.stagger
+                far = self._share(apart * max(wave_rows, height), cols * crowd, apart * part)
             else:
                 far = self._after_group(height, wide, part)
             found_cols += uses
@@ -213,17 +227,21 @@ class _Walk(NamedTuple):
         swing *= self.row_bytes * self.k / 2
         return _kept(mean - swing, mean + swing, self.held, self.constants)
 
-    def _near(self, height: int, cols: float, part: int, steps: float, open_: float, wave_rows: float) -> float:
+    def _near(self, height: int, cols: float, part: float, steps: float, open_: float, wave_rows: float) -> float:
         """Share of what a wave left that the next one finds, in a group of `steps` such steps.
 
         At a step from the wave that a border lies in the rows of the group before are touched too, those less the
-        deeper a panel is; at a step to the next such wave those of the next group, the more.
+        deeper a panel is; at a step to the next such wave those of the next group, the more. Of staggered programs the
+        last of a wave are at a panel so much nearer to the next wave, and as much less of the two waves is touched.
         """
+        apart = 1 - self.stagger
+        cols, part = (apart * cols if cols < self.cols else cols), apart * part
         within = self._share(height, cols, part)
         if not open_ or not steps:
             return within
-        both = self._share(max(height + min(self.factor, self.rows - height), wave_rows), cols, part)
-        one = self._mean_share(1.5 * height, cols, part, height)
+        others = apart * max(min(self.factor, self.rows - height), wave_rows - height)
+        both = self._share(height + others, cols, part)
+        one = self._mean_share((1 + apart / 2) * height, cols, part, apart * height)
         if steps <= 1:
             met = both
         elif steps <= 2:
@@ -245,12 +263,17 @@ class _Walk(NamedTuple):
         return (self._after(whole, height, cols, part) + between + between + self._after(least, height, cols, part)) / 4
 
     def _after(self, distance: float, height: int, cols: float, part: int) -> float:
-        """Share of a column found `distance` tiles later: so many waves, or one more."""
+        """Share of a column found `distance` tiles later: so many waves, or one more.
+
+        So many waves later, `more` of the columns are wanted by only one of the two waves: of those, fewer are touched
+        between the two uses if programs are staggered.
+        """
         rows = min(self.rows, self.factor + height)
         age = max(1, int(distance / part))
         more = max(0.0, distance / part - age)
-        found = (1 - more) * self._share(rows, min(self.cols, age * cols), age * part)
-        return found + more * self._share(rows, self.cols, (age + 1) * part) if more else found
+        between = age - self.stagger
+        found = (1 - more) * self._share(rows, min(self.cols, age * cols) - more * self.stagger * cols, between * part)
+        return found + more * self._share(rows, self.cols, (between + 1) * part) if more else found
 
     def _after_turn(self, height: int, part: int) -> float:
         """Share of the columns that a serpentine finds on its way back: the further from the turn, the fewer."""

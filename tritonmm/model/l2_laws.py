@@ -15,9 +15,11 @@ class Constants:
     """What is fitted; every number has a meaning of its own.
 
     capacity: bytes that L2 holds for all SMs, as a share of its size. Each half keeps a copy of what its SMs read,
-        so it is nearer to a half than to the whole.
+        so it is about a half.
     spread: how gradually L2 forgets, as a share of the capacity: what was touched (1 - spread) of it ago is there
         for sure, (1 + spread) ago gone for sure. A hashed cache with approximate replacement is no step.
+    stagger: over which share of a tile's time the programs of a plain launch begin, in their order: a program begins
+        when another has ended. Those of a wave that begin last are still at a panel when the next wave comes to it.
     drift: by how much persistent programs differ after one tile, as a share of the time of a tile of `DRIFT_TILE`
         elements; the lag is a random walk over their tiles. It counts where few programs share a panel.
     coupled: sharers of a panel, spread over the SMs, that keep each other together, so that nothing drifts.
@@ -30,6 +32,7 @@ class Constants:
 
     capacity: float
     spread: float
+    stagger: float
     drift: float
     coupled: float
     partner: float
@@ -80,6 +83,11 @@ class Panels(NamedTuple):
         """TPCs of a wave that want the same panel, on average."""
         return (self.asked - self.paired) / self.distinct
 
+    @property
+    def groups(self) -> float:
+        """Groups of `GROUP` SMs of a wave that want the same panel, on average."""
+        return self.nearby / self.distinct
+
 
 class Counts(NamedTuple):
     """A launch in lockstep: `missed` bytes are fetched from device memory by `waves` waves."""
@@ -114,11 +122,21 @@ def held_bytes(gpu: Gpu, constants: Constants) -> float:
     return gpu.l2_bytes / (1 + (gpu.l2_partitions - 1) * (1 / constants.capacity - 1))
 
 
+def written_share(gpu: Gpu, constants: Constants) -> float:
+    """Room that a written byte takes, as a share of what a byte takes that SMs read: it is in one part of L2 alone."""
+    return held_bytes(gpu, constants) / gpu.l2_bytes if gpu.l2_bytes else 1.0
+
+
 def survives(touched, held: float, constants: Constants):
     """The share of lines that are still in L2 after `touched` bytes, of an L2 that holds `held`."""
     if not held:
         return np.zeros(np.shape(touched))
     return np.clip(0.5 + (1 - touched / held) / (2 * constants.spread), 0, 1)
+
+
+def staggered(config: Config, constants: Constants) -> float:
+    """The share of a tile's time over which the programs of a wave begin: persistent ones begin together."""
+    return 0.0 if config.persistent else constants.stagger
 
 
 def programs_per_sm(problem: Problem, config: Config, gpu: Gpu) -> int:

@@ -21,8 +21,10 @@ from tritonmm.model.l2_laws import (
     Panels,
     concurrent,
     held_bytes,
+    staggered,
     sum_bytes,
     survives,
+    written_share,
 )
 from tritonmm.problem import Problem
 
@@ -53,10 +55,13 @@ def simulate(problem: Problem, config: Config, gpu: Gpu, constants: Constants | 
     sums = rows[m] * cols[n] * sum_bytes(problem, config)
     ends = np.minimum(config.block_k * np.arange(1, -(-k // config.block_k) + 1), k)
 
+    apart, room = (1.0, 1.0) if gpu.dies > 1 else (1 - staggered(config, constants), written_share(gpu, constants))
+
     def missed_by(mine, held):
         """What a cache misses through which these programs read."""
         waves = _distinct(wave[mine], a[mine], b[mine], len(row_bytes))
-        return waves, _missed(waves, row_bytes, ends, np.bincount(wave[mine], weights=sums[mine]), held, constants)
+        written = np.bincount(wave[mine], weights=sums[mine]) * room
+        return waves, _missed(waves, row_bytes, ends, written, held, apart, constants)
 
     everything = np.ones(len(wave), dtype=bool)
     if gpu.dies > 1:
@@ -132,7 +137,7 @@ def _nearby(wave, slot, panel, row_bytes):
     return row_bytes[np.unique((wave * groups + slot // GROUP) * len(row_bytes) + panel) % len(row_bytes)].sum()
 
 
-def _missed(waves, row_bytes, ends, written, held, constants):
+def _missed(waves, row_bytes, ends, written, held, apart, constants):
     """Bytes that an L2 that holds `held` bytes must fetch for `waves`, an array of distinct panels each.
 
     A panel has row_bytes a unit of K; a step t covers K from ends[t - 1] to ends[t]; wave w writes
@@ -142,6 +147,9 @@ def _missed(waves, row_bytes, ends, written, held, constants):
         used after j, or by both j and w     all of K
         last used by j and not by w          from the start of t
         used by w and by neither j nor later to the end of t
+
+    Of the last two, and of what j wrote, `apart` counts, the share of a tile's time between the last program of a wave
+    and the first of the next.
 
     `live[j]` keeps the row bytes of the panels last used by wave j, so each is one sum.
     """
@@ -164,7 +172,8 @@ def _missed(waves, row_bytes, ends, written, held, constants):
         since = written[horizon:w][::-1].cumsum()[::-1]
         missed += size.sum() * k
         for j in np.flatnonzero(kept):
-            touched = (newer[j] + kept[j]) * k + (seen[j] - kept[j]) * (k - starts) + older[j] * ends + since[j]
+            partly = (seen[j] - kept[j]) * (k - starts) + older[j] * ends
+            touched = (newer[j] + kept[j]) * k + apart * partly + since[j] - (1 - apart) * written[horizon + j]
             missed -= kept[j] * ((ends - starts) * survives(touched, held, constants)).sum()
         live[horizon:w] -= kept
         live[w] = size.sum()

@@ -7,7 +7,18 @@ import numpy as np
 
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
-from tritonmm.model.l2_laws import GROUP, Constants, Counts, concurrent, held_bytes, scaled, sum_bytes, survives
+from tritonmm.model.l2_laws import (
+    GROUP,
+    Constants,
+    Counts,
+    concurrent,
+    held_bytes,
+    scaled,
+    staggered,
+    sum_bytes,
+    survives,
+    written_share,
+)
 from tritonmm.orders import Order
 from tritonmm.problem import Problem
 
@@ -21,7 +32,8 @@ DEPTHS = np.array([0.125, 0.375, 0.625, 0.875])
 
 def sampled(problem: Problem, config: Config, gpu: Gpu, constants: Constants) -> Counts:
     """The counts of a launch of which all programs share an L2, see `of_cache`."""
-    return of_cache(problem, config, concurrent(problem, config, gpu), held_bytes(gpu, constants), constants)
+    programs, held = concurrent(problem, config, gpu), held_bytes(gpu, constants)
+    return of_cache(problem, config, programs, held, constants, room=written_share(gpu, constants))
 
 
 def of_cache(
@@ -33,12 +45,13 @@ def of_cache(
     most_waves: float = math.inf,
     dies: int = 1,
     die: int = 0,
+    room: float = 1.0,
 ) -> Counts:
     """The counts of one cache from the first and the last waves of a launch; the first stand for those between.
 
     programs: those of a wave that read through it. held: bytes that it holds of what they read. most_waves: of launches
     of more, not all are looked at. dies, die: it has every program of a launch, or those that run on one of
-    several dies.
+    several dies. room: of a written byte, see `written_share`.
 
     Where L2 remembers many waves, as with small tiles and a short K, all of them are looked at, which takes longer; not
     of symmetric products, which are estimated at the first call of each, and of which a batch has very many waves.
@@ -67,7 +80,7 @@ def of_cache(
     used = _marked(len(wave), len(size), a, b)
 
     asked_a, asked_b = size[a], size[b]
-    written = (asked_a * asked_b).sum(axis=1) * (sum_bytes(problem, config) / (a_elem * b_elem))
+    written = (asked_a * asked_b).sum(axis=1) * (room * sum_bytes(problem, config) / (a_elem * b_elem))
     panels_a, panels_b = (
         scaled(
             exact,
@@ -80,7 +93,8 @@ def of_cache(
     )
     if problem.symmetric == "gram":
         used, size = _of_one_operand(problem, config, m, n, part, real, parts)
-    missed = weight @ _missed(used, wave, size, k, written, held, constants)
+    apart = 1.0 if dies > 1 else 1 - staggered(config, constants)
+    missed = weight @ _missed(used, wave, size, k, written, held, apart, constants)
     return Counts(panels_a, panels_b, float(missed), waves)
 
 
@@ -176,11 +190,13 @@ def _nearby(panel, size):
     return (size[ordered] * first).sum(axis=(1, 2))
 
 
-def _missed(used, wave, size, k, written, held, constants):
-    """Bytes that each wave must fetch. used: (waves, panels), 1.0 where that wave wants that panel.
+def _missed(used, wave, size, k, written, held, apart, constants):
+    """Bytes that each wave must fetch. used: (waves, panels), 1.0 where that wave wants that panel. apart: share of a
+    tile's time between the last program of a wave and the first of the next.
 
     For a panel that an earlier wave was the last to use, the bytes touched at depth x of K since then: those used
-    later, and by both, whole; what only that wave used, from x on; what only this one uses, up to x.
+    later, and by both, whole; what only that wave used, from x on; what only this one uses, up to x. Of the last two,
+    and of what that wave wrote, `apart` counts: the rest is touched before its last use, or after the next.
     """
     wanted = used @ size
     missed = wanted * k
@@ -192,8 +208,9 @@ def _missed(used, wave, size, k, written, held, constants):
         live, kept = last @ size, (last * used[age:]) @ size
         older[age:] -= kept
         since[age:] += written[:-age] * before
-        whole = (newer[age:] + kept) * k + since[age:]
-        touched = whole[:, None] + k * np.outer(live - kept, 1 - DEPTHS) + k * np.outer(older[age:], DEPTHS)
+        whole = (newer[age:] + kept) * k + since[age:] - (1 - apart) * written[:-age]
+        partly = np.outer(live - kept, 1 - DEPTHS) + np.outer(older[age:], DEPTHS)
+        touched = whole[:, None] + apart * k * partly
         missed[age:] -= kept * k * survives(touched, held, constants).mean(axis=1)
         newer[age:] += live
         if (newer * k + since)[age:].min() > held * (1 + constants.spread):
