@@ -201,9 +201,11 @@ def joined(problem: Problem, config: Config, gpu: Gpu, constants: Constants, cou
     asked = max(asked, compulsory)
     read = max(compulsory, min(read, asked))
 
-    # A line goes to every part of L2 that wants it, from the one that has it.
-    tpcs = (a.tpcs * a.distinct + b.tpcs * b.distinct) / (a.distinct + b.distinct)
-    fabric = read * (gpu.l2_partitions - 1) * (1 - (1 - 1 / gpu.l2_partitions) ** tpcs)
+    # A line goes to every part of L2 that wants it, from the one that has it. Neighbouring SMs read through the same
+    # part, and the programs of a persistent launch are on them in their order; those of a plain one are anywhere.
+    wanting = [panels.groups if config.persistent else panels.tpcs for panels in (a, b)]
+    sharers = (wanting[0] * a.distinct + wanting[1] * b.distinct) / (a.distinct + b.distinct)
+    fabric = read * (gpu.l2_partitions - 1) * (1 - (1 - 1 / gpu.l2_partitions) ** sharers)
 
     outputs = problem.batch * problem.m * problem.n
     partial = outputs * config.split_k * PARTIAL_BYTES if config.split_k > 1 else 0

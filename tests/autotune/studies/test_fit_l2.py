@@ -30,7 +30,7 @@ def test_bytes_of_unseen_shapes(gpu, simulated):
     assert found.dram_median < 0.05, found
     assert found.dram_p95 < {"h200": 0.15, "h100": 0.18}[gpu.name], found
     assert found.l2_median < 0.08, found
-    assert found.hit_rate_median < 0.05, found
+    assert found.hit_rate_median < 0.03, found
 
 
 def test_the_best_factor_is_fast():
