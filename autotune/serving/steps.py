@@ -5,8 +5,8 @@ runs three times, so that kernels are compiled. The third run and the capture fa
 anything: then a step would not be the same as the one before.
 
 Each replay decodes one more token. The cache's length is in device memory, and the graph adds to it: transformers'
-StaticCache does so to be compiled once for all positions. Torch's attention reads all of the cache
-at every position, `nn.decode_attention` what is filled. Every way decodes the same positions, which is checked.
+StaticCache does so to be compiled once for all positions. torch's attention reads all of the cache at every position,
+`nn.decode_attention` what is filled. Every way decodes the same positions, which is checked.
 """
 
 import contextlib

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from l2_lockstep import LOCKSTEP
 
 from tritonmm import gpu as gpus
 from tritonmm import orders
@@ -29,18 +30,6 @@ ORDERS = [
     Morton(),
     Hilbert(),
 ]
-LOCKSTEP = l2.Constants(
-    capacity=1.0,
-    spread=1e-9,
-    stagger=0.0,
-    drift=0.0,
-    coupled=1.0,
-    partner=0.0,
-    merged=0.0,
-    apart=1.0,
-    scattered=0.0,
-)
-"""Programs that never drift apart, an LRU that forgets at once, and merging by the SMs of a TPC alone."""
 ROW_MAJOR = RowMajor()
 LARGE = Problem(16384, 16384, 4096)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from l2_lockstep import LOCKSTEP
 
 from tritonmm import gpu as gpus
 from tritonmm import orders
@@ -19,18 +20,6 @@ from tritonmm.problem import Problem
 from tritonmm.selection import choose
 
 MI300X = gpus.spec("mi300x")
-LOCKSTEP = l2.Constants(
-    capacity=1.0,
-    spread=1e-9,
-    stagger=0.0,
-    drift=0.0,
-    coupled=1.0,
-    partner=0.0,
-    merged=0.0,
-    apart=1.0,
-    scattered=0.0,
-)
-"""An LRU that forgets at once."""
 
 ORDERS = [RowMajor(), SplitMerge(3), SwizzleMerge(3), Serpentine(2), Hilbert(), Dies(3, SwizzleMerge(2))]
 ORDERS += [Dies(4, RowMajor(), chunk=3), Dies(2, Hilbert())]

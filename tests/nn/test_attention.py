@@ -91,7 +91,8 @@ def test_derivatives_dropout_and_fp32_are_left_to_sdpa(model, calls, device):
     assert len(calls) == 3
 
 
-def test_keys_of_one_sequence_for_all(transformers, calls, device):
+def test_keys_of_one_sequence_for_all(model, calls, device):
+    tritonmm.nn.use_decode_attention_(model)
     marked = torch.nn.Identity()
     setattr(marked, attention.MARK, True)
     query = torch.randn(3, 8, 1, 16, device=device).bfloat16()
@@ -128,7 +129,7 @@ def gemma_2_with_images(transformers):
 
 
 def gemma_4(transformers):
-    """For other attention than sdpa it leaves out queries of a prompt even if no mask says which they are."""
+    """With attention of another name it drops queries of a prompt even if no mask says which they are."""
     return transformers.Gemma4ForCausalLM(transformers.Gemma4TextConfig(**SMALL, head_dim=16))
 
 
@@ -184,6 +185,27 @@ def test_models_that_treat_sdpa_in_a_way_of_their_own(transformers, calls, make,
     found = logits()
     assert calls
     torch.testing.assert_close(found, expected, rtol=0, atol=0.05 * expected.abs().max().item())
+
+
+def test_what_somebody_else_registered_is_called_for_other_models(transformers, model, calls, monkeypatch, device):
+    asked = []
+
+    def theirs(module, query, *rest, **options):
+        asked.append(query.shape[2])
+        return query.transpose(1, 2), None
+
+    monkeypatch.setattr(attention, "_REPLACED", {})
+    monkeypatch.setitem(transformers.AttentionInterface._global_mapping, attention.SDPA, theirs)
+    other = transformers.AutoModelForCausalLM.from_config(model.config, dtype=torch.bfloat16).to(device).eval()
+    for _ in range(2):  # what is registered then is ours already
+        tritonmm.nn.use_decode_attention_(model)
+    with torch.no_grad():
+        other(torch.tensor([[3]], device=device))
+        assert (asked, calls) == ([1, 1], [])
+        model(torch.tensor([[3, 4]], device=device))
+        model(torch.tensor([[3]], device=device))
+    assert asked == [1, 1, 2, 2]
+    assert len(calls) == 2
 
 
 def test_other_models_are_not_affected(transformers, model, calls, device):

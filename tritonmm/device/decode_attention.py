@@ -69,10 +69,10 @@ def decode_attention_kernel(
         keys = first + tl.arange(0, BLOCK)
         is_key = keys < end
         rows_of_keys = keys.to(tl.int64)[:, None]
-        k = tl.load(key + rows_of_keys * k_key + dims[None, :], mask=_both(is_key, dims, DIM, COLS), other=0.0)
+        k = tl.load(key + rows_of_keys * k_key + dims[None, :], mask=_load_mask(is_key, dims, DIM, COLS), other=0.0)
         v = tl.load(
             value + rows_of_keys * v_key + value_dims[None, :],
-            mask=_both(is_key, value_dims, VALUE_DIM, VALUE_COLS),
+            mask=_load_mask(is_key, value_dims, VALUE_DIM, VALUE_COLS),
             other=0.0,
         )
         seen = is_key
@@ -117,7 +117,7 @@ def _seen(mask, stride, start, end, SCAN: tl.constexpr):
 
 
 @triton.jit
-def _both(is_key, dims, DIM: tl.constexpr, COLS: tl.constexpr):
+def _load_mask(is_key, dims, DIM: tl.constexpr, COLS: tl.constexpr):
     """The mask of a load of COLS columns for each key: keys that exist, and the first DIM columns."""
     return is_key[:, None] if DIM == COLS else is_key[:, None] & (dims < DIM)[None, :]
 

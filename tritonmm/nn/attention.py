@@ -1,9 +1,11 @@
 """Models of transformers that decode with `decode_attention`.
 
-Their attention is still called "sdpa": some models compute other masks, or choose keys in another way, where it is not.
-So transformers' function of that name is replaced by one that calls it, unless a marked model decodes.
+The name of their attention stays "sdpa": with another name some models compute other masks, or choose keys in another
+way. So transformers' function of that name is replaced, in the whole process. The new one calls `decode_attention` for
+decode steps of marked models, and the function that it replaced for everything else.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,14 +20,19 @@ SDPA = "sdpa"
 MARK = "decodes_with_tritonmm"
 """The attribute of modules that are to decode with `decode_attention`."""
 
+_REPLACED: dict[str, Callable] = {}
+"""The function that `forward` has replaced, by its name: transformers' own, or what somebody else registered."""
+
 
 def use_decode_attention_(model: torch.nn.Module) -> torch.nn.Module:
     """Makes a model of transformers decode with `nn.decode_attention`, and returns the model.
 
     Query heads that share a key head then read its keys and values once, and only as far as the cache is filled.
     Prompts, activations that need a derivative, dropout, fp32, position biases, masks that are not bool or differ
-    between heads, and heads that `decode_attention` does not support are computed by transformers as before. It lasts
-    as long as the model. Compile the model and capture CUDA graphs afterwards.
+    between heads, and heads that `decode_attention` does not support are computed as before. Compile the model and
+    capture CUDA graphs afterwards. There is no way back but to load the model again.
+
+    Bitwise reproducible. In decode steps the bits of a sequence's attention do not depend on the batch.
 
     model: a PreTrainedModel whose attention is "sdpa", transformers' default, and called through its
         AttentionInterface. Other models are not affected.
@@ -45,7 +52,10 @@ def use_decode_attention_(model: torch.nn.Module) -> torch.nn.Module:
     _check(model)
     from transformers import AttentionInterface
 
-    AttentionInterface.register(SDPA, forward)
+    registered = AttentionInterface()[SDPA]
+    if registered is not forward:
+        _REPLACED[SDPA] = registered
+        AttentionInterface.register(SDPA, forward)
     for module in _of_sdpa(model):
         setattr(module, MARK, True)
     return model
@@ -84,12 +94,10 @@ def forward(
     query: (batch, heads, tokens, dim). key, value: (batch, key heads, length, dim). attention_mask: broadcasts to
     (batch, heads, tokens, length).
     """
-    more = dropout or any(options.get(name) is not None for name in ("softcap", "position_bias"))
-    if more or not getattr(module, MARK, False) or not _is_decoded(query, key, value, attention_mask):
-        from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
+    has_more = dropout or any(options.get(name) is not None for name in ("softcap", "position_bias"))
+    if has_more or not getattr(module, MARK, False) or not _is_decoded(query, key, value, attention_mask):
         given = {"dropout": dropout, "scaling": scaling} | options
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **given)
+        return _REPLACED[SDPA](module, query, key, value, attention_mask, **given)
     mask = None if attention_mask is None else attention_mask[:, 0, 0]
     return decode_attention(query[:, :, 0], key, value, mask, scaling).unsqueeze(1), None
 

@@ -1,6 +1,7 @@
 """Attention of one new token of each sequence in one kernel, `torch.ops.tritonmm.decode_attention`."""
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -60,79 +61,82 @@ _library.define(
 def _empty(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, scale: float | None = None) -> Tensor:
     """The result without its values. Raises what `decode_attention` does."""
 
-    def check(is_right: bool, message: str) -> None:
-        torch._check(is_right, lambda: f"decode_attention: {message}")
+    def check(is_right: bool, message: Callable[[], str]) -> None:
+        if is_right is not True:  # False, or what torch's compiler has instead of a bool
+            torch._check(is_right, lambda: f"decode_attention: {message()}")
 
-    check(query.dim() == 3, f"query has shape {list(query.shape)}; it must be (batch, heads, dim)")
+    check(query.dim() == 3, lambda: f"query has shape {list(query.shape)}; it must be (batch, heads, dim)")
     check(
         key.dim() == 4 and (key.shape[0], key.shape[3]) == (query.shape[0], query.shape[2]),
-        f"key has shape {list(key.shape)}; it must be ({query.shape[0]}, groups, length, {query.shape[2]})",
+        lambda: f"key has shape {list(key.shape)}; it must be ({query.shape[0]}, groups, length, {query.shape[2]})",
     )
     check(
         value.dim() == 4 and value.shape[:3] == key.shape[:3],
-        f"value has shape {list(value.shape)}; it must be ({', '.join(map(str, key.shape[:3]))}, value dim)",
+        lambda: f"value has shape {list(value.shape)}; it must be ({', '.join(map(str, key.shape[:3]))}, value dim)",
     )
-    check(query.shape[2] > 0, f"query has shape {list(query.shape)}; a head must have at least one element")
+    check(query.shape[2] > 0, lambda: f"query has shape {list(query.shape)}; a head must have at least one element")
     heads, groups = query.shape[1], key.shape[1]
     check(
         groups > 0 and heads % groups == 0,
-        f"{groups} key heads cannot be shared by {heads} query heads; the number of query heads must be a multiple",
+        lambda: (
+            f"{groups} key heads cannot be shared by {heads} query heads; the number of query heads must be a multiple"
+        ),
     )
     check(
         fits(heads // groups, query.shape[2], value.shape[3]),
-        f"{heads // groups} query heads of {max(query.shape[2], value.shape[3])} elements share a key head; a head has"
-        f" at most {MOST_DIM} elements, and those that share a key head together {MOST_ELEMENTS}",
+        lambda: (
+            f"{heads // groups} query heads of {max(query.shape[2], value.shape[3])} elements share a key head; a"
+            f" head has at most {MOST_DIM} elements, and those that share a key head together {MOST_ELEMENTS}"
+        ),
     )
-    for name, x in (("query", query), ("key", key), ("value", value)):
-        check(x.dtype in DTYPES, f"{name} is {x.dtype}; it must be bf16 or fp16")
-        check(x.dtype == query.dtype, f"{name} is {x.dtype} and query is {query.dtype}")
-        check(x.device == query.device, f"{name} is on {x.device} and query on {query.device}")
+    check(query.dtype in DTYPES, lambda: f"query is {query.dtype}; it must be bf16 or fp16")
+    for name, x in (("key", key), ("value", value)):
+        check(x.dtype == query.dtype, lambda name=name, x=x: f"{name} is {x.dtype} and query is {query.dtype}")
+        check(x.device == query.device, lambda name=name, x=x: f"{name} is on {x.device} and query on {query.device}")
     if mask is not None:
-        check(mask.dtype == torch.bool, f"mask is {mask.dtype}; it must be bool")
-        check(mask.device == query.device, f"mask is on {mask.device} and query on {query.device}")
+        check(mask.dtype == torch.bool, lambda: f"mask is {mask.dtype}; it must be bool")
+        check(mask.device == query.device, lambda: f"mask is on {mask.device} and query on {query.device}")
         check(
             mask.dim() == 2 and mask.shape[0] in (1, key.shape[0]) and mask.shape[1] == key.shape[2],
-            f"mask has shape {list(mask.shape)}; it must be ({key.shape[0]}, {key.shape[2]}), or have one row",
+            lambda: f"mask has shape {list(mask.shape)}; it must be ({key.shape[0]}, {key.shape[2]}), or have one row",
         )
     return query.new_empty((*query.shape[:2], value.shape[3]))
 
 
-def _on_gpu(
+def _computed(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, scale: float | None = None
 ) -> Tensor:
-    from tritonmm.launch import decode_attention as launch  # which imports Triton
-
     out = _empty(query, key, value, mask, scale)
     if not out.numel() or not key.numel():
         return out.zero_()
-    query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
-    if mask is not None:
-        mask = mask.expand(key.shape[0], -1)
-    with torch.cuda.device(query.device):
-        launch.fill(query, key, value, mask, out, query.shape[2] ** -0.5 if scale is None else scale)
+    scale = query.shape[2] ** -0.5 if scale is None else scale
+    fill = _fill_by_kernel if query.is_cuda else _fill_by_torch
+    fill(query, key, value, None if mask is None else mask.expand(key.shape[0], -1), out, scale)
     return out
 
 
-def _on_cpu(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, scale: float | None = None
-) -> Tensor:
-    """The same by torch."""
-    out = _empty(query, key, value, mask, scale)
-    if not out.numel() or not key.numel():
-        return out.zero_()
+def _fill_by_kernel(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, out: Tensor, scale: float) -> None:
+    from tritonmm.launch import decode_attention as launch  # which imports Triton
+
+    query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
+    with torch.cuda.device(query.device):
+        launch.fill(query, key, value, mask, out, scale)
+
+
+def _fill_by_torch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, out: Tensor, scale: float) -> None:
     batch, heads, dim = query.shape
     groups = key.shape[1]
     rows = query.reshape(batch, groups, heads // groups, dim).float()
-    scores = rows @ key.float().mT * (dim**-0.5 if scale is None else scale)
+    scores = rows @ key.float().mT * scale
     value = value.float()
     if mask is not None:
         scores = scores.masked_fill(~mask[:, None, None], -math.inf)
         after_first, before_last = mask.cumsum(1) > 0, mask.flip(1).cumsum(1).flip(1) > 0
         value = value.masked_fill(~(after_first & before_last)[:, None, :, None], 0)  # NaN there must not matter
     weights = torch.where(scores.amax(-1, keepdim=True) == -math.inf, 0, torch.softmax(scores, -1))
-    return out.copy_((weights.to(query.dtype).float() @ value).reshape(out.shape))
+    out.copy_((weights.to(query.dtype).float() @ value).reshape(out.shape))
 
 
-_library.impl("decode_attention", _on_gpu, "CUDA")
-_library.impl("decode_attention", _on_cpu, "CPU")
+_library.impl("decode_attention", _computed, "CUDA")
+_library.impl("decode_attention", _computed, "CPU")
 torch.library.register_fake("tritonmm::decode_attention", _empty, lib=_library)
