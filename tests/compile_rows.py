@@ -25,15 +25,16 @@ class Attention(NamedTuple):
     dtype: torch.dtype = torch.bfloat16
     masked: bool = True
     is_even: bool = True
+    length: int = 1000
 
-    def step(self) -> Step:
-        """Its launch, on tensors without memory."""
+    def steps(self) -> list[Step]:
+        """Its launches, on tensors without memory."""
         query, out = (torch.empty(16, 8 * self.heads, x, dtype=self.dtype, device="meta") for x in self[1:3])
-        row = 0 if self.is_even else 1
-        key, value = (torch.empty(16, 8, 1000, x + row, dtype=self.dtype, device="meta")[..., :x] for x in self[1:3])
-        mask = torch.empty(16, 1000, dtype=torch.bool, device="meta") if self.masked else None
+        shape, row = (16, 8, self.length), 0 if self.is_even else 1
+        key, value = (torch.empty(*shape, x + row, dtype=self.dtype, device="meta")[..., :x] for x in self[1:3])
+        mask = torch.empty(16, self.length, dtype=torch.bool, device="meta") if self.masked else None
         constants = decode_attention.constants_of(query, key, value, mask)
-        return decode_attention.step(*decode_attention.arguments(query, key, value, mask, out, 0.1), constants)
+        return decode_attention.steps_of(*decode_attention.arguments(query, key, value, mask, out, 0.1), constants)
 
 
 def attention_cases():
@@ -44,6 +45,6 @@ def attention_cases():
     for attention in (
         Attention(8, 128, 128, torch.float16), Attention(4, 128, 128, masked=False), Attention(7, 80, 80),
         Attention(64, 128, 128), Attention(32, 256, 256), Attention(16, 192, 128),
-        Attention(4, 128, 128, is_even=False),
+        Attention(4, 128, 128, is_even=False), Attention(4, 128, 128, length=4000), Attention(4, 128, 128, length=9000),
     ):  # fmt: skip
         yield gpus.spec("h200"), attention

@@ -1,9 +1,13 @@
 """Attention of one new token: within its bound of float64, the same bits in any batch, and no byte read that no
 sequence sees. On a CPU the kernel is interpreted, and the operator is torch's."""
 
+from fractions import Fraction
+
 import pytest
 import torch
+from torch._inductor.utils import run_and_get_code
 
+from tritonmm import gpu as gpus
 from tritonmm.launch import decode_attention as launch
 from tritonmm.nn import decode_attention
 
@@ -95,6 +99,38 @@ def test_bits_of_a_sequence_do_not_depend_on_the_others(device):
         assert torch.equal(by_kernel(query[one], key[one], value[one], mask[one]), together[one])
 
 
+@pytest.mark.parametrize("programs", [1, 2, 3, 5])
+def test_bits_do_not_depend_on_how_many_programs_share_the_parts(programs, device, monkeypatch):
+    """7, 6, 2 and no parts that see keys."""
+    query, key, value = made((4, 1, 4, 850, 32, 32), torch.bfloat16, device)
+    mask = prefix(key, 850, 700, 200, 0)
+    expected = by_kernel(query, key, value, mask)
+    monkeypatch.setattr(launch, "PROGRAMS_OF_SM", Fraction(4 * programs, gpus.default().sms))
+    assert launch.arguments(query, key, value, mask, query, 1.0)[1]["programs"] == programs
+    assert torch.equal(by_kernel(query, key, value, mask), expected)
+
+
+SEEN = (0, 0), (0, 4500), (4095, 4097), (4499, 4500), (2000, 4300), (1, 2)
+
+
+@pytest.mark.parametrize("compute", [by_kernel, by_operator])
+def test_masks_that_are_read_before(compute, device):
+    """A kernel of its own reads a long one, 4096 keys at a time."""
+    query, key, value = made((6, 1, 2, 4500, 16, 16), torch.bfloat16, device)
+    mask = torch.zeros(6, 4500, dtype=torch.bool, device=device)
+    for row, (first, after) in zip(mask, SEEN, strict=True):
+        row[first:after] = True
+    mask[4, 2500:4200] = False
+    expected = by_operator(query, key, value, mask)
+    for row, x, y in zip(mask, key, value, strict=True):
+        seen = row.nonzero().flatten().tolist() or [0, -1]
+        for z in (x, y):
+            z[:, : seen[0]] = z[:, seen[-1] + 1 :] = torch.nan
+    found = compute(query, key, value, mask)
+    assert not found[0].any()
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.02)
+
+
 @pytest.mark.parametrize("layout", ["tokens first", "uneven rows", "uneven columns", "a broadcast mask"])
 def test_any_strides(layout, device):
     query, key, value = made((2, 2, 4, 150, 16, 16), torch.bfloat16, device)
@@ -114,7 +150,7 @@ def test_any_strides(layout, device):
         expected = by_operator(query, key, value, mask.expand(2, -1))
     torch.testing.assert_close(by_operator(query, key, value, mask), expected, rtol=0, atol=0)
     if layout != "uneven columns":
-        found = by_kernel(query, key, value, mask.expand(2, -1))
+        found = by_kernel(query, key, value, mask.contiguous().expand(2, -1))
         assert fault(found, query, key, value, mask.expand(2, -1)) < 1
 
 
@@ -216,6 +252,21 @@ def test_a_captured_graph_follows_its_mask(device):
         for x in found:
             assert torch.equal(x, found[0])
             assert fault(x, query, key, value, mask) < 1
+
+
+@pytest.mark.gpu
+def test_torchs_compiler_computes_the_mask_of_all_layers_once(device):
+    def attend(query, key, value, position):
+        mask = (torch.arange(key.shape[2], device=device) <= position).expand(len(key), -1)
+        for _ in range(3):
+            query = decode_attention(query, key, value, mask)
+        return query
+
+    given = *made((4, 2, 4, 200, 64, 64), torch.bfloat16, device), torch.tensor(70, device=device)
+    found, (code,) = run_and_get_code(torch.compile(attend, dynamic=False), *given)
+    assert torch.equal(found, attend(*given))
+    assert code.count("ops.tritonmm.decode_attention.default(") == 3
+    assert code.count(".run(") == 1
 
 
 @pytest.mark.gpu

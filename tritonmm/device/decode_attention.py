@@ -1,5 +1,13 @@
-"""Attention of one new token of each sequence: a program for each part of the keys, for all query heads that share a
-key head."""
+"""Attention of one new token of each sequence.
+
+    keys        |  part  |  part  |  part  |  part  |       of equal size
+    seen               |<------------->|                    from the first key in the mask to the last
+    programs           | 0 |   1    | 2 |                   of a pair: a sequence and a key head
+
+The programs of a pair share the parts that have seen keys; the query heads that share the key head are the rows of
+their tiles. A part leaves its sums in memory, and the last program to arrive merges them in order. So the bits do not
+depend on how many programs there are.
+"""
 
 import triton
 import triton.language as tl
@@ -8,40 +16,45 @@ from tritonmm.device.numeric import multiple_of, rounded
 from tritonmm.device.pdl import follow_previous_grid
 from tritonmm.device.split_k import arrive
 
-STRIDES = (
-    "q_batch", "q_head", "k_batch", "k_group", "k_key", "v_batch", "v_group", "v_key", "mask_batch", "mask_key",
-)  # fmt: skip
+STRIDES = "q_batch", "q_head", "k_batch", "k_group", "k_key", "v_batch", "v_group", "v_key", "mask_batch"
 """A cache that grows changes some of them at each token: no kernel is compiled for their values."""
 
 
-@triton.jit(do_not_specialize=["length", "part", "splits", "groups", "scale", *STRIDES])
+@triton.jit(do_not_specialize=["length", "part_bits", "parts", "pairs", "programs", "groups", "scale", *STRIDES])
 def decode_attention_kernel(
-    query, key, value, mask, out, sums, flags,
-    length, part, splits, groups, scale,
-    q_batch, q_head, k_batch, k_group, k_key, v_batch, v_group, v_key, mask_batch, mask_key,
+    query, key, value, mask, ends, out, sums, flags,
+    length, part_bits, parts, pairs, programs, groups, scale,
+    q_batch, q_head, k_batch, k_group, k_key, v_batch, v_group, v_key, mask_batch,
     HEADS: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr, COLS: tl.constexpr, VALUE_DIM: tl.constexpr,
-    VALUE_COLS: tl.constexpr, MASKED: tl.constexpr, ALIGN: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
-    SCAN: tl.constexpr, MERGED_ROWS: tl.constexpr, TOGETHER: tl.constexpr, INTERPRETED: tl.constexpr,
+    VALUE_COLS: tl.constexpr, ALIGN: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr, SCAN: tl.constexpr,
+    MERGED_ROWS: tl.constexpr, TOGETHER: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """softmax(query @ key.mT * scale * ln(2), where mask) @ value, with HEADS query heads for each key head.
 
     query: (batch, groups * HEADS, DIM), key: (batch, groups, length, DIM), value: (batch, groups, length, VALUE_DIM),
-    contiguous along their last dimension. mask: (batch, length), bytes, if MASKED. Strides are named after them.
-    out: (batch, groups * HEADS, VALUE_DIM), contiguous. sums, flags: of `splits` parts of `part` keys of each batch and
-    group, as in `device/split_k.py`; a slot has the sums, the largest scores and the denominators of HEADS rows.
+    mask: (batch, length), bytes, or None. They are contiguous along their last dimension, and their other strides are
+    named after them. ends: what `mask_ends_kernel` found, or None if there is no mask or SCAN.
+    out: (batch, groups * HEADS, VALUE_DIM), contiguous. sums, flags: as in `device/split_k.py`, of `parts` parts of
+    2**part_bits keys for each pair; a slot has the sums, the largest scores and the denominators of HEADS rows.
+    pairs: batch * groups. programs: of each pair.
     ROWS, COLS, VALUE_COLS: powers of two that hold HEADS, DIM and VALUE_DIM, at least 16; MERGED_ROWS: the least that
-    holds HEADS. ALIGN: 8 or 1, which divides the strides of key and value. BLOCK: keys read at a time, which divides
-    `part`. STAGES: blocks in shared memory at a time. SCAN: keys whose mask is read at a time. TOGETHER: parts whose
-    sums are read at a time.
+    holds HEADS. ALIGN: 8 or 1, which divides the strides of query, key and value. BLOCK: keys read at a time, which
+    divides a part. STAGES: one more than the blocks in shared memory. SCAN: a power of two that holds `length`, or 0:
+    then somebody else has read the mask. TOGETHER: parts that are loaded at a time when they are merged.
 
-    What lies before the first and after the last key in the mask is not read. A row that sees no key is 0. Parts are
-    merged in their order, so the bits are reproducible.
+    What lies before the first and after the last key in the mask is not read. A row that sees no key is 0.
     """
     follow_previous_grid()
-    split = tl.program_id(0) % splits
-    pair = tl.program_id(0) // splits
+    program = tl.program_id(0) // pairs
+    pair = tl.program_id(0) % pairs
     batch = (pair // groups).to(tl.int64)
     group = (pair % groups).to(tl.int64)
+    if mask is not None:
+        mask += batch * mask_batch
+        if SCAN:  # loaded before the query: both are under way at the same time
+            scanned = tl.arange(0, SCAN)
+            seen = tl.load(mask + scanned, mask=scanned < length, other=0) != 0
+    q_batch, q_head = multiple_of(q_batch, ALIGN), multiple_of(q_head, ALIGN)
     k_batch, k_group, k_key = multiple_of(k_batch, ALIGN), multiple_of(k_group, ALIGN), multiple_of(k_key, ALIGN)
     v_batch, v_group, v_key = multiple_of(v_batch, ALIGN), multiple_of(v_group, ALIGN), multiple_of(v_key, ALIGN)
     key += batch * k_batch + group * k_group
@@ -49,85 +62,128 @@ def decode_attention_kernel(
     rows = tl.arange(0, ROWS)
     dims = tl.arange(0, COLS)
     value_dims = tl.arange(0, VALUE_COLS)
-    is_head = rows < HEADS
     heads = tl.load(
         query + batch * q_batch + (group * HEADS + rows)[:, None] * q_head + dims[None, :],
-        mask=is_head[:, None] & (dims < DIM)[None, :],
+        mask=_load_mask(rows < HEADS, dims, DIM, COLS),
         other=0.0,
     )
     if INTERPRETED:  # numpy has no bf16
         heads = heads.to(tl.float32)
-    start = split * part
-    end = tl.minimum(start + part, length)
-    if MASKED:
-        mask += batch * mask_batch
-        start, end = _seen(mask, mask_key, start, end, SCAN)
-    most = tl.full([ROWS], float("-inf"), tl.float32)
-    denominator = tl.zeros([ROWS], tl.float32)
-    total = tl.zeros([ROWS, VALUE_COLS], tl.float32)
-    for first in tl.range(start, end, BLOCK, num_stages=STAGES):
-        keys = first + tl.arange(0, BLOCK)
-        is_key = keys < end
-        rows_of_keys = keys.to(tl.int64)[:, None]
-        k = tl.load(key + rows_of_keys * k_key + dims[None, :], mask=_load_mask(is_key, dims, DIM, COLS), other=0.0)
-        v = tl.load(
-            value + rows_of_keys * v_key + value_dims[None, :],
-            mask=_load_mask(is_key, value_dims, VALUE_DIM, VALUE_COLS),
-            other=0.0,
-        )
-        seen = is_key
-        if MASKED:
-            seen = tl.load(mask + keys.to(tl.int64) * mask_key, mask=is_key, other=0) != 0
-        scores = tl.where(seen[None, :], tl.dot(heads, tl.trans(k.to(heads.dtype))) * scale, float("-inf"))
-        higher = tl.maximum(most, tl.max(scores, 1))
-        base = tl.where(higher == float("-inf"), 0.0, higher)  # of rows that have seen no key yet
-        weights = tl.exp2(scores - base[:, None])
-        shrink = tl.exp2(most - base)
-        denominator = denominator * shrink + tl.sum(weights, 1)
-        weights = rounded(weights, v.dtype, INTERPRETED).to(heads.dtype)
-        total = tl.dot(weights, v.to(heads.dtype), total * shrink[:, None])
-        most = higher
-    out += (batch * groups + group) * HEADS * VALUE_DIM
-    if splits == 1:
-        _store(out, total, denominator, rows, HEADS, VALUE_DIM, VALUE_COLS, INTERPRETED)
+    first, after = 0, length
+    if mask is not None:
+        if SCAN:
+            first, after, count = _ends(seen, scanned, length)
+        else:
+            ends += 3 * batch
+            first, after, count = tl.load(ends), tl.load(ends + 1), tl.load(ends + 2)
+        has_holes = count < after - first
+    first_part = first >> part_bits
+    seen_parts = ((after + (1 << part_bits) - 1) >> part_bits) - first_part
+    own = first_part + seen_parts * program // programs
+    beyond = first_part + seen_parts * (program + 1) // programs
+    SLOT: tl.constexpr = HEADS * (VALUE_DIM + 2)
+    slots = sums + pair.to(tl.int64) * parts * SLOT
+    for part in range(own, beyond):
+        start = tl.maximum(part << part_bits, first)
+        end = tl.minimum((part + 1) << part_bits, after)
+        most = tl.full([ROWS], float("-inf"), tl.float32)
+        denominator = tl.zeros([ROWS], tl.float32)
+        total = tl.zeros([ROWS, VALUE_COLS], tl.float32)
+        for at in tl.range(start, end, BLOCK, num_stages=STAGES):
+            keys = at + tl.arange(0, BLOCK)
+            is_seen = keys < end
+            rows_of_keys = keys.to(tl.int64)[:, None]
+            k = tl.load(
+                key + rows_of_keys * k_key + dims[None, :], mask=_load_mask(is_seen, dims, DIM, COLS), other=0.0
+            )
+            v = tl.load(
+                value + rows_of_keys * v_key + value_dims[None, :],
+                mask=_load_mask(is_seen, value_dims, VALUE_DIM, VALUE_COLS),
+                other=0.0,
+            )
+            if mask is not None:  # noqa: SIM102, Triton evaluates both sides of `and`
+                if has_holes:  # else nothing waits for the mask again
+                    is_seen = is_seen & (tl.load(mask + keys, mask=is_seen, other=0) != 0)
+            scores = tl.where(is_seen[None, :], tl.dot(heads, tl.trans(k.to(heads.dtype))) * scale, float("-inf"))
+            higher = tl.maximum(most, tl.max(scores, 1))
+            base = tl.where(higher == float("-inf"), 0.0, higher)  # of rows that have seen no key yet
+            weights = tl.exp2(scores - base[:, None])
+            shrink = tl.exp2(most - base)
+            denominator = denominator * shrink + tl.sum(weights, 1)
+            weights = rounded(weights, v.dtype, INTERPRETED).to(heads.dtype)
+            total = tl.dot(weights, v.to(heads.dtype), total * shrink[:, None])
+            most = higher
+        _leave(slots + part * SLOT, total, most, denominator, HEADS, ROWS, VALUE_DIM, VALUE_COLS)
+    if own < beyond:
+        last, _ = arrive(flags + pair, own == first_part, beyond - own, seen_parts)
     else:
-        SUMS: tl.constexpr = HEADS * VALUE_DIM
-        SLOT: tl.constexpr = SUMS + 2 * HEADS
-        sums += pair.to(tl.int64) * splits * SLOT
-        own = sums + split * SLOT
-        inside = is_head[:, None] & (value_dims < VALUE_DIM)[None, :]
-        tl.store(own + rows[:, None] * VALUE_DIM + value_dims[None, :], total, mask=inside)
-        tl.store(own + SUMS + rows, most, mask=is_head)
-        tl.store(own + SUMS + HEADS + rows, denominator, mask=is_head)
-        last, _ = arrive(flags + pair, split == 0, 1, splits)
-        if last:
-            _merge(out, sums, splits, HEADS, MERGED_ROWS, VALUE_DIM, VALUE_COLS, TOGETHER, INTERPRETED)
+        last = (seen_parts == 0) & (program == 0)
+    if last:
+        slots += first_part * SLOT
+        out += (batch * groups + group) * HEADS * VALUE_DIM
+        _merge(out, slots, seen_parts, HEADS, MERGED_ROWS, VALUE_DIM, VALUE_COLS, TOGETHER, INTERPRETED)
+
+
+@triton.jit(do_not_specialize=["length", "mask_batch"])
+def mask_ends_kernel(mask, ends, length, mask_batch, SCAN: tl.constexpr):
+    """What `_ends` finds in the mask of each sequence, for long ones: a program for each.
+
+    mask: (batch, length), bytes, contiguous along the last dimension. ends: (batch, 3). SCAN: keys read at a time.
+    """
+    follow_previous_grid()
+    batch = tl.program_id(0).to(tl.int64)
+    mask += batch * mask_batch
+    ends += 3 * batch
+    first, after, count = length, 0, 0
+    for start in range(0, length, SCAN):
+        keys = start + tl.arange(0, SCAN)
+        seen = tl.load(mask + keys, mask=keys < length, other=0) != 0
+        first_here, after_here, count_here = _ends(seen, keys, length)
+        if count_here > 0:
+            first, after = tl.minimum(first, first_here), after_here
+        count += count_here
+    tl.store(ends, tl.minimum(first, after))
+    tl.store(ends + 1, after)
+    tl.store(ends + 2, count)
 
 
 @triton.jit
-def _seen(mask, stride, start, end, SCAN: tl.constexpr):
-    """The part of the keys from start to end that reaches from the first one in the mask to the last."""
-    first, after = end, start
-    for at in range(start, end, SCAN):
-        keys = at + tl.arange(0, SCAN)
-        seen = tl.load(mask + keys.to(tl.int64) * stride, mask=keys < end, other=0) != 0
-        first = tl.minimum(first, tl.min(tl.where(seen, keys, end), 0))
-        after = tl.maximum(after, tl.max(tl.where(seen, keys + 1, start), 0))
-    return first, after
+def _ends(seen, keys, length):
+    """The first of the keys that is seen, the one after the last, and how many there are; 0, 0 and 0 if none is."""
+    after = tl.max(tl.where(seen, keys + 1, 0), 0)
+    first = tl.minimum(tl.min(tl.where(seen, keys, length), 0), after)
+    return first, after, tl.sum(seen.to(tl.int32), 0)
 
 
 @triton.jit
-def _load_mask(is_key, dims, DIM: tl.constexpr, COLS: tl.constexpr):
-    """The mask of a load of COLS columns for each key: keys that exist, and the first DIM columns."""
-    return is_key[:, None] if DIM == COLS else is_key[:, None] & (dims < DIM)[None, :]
+def _load_mask(is_row, dims, DIM: tl.constexpr, COLS: tl.constexpr):
+    """The mask of a load of COLS columns for each row: rows that exist, and the first DIM columns."""
+    return is_row[:, None] if DIM == COLS else is_row[:, None] & (dims < DIM)[None, :]
+
+
+@triton.jit
+def _leave(
+    slot, total, most, denominator, HEADS: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr, COLS: tl.constexpr
+):
+    """Stores what a part has found to its slot."""
+    SUMS: tl.constexpr = HEADS * DIM
+    rows = tl.arange(0, ROWS)
+    dims = tl.arange(0, COLS)
+    is_head = rows < HEADS
+    tl.store(slot + rows[:, None] * DIM + dims[None, :], total, mask=is_head[:, None] & (dims < DIM)[None, :])
+    tl.store(slot + SUMS + rows, most, mask=is_head)
+    tl.store(slot + SUMS + HEADS + rows, denominator, mask=is_head)
 
 
 @triton.jit
 def _merge(
-    out, sums, splits, HEADS: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr, COLS: tl.constexpr,
+    out, slots, count, HEADS: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr, COLS: tl.constexpr,
     TOGETHER: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """Merges the parts of HEADS rows in their order. The loads of TOGETHER parts are in flight at a time."""
+    """Merges `count` parts of HEADS rows in their order, and stores the result; of no parts it is 0.
+
+    The loads of TOGETHER parts are in flight at a time.
+    """
     SUMS: tl.constexpr = HEADS * DIM
     SLOT: tl.constexpr = SUMS + 2 * HEADS
     rows = tl.arange(0, ROWS)
@@ -137,10 +193,10 @@ def _merge(
     most = tl.full([ROWS], float("-inf"), tl.float32)
     denominator = tl.zeros([ROWS], tl.float32)
     total = tl.zeros([ROWS, COLS], tl.float32)
-    for first in range(0, splits, TOGETHER):
+    for first in range(0, count, TOGETHER):
         for i in tl.static_range(TOGETHER):
-            slot = sums + (first + i) * SLOT
-            there = rows < tl.where(first + i < splits, HEADS, 0)
+            slot = slots + (first + i) * SLOT
+            there = rows < tl.where(first + i < count, HEADS, 0)
             part_most = tl.load(slot + SUMS + rows, mask=there, other=float("-inf"), cache_modifier=".cg")
             part_sum = tl.load(slot + SUMS + HEADS + rows, mask=there, other=0.0, cache_modifier=".cg")
             part_total = tl.load(slot + at, mask=inside & there[:, None], other=0.0, cache_modifier=".cg")
@@ -150,16 +206,5 @@ def _merge(
             denominator = denominator * shrink + part_sum * grow
             total = total * shrink[:, None] + part_total * grow[:, None]
             most = higher
-    _store(out, total, denominator, rows, HEADS, DIM, COLS, INTERPRETED)
-
-
-@triton.jit
-def _store(
-    out, total, denominator, rows, HEADS: tl.constexpr, DIM: tl.constexpr, COLS: tl.constexpr, INTERPRETED: tl.constexpr
-):
-    """total / denominator, 0 where the denominator is."""
-    dims = tl.arange(0, COLS)
     found = total / tl.where(denominator == 0, 1.0, denominator)[:, None]
-    inside = (rows < HEADS)[:, None] & (dims < DIM)[None, :]
-    at = rows[:, None] * DIM + dims[None, :]
     tl.store(out + at, rounded(found, out.dtype.element_ty, INTERPRETED), mask=inside)

@@ -1,23 +1,27 @@
-"""Launches the kernel of attention of one new token of each sequence."""
+"""Launches the kernels of attention of one new token of each sequence."""
 
 import math
 from typing import Any
 
 import torch
 
-from tritonmm.device.decode_attention import decode_attention_kernel
+from tritonmm import gpu as gpus
+from tritonmm.device.decode_attention import decode_attention_kernel, mask_ends_kernel
 from tritonmm.launch import launch_options, workspace
 from tritonmm.launch.interpreter import INTERPRETED
 from tritonmm.launch.steps import Step, Steps
 
-LEAST_PART, MOST_PARTS = 128, 32
-"""The fewest keys of a part, unless there are fewer in all, and the most parts of a sequence. Each has a program."""
+PARTS, LEAST_PART, MOST_PART = 32, 128, 2048
+"""Parts of a sequence, and the fewest and most keys of a part, which count for more."""
+
+PROGRAMS_OF_SM = 8
+"""Programs that are launched for an SM, if there are parts for so many. 4 are there at a time, of 4 warps."""
 
 STAGES = 2
-"""Blocks of keys and values that are in shared memory at a time."""
+"""One more than the blocks of keys and values that are in shared memory. With 3 fewer programs fit on an SM."""
 
-SCAN = 512
-"""Keys whose mask is read at a time."""
+SCANS = 1024, 4096
+"""Lengths up to which each program reads all of a mask. A kernel of its own reads a longer one."""
 
 TOGETHER = 8
 """Parts that are loaded at a time when they are merged."""
@@ -26,9 +30,9 @@ DECODE = Steps()
 
 
 def keys_of_part(length: int) -> int:
-    """Keys that one program attends to, of `length`: a power of two. It depends on nothing else, so bits do not depend
-    on the batch."""
-    return max(LEAST_PART, _power_of_two(-(-length // MOST_PARTS)))
+    """Keys of a part, of `length` in all: a power of two. It depends on nothing else, so bits do not depend on the
+    batch or on the GPU's size."""
+    return max(LEAST_PART, min(_power_of_two(-(-length // PARTS)), MOST_PART))
 
 
 def fill(
@@ -39,47 +43,58 @@ def fill(
     is the current one.
 
     query: (batch, heads, dim). key: (batch, groups, length, dim). value: (batch, groups, length, value dim). out:
-    (batch, heads, value dim), contiguous. None of them is empty, and all are contiguous along the last dimension.
-    mask: (batch, length), bool, any strides. `groups` divides `heads`.
+    (batch, heads, value dim), contiguous. mask: (batch, length), bool. None of them is empty, and all are contiguous
+    along the last dimension. `groups` divides `heads`.
     """
     tensors, numbers = arguments(query, key, value, mask, out, scale)
     constants = constants_of(query, key, value, mask)
     wide = tuple(name for name, x in numbers.items() if x >= 2**31)  # Triton compiles for 64 bits there
-    about = query.dtype, *constants.values(), numbers["splits"], query.shape, wide
+    about = query.dtype, mask is None, *constants.values(), numbers["programs"], query.shape, wide
 
     def steps() -> list[Step]:
-        return [step(tensors, numbers, constants)]
+        return steps_of(tensors, numbers, constants)
 
     DECODE.launch(about, out.device, tensors, numbers, steps)
 
 
-def step(tensors: dict[str, torch.Tensor], numbers: dict[str, float], constants: dict[str, Any]) -> Step:
-    """The kernel's launch. tensors, numbers: from `arguments`. constants: from `constants_of`."""
-    batch, groups, _, _ = tensors["key"].shape
-    options = launch_options(tensors["out"].device, **constants)
+def steps_of(
+    tensors: dict[str, torch.Tensor | None], numbers: dict[str, float], constants: dict[str, Any]
+) -> list[Step]:
+    """The launches, in turn. tensors, numbers: from `arguments`. constants: from `constants_of`."""
+    device = tensors["out"].device
+    found = []
+    if tensors["ends"] is not None:
+        given = tensors["mask"], tensors["ends"], numbers["length"], numbers["mask_batch"]
+        options = launch_options(device, SCAN=SCANS[-1], num_warps=8)
+        found.append(Step(mask_ends_kernel, len(tensors["ends"]), given, options))
     given = *tensors.values(), *numbers.values()
-    return Step(decode_attention_kernel, int(numbers["splits"]) * batch * groups, given, options)
+    programs = int(numbers["pairs"] * numbers["programs"])
+    return [*found, Step(decode_attention_kernel, programs, given, launch_options(device, **constants))]
 
 
 def arguments(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, out: torch.Tensor,
     scale: float,
-) -> tuple[dict[str, torch.Tensor], dict[str, float]]:  # fmt: skip
+) -> tuple[dict[str, torch.Tensor | None], dict[str, float]]:  # fmt: skip
     """The kernel's tensors and numbers, in turn."""
     batch, groups, length, _ = key.shape
-    parts = -(-length // keys_of_part(length))
-    merged = batch * groups if parts > 1 else 0
-    sums = merged * parts * (query.shape[1] // groups) * (value.shape[3] + 2)
+    pairs, part = batch * groups, keys_of_part(length)
+    parts = -(-length // part)
+    sums = pairs * parts * (query.shape[1] // groups) * (value.shape[3] + 2)
+    is_scanned_before = mask is not None and length > SCANS[-1]
     tensors = {
-        "query": query, "key": key, "value": value, "mask": query if mask is None else mask, "out": out,
-        "sums": workspace.sums(sums, out.device), "flags": workspace.flags(merged, out.device),
+        "query": query, "key": key, "value": value, "mask": mask,
+        "ends": query.new_empty((batch, 3), dtype=torch.int32) if is_scanned_before else None, "out": out,
+        "sums": workspace.sums(sums, out.device), "flags": workspace.flags(pairs, out.device),
     }  # fmt: skip
+    programs = PROGRAMS_OF_SM * gpus.default().sms // pairs
     numbers = {
-        "length": length, "part": keys_of_part(length), "splits": parts, "groups": groups,
-        "scale": scale * math.log2(math.e), "q_batch": query.stride(0), "q_head": query.stride(1),
+        "length": length, "part_bits": part.bit_length() - 1, "parts": parts, "pairs": pairs,
+        "programs": max(1, min(programs, parts)), "groups": groups, "scale": scale * math.log2(math.e),
+        "q_batch": query.stride(0), "q_head": query.stride(1),
         "k_batch": key.stride(0), "k_group": key.stride(1), "k_key": key.stride(2),
         "v_batch": value.stride(0), "v_group": value.stride(1), "v_key": value.stride(2),
-        "mask_batch": 0 if mask is None else mask.stride(0), "mask_key": 0 if mask is None else mask.stride(1),
+        "mask_batch": 0 if mask is None else mask.stride(0),
     }  # fmt: skip
     return tensors, numbers
 
@@ -92,12 +107,13 @@ def constants_of(
     rows, cols, value_cols = (max(16, _power_of_two(x)) for x in (heads, dim, value_dim))
     # Larger tiles would not fit into the registers.
     is_wide, is_high = cols + value_cols > 256, rows * value_cols > 4096
-    uneven = any(x.stride(axis) % 8 for x in (key, value) for axis in range(3))
+    is_uneven = any(x % 8 for x in (*query.stride()[:2], *key.stride()[:3], *value.stride()[:3]))
+    scan = 0 if mask is None else next((scan for scan in SCANS if key.shape[2] <= scan), 0)
     return {
         "HEADS": heads, "ROWS": rows, "DIM": dim, "COLS": cols, "VALUE_DIM": value_dim, "VALUE_COLS": value_cols,
-        "MASKED": mask is not None, "ALIGN": 1 if uneven else 8, "BLOCK": 64 >> is_wide,
-        "MERGED_ROWS": _power_of_two(heads), "SCAN": SCAN, "STAGES": STAGES, "TOGETHER": TOGETHER,
-        "INTERPRETED": INTERPRETED, "num_warps": 8 if is_high else 4,
+        "ALIGN": 1 if is_uneven else 8, "BLOCK": 64 >> is_wide, "STAGES": STAGES, "SCAN": scan,
+        "MERGED_ROWS": _power_of_two(heads), "TOGETHER": TOGETHER, "INTERPRETED": INTERPRETED,
+        "num_warps": 8 if is_high or is_uneven else 4,
     }  # fmt: skip
 
 

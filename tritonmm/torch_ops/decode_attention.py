@@ -54,7 +54,7 @@ def fits(heads: int, *dims: int) -> bool:
 _library = torch.library.Library("tritonmm", "FRAGMENT")
 _library.define(
     "decode_attention(Tensor query, Tensor key, Tensor value, Tensor? mask=None, float? scale=None) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag,),
+    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout),
 )
 
 
@@ -118,9 +118,14 @@ def _computed(
 def _fill_by_kernel(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, out: Tensor, scale: float) -> None:
     from tritonmm.launch import decode_attention as launch  # which imports Triton
 
-    query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
+    query, key, value = (_contiguous_rows(x) for x in (query, key, value))
     with torch.cuda.device(query.device):
-        launch.fill(query, key, value, mask, out, scale)
+        launch.fill(query, key, value, None if mask is None else _contiguous_rows(mask), out, scale)
+
+
+def _contiguous_rows(x: Tensor) -> Tensor:
+    """x, or a copy if it is not contiguous along its last dimension."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _fill_by_torch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, out: Tensor, scale: float) -> None:
