@@ -6,14 +6,15 @@
 
 The data are committed results files of a GPU: exhaustive sweeps of random products, in which the configs of a product
 differ in their tiles, and sweeps over tile orders, in which they differ in nothing else. Half of the products give the
-constants, the others are only predicted. A GPU without a record starts from another's, and stays near it: see `PRIOR`.
+constants, the others are only predicted. A GPU without a record starts from another's, and stays near it, then and in
+later fits: see `PRIOR`.
 
 The loss and the descent are those of `fitting.time_fit`.
 """
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -53,6 +54,18 @@ PRIOR = 0.01
 """Weight of the prior for a GPU that has few results, and starts from the constants of another. On the 60 GEMMs of an
 H100, fitted to 40 and judged by 20 in turns: choices reach 96.9% of the best without a fit, 97.2% with this prior, and
 96.8% with a thirtieth of it."""
+
+
+OTHERS = "all else"
+"""The part of a record that is another GPU's, in what the record says of how it was made."""
+
+
+def prior_of(made: Mapping[str, str]) -> float:
+    """Weight of the prior in the fit of a record that was made so.
+
+    A record with parts of another GPU's is of a GPU that has few results, in its first fit and in later ones.
+    """
+    return PRIOR if OTHERS in made else 0.0
 
 
 def is_seen(problem: Problem) -> bool:
@@ -180,12 +193,12 @@ def _mean(found: Sequence[float]) -> float:
 def fitted(gpu: Gpu, is_new: bool, rounds: int) -> Record:
     """The record of a GPU, fitted to its results. is_new: the record that ships is another GPU's."""
     record = constants.shipped(gpu)
+    made = {OTHERS: f"those of the {record.gpu}"} if is_new else dict(record.made)
     files = files_of(gpu, (*SWEEPS, *ORDERS))
     kernels = "hopper", "persistent"
     found = points(gpu, True, kernels=kernels)
-    fit = Fit(found, free(kernels), gpu, each_tile=True, prior=PRIOR if is_new else 0.0)
+    fit = Fit(found, free(kernels), gpu, each_tile=True, prior=prior_of(made))
     record = fit.run(record, rounds, click.echo)
-    made = {"all else": f"those of the {record.gpu}"} if is_new else dict(record.made)
     command = f"{COMMAND} --gpu {gpu.name} --write, {date.today()}"
     made["shared, hopper, persistent"] = f"{command}; products: {', '.join(f'{gpu.name}-{name}' for name in files)}"
     _, about = regret.read(next(iter(files.values())))
