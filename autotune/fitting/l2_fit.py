@@ -21,7 +21,7 @@ from tritonmm.problem import Problem
 STEPS = (1.3, 1.1, 1.03, 1.01)
 """Factors by which a constant is tried larger and smaller, one after the other."""
 
-LOCKSTEP = ("capacity", "spread", "stagger", "drift", "coupled")
+LOCKSTEP = ("capacity", "spread", "stagger", "drift")
 """The constants of DRAM reads."""
 
 MERGING = ("partner", "merged", "apart", "scattered")

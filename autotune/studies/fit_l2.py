@@ -40,8 +40,7 @@ FIT = {
 """Shapes (m, n, k) that the constants may see: every other one of the counted shapes, sorted."""
 
 START = Constants(
-    capacity=0.6, spread=0.2, stagger=0.4, drift=0.1, coupled=10.0, partner=1.0, merged=0.3, apart=2000.0,
-    scattered=0.2,
+    capacity=0.6, spread=0.2, stagger=0.4, drift=0.1, partner=1.0, merged=0.3, apart=2000.0, scattered=0.2,
 )  # fmt: skip
 
 

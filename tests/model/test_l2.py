@@ -181,6 +181,23 @@ def test_partitions_keep_a_copy_each():
     assert halved.fabric_bytes > whole.fabric_bytes == 0
 
 
+@pytest.mark.parametrize("distance", [0.0, 0.3, 1.0, 2.0, 4.0])
+def test_time_that_a_random_walk_is_beyond_a_distance(distance):
+    walks = np.random.default_rng(0).normal(size=(20_000, 400)).cumsum(axis=1)
+    assert l2_laws.time_beyond(distance) == pytest.approx((abs(walks) / 400**0.5 > distance).mean(), abs=0.01)
+
+
+@pytest.mark.parametrize("factor", [1, 4, 16])
+def test_drift_reads_more_without_a_sudden_onset(factor):
+    p, c = Problem(8192, 8192, 8192), large_config(SwizzleMerge(factor))
+    drifts = [0.0, *np.geomspace(1e-4, 10, 200)]
+    reads = [l2.estimate(p, c, H200, replace(FITTED, drift=x)).dram_read_bytes for x in drifts]
+    assert reads == sorted(reads)
+    assert reads[1] == reads[0], "programs hardly part"
+    assert reads[-1] > 1.2 * reads[0], "all are apart"
+    assert np.diff(reads).max() < 0.05 * reads[0]
+
+
 @pytest.mark.parametrize(("factor", "gigabytes"), [(2, 8.56), (4, 4.81), (8, 2.83), (16, 2.00), (24, 2.46)])
 def test_near_the_counters_of_an_h200(factor, gigabytes):
     read = l2.traffic(16384, 16384, 4096, large_config(SwizzleMerge(factor))).dram_read_bytes / 1e9

@@ -8,8 +8,8 @@ of most launches; three laws and a handful of constants are what a real GPU adds
 
 * programs of a plain launch begin as others end, one after the other: the last of a wave are still at a panel when the
   next wave comes to it, and less is touched in between;
-* programs drift apart. Persistent ones, which nothing brings together, fall behind each other a little in every step;
-  where they are further apart than L2 reaches back, a panel is fetched twice;
+* programs drift apart. Persistent ones, which nothing brings together, fall behind each other a little in every tile;
+  while they are further apart than L2 reaches back, a panel is fetched more than once;
 * requests for one line that are close in time reach L2 as one: those of the two SMs of a TPC nearly always,
   those of other SMs sometimes, and both less where the programs wait for DRAM at different times.
 
@@ -46,6 +46,7 @@ from tritonmm.model.l2_laws import (
     concurrent,
     held_bytes,
     programs_per_sm,
+    time_beyond,
 )
 from tritonmm.orders import SwizzleMerge
 from tritonmm.problem import Problem
@@ -196,7 +197,8 @@ def joined(problem: Problem, config: Config, gpu: Gpu, constants: Constants, cou
     if config.persistent:
         reach = held * counts.waves / (a.distinct + b.distinct) / STEP
         tile_steps = k / STEP * DRIFT_TILE / math.prod(config.cta_tile)
-        read += sum(_drifted(panels, tile_steps, counts.waves, reach, constants) for panels in (a, b)) * k
+        lag = constants.drift * tile_steps * math.sqrt(counts.waves)
+        read += sum(_drifted(panels, reach, lag) for panels in (a, b)) * k
     compulsory = problem.distinct_operand_bytes
     asked = max(asked, compulsory)
     read = max(compulsory, min(read, asked))
@@ -238,18 +240,19 @@ def _merged(panels: Panels, other: Panels, steps: float | None, constants: Const
     return together * (panels.paired + constants.merged * math.exp(-steps / constants.apart) * rest)
 
 
-def _drifted(panels: Panels, tile_steps: float, waves: float, reach: float, constants: Constants) -> float:
-    """Bytes a unit of K fetched a second time by persistent programs, where L2 remembers `reach` steps.
+def _drifted(panels: Panels, reach: float, lag: float) -> float:
+    """Bytes a unit of K fetched again by persistent programs that drift apart.
 
-    tile_steps: steps of this launch in the time of a tile of `DRIFT_TILE` elements.
+    reach: steps that L2 remembers. lag: standard deviation, in steps, of how late a program is at the end of the launch
+    if it shares no panel. Programs that share one hold each other back, so their random walk is the mean of as many.
 
-    The programs part in a faster and a slower half; a panel is fetched twice if both want it. Neighbouring SMs, `GROUP`
-    of them, stay together, and a panel that many programs share keeps these together.
+    Neighbouring SMs, `GROUP` of them, stay together. One group fetches a panel in time. Each of the others fetches it
+    again while it is behind by more than `reach`: half of the time in which it is that far away, for it may be ahead.
     """
-    if panels.sharers > constants.coupled or panels.groups <= 1:
+    others = panels.nearby - panels.distinct
+    if others <= 0 or lag <= 0:
         return 0.0
-    lag = constants.drift * tile_steps * math.sqrt(waves)
-    return panels.distinct * (1 - 2.0 ** (1 - panels.groups)) * (1 - reach / lag) if lag > reach else 0.0
+    return others * time_beyond(reach / lag * math.sqrt(panels.sharers)) / 2
 
 
 def _gb(size: int) -> str:

@@ -1,5 +1,6 @@
 """What every form of the L2 model knows: its constants, what a launch wants of L2, and what L2 remembers."""
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,9 +21,8 @@ class Constants:
         for sure, (1 + spread) ago gone for sure. A hashed cache with approximate replacement is no step.
     stagger: over which share of a tile's time the programs of a plain launch begin, in their order: a program begins
         when another has ended. Those of a wave that begin last are still at a panel when the next wave comes to it.
-    drift: by how much persistent programs differ after one tile, as a share of the time of a tile of `DRIFT_TILE`
-        elements; the lag is a random walk over their tiles. It counts where few programs share a panel.
-    coupled: sharers of a panel, spread over the SMs, that keep each other together, so that nothing drifts.
+    drift: standard deviation of the lag of a persistent program after one tile, as a share of the time of a tile of
+        `DRIFT_TILE` elements. The lag is a random walk over tiles; programs that share a panel walk like their mean.
     partner: sharers of a tile's other panel at which half of the requests merge that could: with fewer, the
         programs that want this panel wait for the other one at different times.
     merged: share of the requests by different TPCs of a `GROUP` of SMs that merge while the programs are together.
@@ -34,7 +34,6 @@ class Constants:
     spread: float
     stagger: float
     drift: float
-    coupled: float
     partner: float
     merged: float
     apart: float
@@ -137,6 +136,17 @@ def survives(touched, held: float, constants: Constants):
 def staggered(config: Config, constants: Constants) -> float:
     """The share of a tile's time over which the programs of a wave begin: persistent ones begin together."""
     return 0.0 if config.persistent else constants.stagger
+
+
+def time_beyond(distance: float) -> float:
+    """The mean share of its time that a random walk is further than `distance` from its start, on either side.
+
+    distance: in standard deviations of the walk at its end. After the share u of its time it is further away with a
+    probability of erfc(distance / sqrt(2 u)), and this is the integral over u from 0 to 1.
+    """
+    squared = distance * distance
+    far = (1 + squared) * math.erfc(distance * math.sqrt(0.5))
+    return far - distance * math.sqrt(2 / math.pi) * math.exp(-squared / 2)
 
 
 def programs_per_sm(problem: Problem, config: Config, gpu: Gpu) -> int:
