@@ -87,7 +87,8 @@ def arguments(
         "ends": query.new_empty((batch, 3), dtype=torch.int32) if is_scanned_before else None, "out": out,
         "sums": workspace.sums(sums, out.device), "flags": workspace.flags(pairs, out.device),
     }  # fmt: skip
-    programs = PROGRAMS_OF_SM * gpus.default().sms // pairs
+    gpu = gpus.of_device(out.device.index) if out.is_cuda else gpus.default()
+    programs = PROGRAMS_OF_SM * gpu.sms // pairs
     numbers = {
         "length": length, "part_bits": part.bit_length() - 1, "parts": parts, "pairs": pairs,
         "programs": max(1, min(programs, parts)), "groups": groups, "scale": scale * math.log2(math.e),
