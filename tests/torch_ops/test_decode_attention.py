@@ -214,6 +214,7 @@ def test_wrong_operands(device):
         "2 key heads cannot be shared by 7": (query[:, :7], key, value),
         "a head has at most 256": (query.repeat(1, 1, 17), key.repeat(1, 1, 1, 17), value),
         "together 8192": (query.repeat(1, 65, 1), key, value.repeat(1, 1, 1, 8)),
+        "520 query heads of 1 elements": (query[..., :1].repeat(1, 130, 1), key[..., :1], value[..., :1]),
         "query is torch.float32": (query.float(), key, value),
         "value is torch.float16 and query is torch.bfloat16": (query, key, value.half()),
         "mask is torch.int64": (query, key, value, mask.long()),

@@ -11,7 +11,7 @@ MOST_DIM = 256
 """Elements of a head, at most."""
 
 MOST_ELEMENTS = 8192
-"""The most of all query heads that share a key head, with both numbers rounded up to powers of two."""
+"""Elements of all query heads that share a key head, at most, as `fits` counts them."""
 
 DTYPES = torch.bfloat16, torch.float16
 
@@ -23,8 +23,9 @@ def decode_attention(
 
     query: (batch, heads, dim), bf16 or fp16. key: (batch, groups, length, dim), value: (batch, groups, length, value
     dim), of the same dtype. `heads / groups` consecutive query heads share a key head. A head has at most 256 elements,
-    and those that share a key head at most 8192 together, with both numbers rounded up to powers of two: 32 heads of
-    256, 64 of 128, 128 of 64. Any strides; what is not contiguous along the last dimension is copied.
+    and those that share a key head at most 8192 together, with both numbers rounded up to powers of two and elements
+    to at least 16: 32 heads of 256, 64 of 128, 128 of 64, 512 of 16 or fewer. Any strides; what is not contiguous along
+    the last dimension is copied.
     mask: (batch, length) or (1, length), bool, True where a sequence sees a key; None: everywhere. What lies before the
     first key that a sequence sees and after the last one is not read: a long cache costs as much as what it holds, and
     may contain anything there. A sequence that sees no key gets 0.
@@ -46,8 +47,11 @@ def decode_attention(
 
 
 def fits(heads: int, *dims: int) -> bool:
-    """Whether so many heads can share a key head. dims: elements of a head."""
-    rows, cols = (1 << (max(1, int(x)) - 1).bit_length() for x in (heads, max(dims)))
+    """Whether so many heads can share a key head. dims: elements of a head.
+
+    Both are rounded up to powers of two, and elements to at least 16, which is what the kernel's tiles have.
+    """
+    rows, cols = (1 << (max(1, int(x)) - 1).bit_length() for x in (heads, max(16, *dims)))
     return cols <= MOST_DIM and rows * cols <= MOST_ELEMENTS
 
 
