@@ -1,14 +1,17 @@
-"""Attention of one new token: within its bound of float64, the same bits in any batch, and no byte read that no
-sequence sees. On a CPU the kernel is interpreted, and the operator is torch's."""
+"""Attention of one new token: within its bound of float64, the same bits in any batch, and no key read outside of
+what its sequence sees. On a CPU the kernel is interpreted, and the operator is torch's."""
 
 from fractions import Fraction
 
 import pytest
 import torch
 from torch._inductor.utils import run_and_get_code
+from triton.runtime import interpreter
 
 from tritonmm import gpu as gpus
 from tritonmm.launch import decode_attention as launch
+from tritonmm.launch import workspace
+from tritonmm.launch.interpreter import INTERPRETED
 from tritonmm.nn import decode_attention
 
 UNITS = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
@@ -54,6 +57,14 @@ def fault(found, query, key, value, mask=None, scale=0.3):
 
 def prefix(key, *lengths):
     return torch.arange(key.shape[2], device=key.device) < torch.tensor(lengths, device=key.device)[:, None]
+
+
+def use_programs(programs, pairs, monkeypatch):
+    monkeypatch.setattr(launch, "PROGRAMS_OF_SM", Fraction(pairs * programs, gpus.default().sms))
+
+
+def fill_workspace_with_nan(monkeypatch):
+    monkeypatch.setattr(workspace, "sums", lambda count, device: torch.full((count,), torch.nan, device=device))
 
 
 @pytest.mark.parametrize("compute", [by_kernel, by_operator])
@@ -105,9 +116,58 @@ def test_bits_do_not_depend_on_how_many_programs_share_the_parts(programs, devic
     query, key, value = made((4, 1, 4, 850, 32, 32), torch.bfloat16, device)
     mask = prefix(key, 850, 700, 200, 0)
     expected = by_kernel(query, key, value, mask)
-    monkeypatch.setattr(launch, "PROGRAMS_OF_SM", Fraction(4 * programs, gpus.default().sms))
+    use_programs(programs, 4, monkeypatch)
     assert launch.arguments(query, key, value, mask, query, 1.0)[1]["programs"] == programs
     assert torch.equal(by_kernel(query, key, value, mask), expected)
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="a GPU chooses the order itself")
+@pytest.mark.parametrize("order", ["last first", "the first last"])
+def test_whichever_program_arrives_last_merges(order, device, monkeypatch):
+    """The interpreter runs programs in turn. Some have no parts, as 7, 2, 1 and no parts are shared by 3."""
+    query, key, value = made((4, 1, 4, 850, 16, 16), torch.bfloat16, device)
+    mask = prefix(key, 850, 200, 3, 0)
+    use_programs(3, 4, monkeypatch)
+    expected = by_kernel(query, key, value, mask)
+    fill_workspace_with_nan(monkeypatch)
+    builder = interpreter.interpreter_builder
+    set_index = builder.set_grid_idx
+
+    def set_other_index(x, y, z):
+        count = builder.grid_dim[0]
+        set_index((count - 1 - x) if order == "last first" else (x + 4) % count, y, z)
+
+    monkeypatch.setattr(builder, "set_grid_idx", set_other_index)
+    assert torch.equal(by_kernel(query, key, value, mask), expected)
+
+
+def test_a_workspace_of_earlier_launches(device, monkeypatch):
+    """Flags of either phase are left without a count, whatever is launched next. NaN in the workspace is not read."""
+    flags = torch.zeros(4, dtype=torch.int32, device=device)
+    flags[::3] = -(2**31)
+    monkeypatch.setattr(workspace, "flags", lambda count, device: flags)
+    fill_workspace_with_nan(monkeypatch)
+    for length, programs, ends in (
+        (850, 3, ((0, 850), (300, 600), (700, 701), (0, 0))),
+        (130, 2, ((0, 130), (129, 130))),
+    ):
+        query, key, value = made((len(ends), 1, 2, length, 16, 16), torch.bfloat16, device)
+        mask = torch.zeros(len(ends), length, dtype=torch.bool, device=device)
+        for row, (first, after) in zip(mask, ends, strict=True):
+            row[first:after] = True
+        use_programs(programs, len(ends), monkeypatch)
+        for given in (mask, None, mask):
+            assert fault(by_kernel(query, key, value, given), query, key, value, given) < 1
+            assert not (flags & 0x7FFFFFFF).any()
+
+
+@pytest.mark.parametrize("length", [200, 4200])
+def test_one_hole(length, device):
+    """A mask without holes is not read again."""
+    query, key, value = made((1, 1, 2, length, 16, 16), torch.bfloat16, device)
+    mask = torch.arange(length, device=device)[None] != length - 70
+    key[:, :, length - 70] = query[0, 0] * 4  # so that it would have most of the weight
+    assert fault(by_kernel(query, key, value, mask), query, key, value, mask) < 1
 
 
 SEEN = (0, 0), (0, 4500), (4095, 4097), (4499, 4500), (2000, 4300), (1, 2)
