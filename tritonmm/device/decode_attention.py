@@ -1,12 +1,12 @@
 """Attention of one new token of each sequence.
 
-    keys        |  part  |  part  |  part  |  part  |       of equal size
-    seen               |<------------->|                    from the first key in the mask to the last
-    programs           | 0 |   1    | 2 |                   of a pair: a sequence and a key head
+    keys        |  part  |  part  |  part  |  part  |  part  |    of equal size
+    seen            |<-------------------------->|                from the first key in the mask to the last
+    programs        | 0  |   1    |      2       |                of a pair: a sequence and a key head
 
-The programs of a pair share the parts that have seen keys; the query heads that share the key head are the rows of
-their tiles. A part leaves its sums in memory, and the last program to arrive merges them in order. So the bits do not
-depend on how many programs there are.
+The parts that have seen keys are divided among the programs of a pair. The query heads that share the key head are the
+rows of a tile. A program stores the sums of each of its parts to the part's slot, and the last program to arrive merges
+the slots in order. So the bits do not depend on the number of programs.
 """
 
 import triton
@@ -17,7 +17,7 @@ from tritonmm.device.pdl import follow_previous_grid
 from tritonmm.device.split_k import arrive
 
 STRIDES = "q_batch", "q_head", "k_batch", "k_group", "k_key", "v_batch", "v_group", "v_key", "mask_batch"
-"""A cache that grows changes some of them at each token: no kernel is compiled for their values."""
+"""A cache that grows changes some of them at each token, so kernels are not specialized for their values."""
 
 
 @triton.jit(do_not_specialize=["length", "part_bits", "parts", "pairs", "programs", "groups", "scale", *STRIDES])
@@ -33,14 +33,15 @@ def decode_attention_kernel(
 
     query: (batch, groups * HEADS, DIM), key: (batch, groups, length, DIM), value: (batch, groups, length, VALUE_DIM),
     mask: (batch, length), bytes, or None. They are contiguous along their last dimension, and their other strides are
-    named after them. ends: what `mask_ends_kernel` found, or None if there is no mask or SCAN.
+    named after them. ends: what `mask_ends_kernel` found, or None without a mask and where SCAN is not 0.
     out: (batch, groups * HEADS, VALUE_DIM), contiguous. sums, flags: as in `device/split_k.py`, of `parts` parts of
     2**part_bits keys for each pair; a slot has the sums, the largest scores and the denominators of HEADS rows.
     pairs: batch * groups. programs: of each pair.
-    ROWS, COLS, VALUE_COLS: powers of two that hold HEADS, DIM and VALUE_DIM, at least 16; MERGED_ROWS: the least that
-    holds HEADS. ALIGN: 8 or 1, which divides the strides of query, key and value. BLOCK: keys read at a time, which
-    divides a part. STAGES: one more than the blocks in shared memory. SCAN: a power of two that holds `length`, or 0:
-    then somebody else has read the mask. TOGETHER: parts that are loaded at a time when they are merged.
+    ROWS, COLS, VALUE_COLS: powers of two that hold HEADS, DIM and VALUE_DIM, at least 16; MERGED_ROWS: the least power
+    of two that holds HEADS. ALIGN: 8 or 1, which divides the strides of query, key and value. BLOCK: keys read at a
+    time, which divides a part. STAGES: one more than the blocks in shared memory. SCAN: a power of two that holds
+    `length`, or 0: then `mask_ends_kernel` has read the mask. TOGETHER: parts that are loaded at a time when they are
+    merged.
 
     What lies before the first and after the last key in the mask is not read. A row that sees no key is 0.
     """
@@ -102,7 +103,7 @@ def decode_attention_kernel(
                 other=0.0,
             )
             if mask is not None:  # noqa: SIM102, Triton evaluates both sides of `and`
-                if has_holes:  # else nothing waits for the mask again
+                if has_holes:  # else no block waits for its part of the mask
                     is_seen = is_seen & (tl.load(mask + keys, mask=is_seen, other=0) != 0)
             scores = tl.where(is_seen[None, :], tl.dot(heads, tl.trans(k.to(heads.dtype))) * scale, float("-inf"))
             higher = tl.maximum(most, tl.max(scores, 1))

@@ -12,16 +12,16 @@ from tritonmm.launch.interpreter import INTERPRETED
 from tritonmm.launch.steps import Step, Steps
 
 PARTS, LEAST_PART, MOST_PART = 32, 128, 2048
-"""Parts of a sequence, and the fewest and most keys of a part, which count for more."""
+"""About how many parts a cache is divided into, and the fewest and the most keys of a part, which take precedence."""
 
 PROGRAMS_OF_SM = 8
-"""Programs that are launched for an SM, if there are parts for so many. 4 are there at a time, of 4 warps."""
+"""Programs launched per SM, if there are enough parts. An SM has room for 4 at a time, of 4 warps each."""
 
 STAGES = 2
-"""One more than the blocks of keys and values that are in shared memory. With 3 fewer programs fit on an SM."""
+"""One more than the blocks of keys and values that are in shared memory. With 3, fewer programs fit on an SM."""
 
 SCANS = 1024, 4096
-"""Lengths up to which each program reads all of a mask. A kernel of its own reads a longer one."""
+"""Lengths up to which each program reads the whole mask, as one tile. `mask_ends_kernel` reads longer ones."""
 
 TOGETHER = 8
 """Parts that are loaded at a time when they are merged."""
@@ -40,7 +40,7 @@ def fill(
     scale: float,
 ) -> None:  # fmt: skip
     """Writes softmax(query @ key.mT * scale, where mask) @ value to out, on the current stream of query's device, which
-    is the current one.
+    must be the current device.
 
     query: (batch, heads, dim). key: (batch, groups, length, dim). value: (batch, groups, length, value dim). out:
     (batch, heads, value dim), contiguous. mask: (batch, length), bool. None of them is empty, and all are contiguous
