@@ -161,9 +161,21 @@ def test_a_workspace_of_earlier_launches(device, monkeypatch):
             assert not (flags & 0x7FFFFFFF).any()
 
 
-@pytest.mark.parametrize("length", [200, 4200])
+@pytest.mark.parametrize("length", [1, 128, 129, 4096, 4097, 65536, 65537, 200_000])
+def test_parts_hold_the_cache_and_no_more(length, device):
+    """Neither a part nor a program is without keys if all are seen, however many sequences there are."""
+    one = torch.zeros(1, 1, 1, 16, dtype=torch.bfloat16, device=device)
+    for batch in (1, 10_000):
+        query, key = one[0].expand(batch, -1, -1), one.expand(batch, -1, length, -1)
+        numbers = launch.arguments(query, key, key[..., :1], None, query, 1.0)[1]
+        assert (numbers["parts"] - 1) << numbers["part_bits"] < length <= numbers["parts"] << numbers["part_bits"]
+        assert 1 <= numbers["programs"] <= numbers["parts"]
+        assert 128 <= 1 << numbers["part_bits"] <= 2048
+
+
+@pytest.mark.parametrize("length", [200, 4096, 4097])
 def test_one_hole(length, device):
-    """A mask without holes is not read again."""
+    """A mask without holes is not read again. From 4097 keys on a kernel of its own counts those that are seen."""
     query, key, value = made((1, 1, 2, length, 16, 16), torch.bfloat16, device)
     mask = torch.arange(length, device=device)[None] != length - 70
     key[:, :, length - 70] = query[0, 0] * 4  # so that it would have most of the weight
@@ -189,6 +201,17 @@ def test_masks_that_are_read_before(compute, device):
     found = compute(query, key, value, mask)
     assert not found[0].any()
     torch.testing.assert_close(found, expected, rtol=0, atol=0.02)
+
+
+def test_ends_of_long_masks(device):
+    """The first key that is seen, the one after the last, and how many are seen: holes are known by the number."""
+    query, key, value = made((4, 1, 1, 9000, 16, 16), torch.bfloat16, device)
+    mask = torch.zeros(4, 9000, dtype=torch.bool, device=device)
+    mask[0, 4095:4097] = mask[1, [5, 8999]] = mask[2] = True
+    tensors, numbers = launch.arguments(query, key, value, mask, torch.empty_like(query), 1.0)
+    step = launch.steps_of(tensors, numbers, launch.constants_of(query, key, value, mask))[0]
+    step.kernel[(step.grid,)](*step.arguments, **step.options)
+    assert tensors["ends"].tolist() == [[4095, 4097, 2], [5, 9000, 2], [0, 9000, 9000], [0, 0, 0]]
 
 
 @pytest.mark.parametrize("layout", ["tokens first", "uneven rows", "uneven columns", "a broadcast mask"])
