@@ -293,6 +293,7 @@ def test_wrong_operands(device):
         "query has shape [2, 8, 1, 16]": (query[:, :, None], key, value),
         "key has shape [2, 2, 30, 12]": (query, key[..., :12], value),
         "value has shape [2, 2, 20, 16]": (query, key, value[:, :, :20]),
+        "at most 268435456 keys": (query, *(x[:, :, :1].expand(-1, -1, 2**28 + 1, -1) for x in (key, value))),
         "a head must have at least one element": (query[..., :0], key[..., :0], value),
         "2 key heads cannot be shared by 7": (query[:, :7], key, value),
         "a head has at most 256": (query.repeat(1, 1, 17), key.repeat(1, 1, 1, 17), value),

@@ -13,6 +13,9 @@ MOST_DIM = 256
 MOST_ELEMENTS = 8192
 """Elements of all query heads that share a key head, at most, as `fits` counts them."""
 
+MOST_LENGTH = 2**28
+"""Keys of a sequence, at most: the kernel counts keys, and numbers in the slots of a sequence's parts, in 32 bits."""
+
 DTYPES = torch.bfloat16, torch.float16
 
 
@@ -24,8 +27,8 @@ def decode_attention(
     query: (batch, heads, dim), bf16 or fp16. key: (batch, groups, length, dim), value: (batch, groups, length, value
     dim), of the same dtype. `heads / groups` consecutive query heads share a key head. A head has at most 256 elements,
     and those that share a key head at most 8192 together, with both numbers rounded up to powers of two and elements
-    to at least 16: 32 heads of 256, 64 of 128, 128 of 64, 512 of 16 or fewer. Any strides; what is not contiguous along
-    the last dimension is copied.
+    to at least 16: 32 heads of 256, 64 of 128, 128 of 64, 512 of 16 or fewer. At most 2**28
+    keys. Any strides; what is not contiguous along the last dimension is copied.
     mask: (batch, length) or (1, length), bool, True where a sequence sees a key; None: everywhere. What lies before the
     first key that a sequence sees and after the last one is not read: a long cache costs as much as what it holds, and
     may contain anything there. A sequence that sees no key gets 0.
@@ -78,6 +81,7 @@ def _empty(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
         value.dim() == 4 and value.shape[:3] == key.shape[:3],
         lambda: f"value has shape {list(value.shape)}; it must be ({', '.join(map(str, key.shape[:3]))}, value dim)",
     )
+    check(key.shape[2] <= MOST_LENGTH, lambda: f"key has shape {list(key.shape)}; there are at most {MOST_LENGTH} keys")
     check(query.shape[2] > 0, lambda: f"query has shape {list(query.shape)}; a head must have at least one element")
     heads, groups = query.shape[1], key.shape[1]
     check(
