@@ -65,7 +65,8 @@ class Row:
     def __str__(self) -> str:
         """One line, as the command prints while it measures."""
         known = self.message or f"{self.ms:9.3f} ms {self.tokens_per_s:10.1f} tokens/s"
-        return f"{self.model:<24} {self.way:<20} {self.what:<14} {known}"
+        width = max(map(len, WAYS))
+        return f"{self.model:<24} {self.way:<{width}} {self.what:<14} {known}"
 
 
 class Asked(NamedTuple):

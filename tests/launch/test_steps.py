@@ -152,36 +152,49 @@ def attention(length, masked=True, pad=0, offset=0, dim=16):
 
 @compiled
 def test_repeated_launches_of_attention_are_the_jits(recorder, monkeypatch):
-    """A cache that has grown has another length and other strides, and the same kernel. Another number of parts is
-    another grid."""
-    room = memory(4096), memory(64, dtype=torch.int32)
+    """A cache that has grown has another length and other strides, and the same kernels. Another number of parts is
+    another grid. Long masks are read by a kernel of their own."""
+    room, ends = (memory(4096), memory(64, dtype=torch.int32)), memory(2, 3, dtype=torch.int32)
     monkeypatch.setattr(workspace, "sums", lambda *_: room[0])
     monkeypatch.setattr(workspace, "flags", lambda *_: room[1])
-    kernel = decode_attention.decode_attention_kernel
+    arguments = decode_attention.arguments
+
+    def at_known_addresses(*given):
+        tensors, numbers = arguments(*given)
+        return tensors | {"ends": None if tensors["ends"] is None else ends}, numbers
+
+    monkeypatch.setattr(decode_attention, "arguments", at_known_addresses)
+
+    def calls():
+        found = recorder.calls.copy()
+        recorder.calls.clear()
+        return found
 
     def by_jit(given, scale):
-        _, grid, arguments, options = decode_attention.step(
-            *decode_attention.arguments(*given, scale), decode_attention.constants_of(*given[:4])
-        )
-        kernel[(grid,)](*arguments, **options)
-        return recorder.calls.pop()
+        about = *at_known_addresses(*given, scale), decode_attention.constants_of(*given[:4])
+        for kernel, grid, given_to_kernel, options in decode_attention.steps_of(*about):
+            kernel[(grid,)](*given_to_kernel, **options)
+        return calls()
 
     def launched(given, scale):
         decode_attention.fill(*given, scale)
-        return recorder.calls.pop()
+        return calls()
 
     kinds = [{}, {"masked": False}, {"pad": 3}, {"pad": 8}, {"offset": 1}, {"dim": 24}]
     for kind in kinds:
-        for length in (100, 300):
+        for length in (100, 300, 5000):
             given = attention(length, **kind)
-            assert launched(given, 0.25) == by_jit(given, 0.25), kind
+            expected = by_jit(given, 0.25)
+            assert len(expected) == (2 if length > 4096 and "masked" not in kind else 1)
+            assert launched(given, 0.25) == expected, kind
     repeated = len(decode_attention.DECODE.repeated)
     for kind in kinds:
-        for length in (1, 99, 128, 257, 311, 384):
+        for length in (1, 99, 128, 257, 311, 384, 4900):
             given = attention(length, **kind)
             expected = by_jit(given, 0.5)
             with monkeypatch.context() as patch:
-                patch.setattr(kernel, "run", None)
+                for kernel in (decode_attention.decode_attention_kernel, decode_attention.mask_ends_kernel):
+                    patch.setattr(kernel, "run", None)
                 assert launched(given, 0.5) == expected, (kind, length)
     assert len(decode_attention.DECODE.repeated) == repeated
 
