@@ -68,7 +68,7 @@ def test_select_takes_large_tiles_for_large_products_and_small_ones_for_small():
 
 @pytest.mark.parametrize("name", ["random60", "random70", "random78", "random80", "random82"])
 def test_choices_are_nearly_the_fastest_configs_measured(name):
-    """Of every legal config of 60 random products. Nothing is fitted to the last two sweeps."""
+    """Of every legal config of 60 random products, to half of which the model is fitted."""
     shares = []
     for problem, times in sweep(name).items():
         us = regret.time_of(times, estimated(problem, H200).config)
