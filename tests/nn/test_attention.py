@@ -104,6 +104,13 @@ def test_keys_of_one_sequence_for_all(model, calls, device):
     torch.testing.assert_close(found, expected, rtol=0, atol=0.02)
 
 
+@pytest.mark.parametrize(("length", "is_decoded"), [(2**28, True), (2**28 + 1, False)])
+def test_more_keys_than_the_kernel_counts_are_left_to_sdpa(length, is_decoded):
+    query, key = torch.zeros(2, 1, 8, 1, 16, dtype=torch.bfloat16)
+    key = key.expand(-1, -1, length, -1)
+    assert attention._is_decoded(query, key, key, None) == is_decoded
+
+
 SMALL = {
     "vocab_size": 100, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 4, "pad_token_id": 0,

@@ -20,6 +20,12 @@ STRIDES = "q_batch", "q_head", "k_batch", "k_group", "k_key", "v_batch", "v_grou
 """A cache that grows changes some of them at each token, so kernels are not specialized for their values."""
 
 
+@triton.constexpr_function
+def slot_elements(heads, dim):
+    """fp32 numbers in a part's slot: sums of heads of `dim` elements, largest scores and denominators."""
+    return heads * (dim + 2)
+
+
 @triton.jit(do_not_specialize=["length", "part_bits", "parts", "pairs", "programs", "groups", "scale", *STRIDES])
 def decode_attention_kernel(
     query, key, value, mask, ends, out, sums, flags,
@@ -35,7 +41,7 @@ def decode_attention_kernel(
     mask: (batch, length), bytes, or None. They are contiguous along their last dimension, and their other strides are
     named after them. ends: what `mask_ends_kernel` found, or None without a mask and where SCAN is not 0.
     out: (batch, groups * HEADS, VALUE_DIM), contiguous. sums, flags: as in `device/split_k.py`, of `parts` parts of
-    2**part_bits keys for each pair; a slot has the sums, the largest scores and the denominators of HEADS rows.
+    2**part_bits keys for each pair; a slot has `slot_elements`.
     pairs: batch * groups. programs: of each pair.
     ROWS, COLS, VALUE_COLS: powers of two that hold HEADS, DIM and VALUE_DIM, at least 16; MERGED_ROWS: the least power
     of two that holds HEADS. ALIGN: 8 or 1, which divides the strides of query, key and value. BLOCK: keys read at a
@@ -82,7 +88,7 @@ def decode_attention_kernel(
     seen_parts = ((after + (1 << part_bits) - 1) >> part_bits) - first_part
     own = first_part + seen_parts * program // programs
     beyond = first_part + seen_parts * (program + 1) // programs
-    SLOT: tl.constexpr = HEADS * (VALUE_DIM + 2)
+    SLOT: tl.constexpr = slot_elements(HEADS, VALUE_DIM)
     slots = sums + pair.to(tl.int64) * parts * SLOT
     for part in range(own, beyond):
         start = tl.maximum(part << part_bits, first)
@@ -114,7 +120,7 @@ def decode_attention_kernel(
             weights = rounded(weights, v.dtype, INTERPRETED).to(heads.dtype)
             total = tl.dot(weights, v.to(heads.dtype), total * shrink[:, None])
             most = higher
-        _leave(slots + part * SLOT, total, most, denominator, HEADS, ROWS, VALUE_DIM, VALUE_COLS)
+        _store_part(slots + part * SLOT, total, most, denominator, HEADS, ROWS, VALUE_DIM, VALUE_COLS)
     if own < beyond:
         last, _ = arrive(flags + pair, own == first_part, beyond - own, seen_parts)
     else:
@@ -127,9 +133,10 @@ def decode_attention_kernel(
 
 @triton.jit(do_not_specialize=["length", "mask_batch"])
 def mask_ends_kernel(mask, ends, length, mask_batch, SCAN: tl.constexpr):
-    """What `_ends` finds in the mask of each sequence, for long ones: a program for each.
+    """For each sequence the first key in its mask, the one after the last, and how many are in it; zeros if none is.
 
-    mask: (batch, length), bytes, contiguous along the last dimension. ends: (batch, 3). SCAN: keys read at a time.
+    mask: (batch, length), bytes, contiguous along the last dimension. ends: (batch, 3), int32. SCAN: keys read at a
+    time. A program for each sequence.
     """
     follow_previous_grid()
     batch = tl.program_id(0).to(tl.int64)
@@ -163,10 +170,10 @@ def _load_mask(is_row, dims, DIM: tl.constexpr, COLS: tl.constexpr):
 
 
 @triton.jit
-def _leave(
+def _store_part(
     slot, total, most, denominator, HEADS: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr, COLS: tl.constexpr
 ):
-    """Stores what a part has found to its slot."""
+    """Stores a part's sums, largest scores and denominators to its slot."""
     SUMS: tl.constexpr = HEADS * DIM
     rows = tl.arange(0, ROWS)
     dims = tl.arange(0, COLS)
@@ -186,7 +193,7 @@ def _merge(
     The loads of TOGETHER parts are in flight at a time.
     """
     SUMS: tl.constexpr = HEADS * DIM
-    SLOT: tl.constexpr = SUMS + 2 * HEADS
+    SLOT: tl.constexpr = slot_elements(HEADS, DIM)
     rows = tl.arange(0, ROWS)
     dims = tl.arange(0, COLS)
     at = rows[:, None] * DIM + dims[None, :]

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from tritonmm import gpu as gpus
-from tritonmm.device.decode_attention import decode_attention_kernel, mask_ends_kernel
+from tritonmm.device.decode_attention import decode_attention_kernel, mask_ends_kernel, slot_elements
 from tritonmm.launch import launch_options, workspace
 from tritonmm.launch.interpreter import INTERPRETED
 from tritonmm.launch.steps import Step, Steps
@@ -76,11 +76,11 @@ def arguments(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, out: torch.Tensor,
     scale: float,
 ) -> tuple[dict[str, torch.Tensor | None], dict[str, float]]:  # fmt: skip
-    """The kernel's tensors and numbers, in turn."""
+    """The tensors and numbers of `decode_attention_kernel`, in the order of its arguments."""
     batch, groups, length, _ = key.shape
     pairs, part = batch * groups, keys_of_part(length)
     parts = -(-length // part)
-    sums = pairs * parts * (query.shape[1] // groups) * (value.shape[3] + 2)
+    sums = pairs * parts * slot_elements(query.shape[1] // groups, value.shape[3])
     is_scanned_before = mask is not None and length > SCANS[-1]
     tensors = {
         "query": query, "key": key, "value": value, "mask": mask,

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tritonmm.torch_ops.decode_attention import DTYPES, decode_attention, fits
+from tritonmm.torch_ops.decode_attention import DTYPES, MOST_LENGTH, decode_attention, fits
 
 Tensor = torch.Tensor
 
@@ -112,6 +112,7 @@ def _is_decoded(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) 
         and query.dtype == key.dtype == value.dtype
         and query.shape[0] == key.shape[0]
         and query.shape[1] % key.shape[1] == 0
+        and key.shape[2] <= MOST_LENGTH
         and fits(query.shape[1] // key.shape[1], query.shape[3], value.shape[3])
         and (mask is None or (mask.dtype == torch.bool and mask.dim() == 4 and mask.shape[1:] == (1, 1, key.shape[2])))
     )

@@ -1,4 +1,4 @@
-"""Attention of one new token of each sequence in one kernel, `torch.ops.tritonmm.decode_attention`."""
+"""Attention of one new token of each sequence, `torch.ops.tritonmm.decode_attention`."""
 
 import math
 from collections.abc import Callable
@@ -27,8 +27,8 @@ def decode_attention(
     query: (batch, heads, dim), bf16 or fp16. key: (batch, groups, length, dim), value: (batch, groups, length, value
     dim), of the same dtype. `heads / groups` consecutive query heads share a key head. A head has at most 256 elements,
     and those that share a key head at most 8192 together, with both numbers rounded up to powers of two and elements
-    to at least 16: 32 heads of 256, 64 of 128, 128 of 64, 512 of 16 or fewer. At most 2**28
-    keys. Any strides; what is not contiguous along the last dimension is copied.
+    to at least 16: 32 heads of 256, 64 of 128, 128 of 64, 512 of 16 or fewer. At most 2**28 keys. Any strides; what is
+    not contiguous along the last dimension is copied.
     mask: (batch, length) or (1, length), bool, True where a sequence sees a key; None: everywhere. What lies before the
     first key that a sequence sees and after the last one is not read: a long cache costs as much as what it holds, and
     may contain anything there. A sequence that sees no key gets 0.
