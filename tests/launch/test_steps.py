@@ -12,6 +12,7 @@ import triton
 from recording import DEVICE, recording
 from triton.knobs import HookChain
 
+from tritonmm import gpu as gpus
 from tritonmm.launch import decode_attention, direct, steps, workspace
 from tritonmm.launch.bounded import Bounded
 from tritonmm.ozaki import decide, merge, planes, reconstruct
@@ -157,6 +158,7 @@ def test_repeated_launches_of_attention_are_the_jits(recorder, monkeypatch):
     room, ends = (memory(4096), memory(64, dtype=torch.int32)), memory(2, 3, dtype=torch.int32)
     monkeypatch.setattr(workspace, "sums", lambda *_: room[0])
     monkeypatch.setattr(workspace, "flags", lambda *_: room[1])
+    monkeypatch.setattr(gpus, "default", lambda: gpus.spec("h200"))  # the recorder's current device is no real one
     arguments = decode_attention.arguments
 
     def at_known_addresses(*given):
