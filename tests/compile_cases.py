@@ -338,6 +338,8 @@ WEIGHTS = {
     (136, 128, 64, 7, 8),
 }  # fmt: skip
 ROUNDS = ((64, 256, 128, 4, 8), (128, 128, 128, 4, 8), (128, 192, 128, 3, 12), (256, 128, 64, 4, 8))
+HALVED = ((256, 128, 64, 5, 8), (256, 128, 128, 2, 8), (128, 256, 128, 3, 8))
+"""Tiles of which two programs may share one in the last round."""
 
 
 def weights_cases():
@@ -361,6 +363,12 @@ def weights_cases():
         for kind in ("bf16-int8", "bf16-fp8-row"):
             problem = Problem.dense(2000, 28672, 4096, layout="nt", **KINDS[kind])
             config = Config("mixed_input", *blocks, persistent=True, order=orders.SwizzleMerge(8))
+            if config.fits(problem, h200):
+                yield h200, problem, config
+    for blocks in HALVED:
+        config = Config("mixed_input", *blocks, persistent=True, split_tail=2, order=orders.SwizzleMerge(2))
+        for fields in ({"scales": "group"}, {"scales": "row"}, {"scales": "group", "epilogue": everything}):
+            problem = Problem.dense(2 * blocks[0], 66 * blocks[1] // 2, 4096, layout="nt", b_dtype="int8", **fields)
             if config.fits(problem, h200):
                 yield h200, problem, config
     two_groups = (

@@ -32,6 +32,8 @@ def packed_cases():
         )):  # fmt: skip
             problem = Problem.dense(blocks[0], n, 4096, layout="nt", b_dtype="int4", **fields)
             legal = [meeting for meeting in (meetings[(i + j) % 3], *meetings) if meeting.fits(problem, h200)]
+            if (halved := replace(config, split_tail=2)).fits(problem, h200):
+                yield h200, problem, halved
             if legal:
                 yield h200, problem, legal[0]
     for group, blocks in ((32, (16, 128, 64, 8, 8)), (64, (16, 128, 128, 7, 8)), (64, (64, 256, 64, 8, 8))):

@@ -40,6 +40,7 @@ from tritonmm.families.grouped.rules import CONSUMERS, subtiles, widths
 from tritonmm.families.hopper.kernel import gemm
 from tritonmm.families.hopper.rules import consumer_grid
 from tritonmm.families.hopper.sm_affinity import affinity
+from tritonmm.families.mixed_input import rules as weights_rules
 from tritonmm.families.mixed_input.rules import fixup, programs
 from tritonmm.launch import quantize_rows
 from tritonmm.launch.groups import GroupTable
@@ -190,7 +191,7 @@ def weights_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpu
     waits = compiled.assembly.count("griddepcontrol.wait")
     if waits != config.num_warps // 4 + 1:
         return f"{waits} of its partitions wait for the previous grid"
-    ordered = problem.b_dtype == "int4" and problem.block_scaled and config.block_m >= 128
+    ordered = weights_rules.ordered_mma(config, problem)
     if ordered and (why := ordered_mma_fault(compiled.assembly, config.num_warps // 4)):
         return why
     tiles = config.order.launched(*config.tiles(problem))

@@ -109,6 +109,20 @@ def test_persistent_programs_of_weights_have_every_step_once(monkeypatch, tiles,
     assert whole[:first_shared] == list(range(first_shared)), "programs that run together have tiles far apart"
 
 
+@given(st.integers(0, 4), st.integers(1, 20), st.integers(0, 20), st.integers(2, 20))
+def test_two_programs_each_have_halves_of_a_tile_of_the_last_round(monkeypatch, whole, tail, idle, steps):
+    """Programs 2i and 2i + 1 have tile i of it, after all their whole tiles; the last programs have none of it."""
+    programs = 2 * tail + idle
+    lists, _ = weights_work(
+        Config("mixed_input", 256, persistent=True, split_tail=2), whole * programs + tail, steps, programs, monkeypatch
+    )
+    for program, items in enumerate(lists):
+        assert items[:whole] == [(round * programs + program, 0, steps, 1) for round in range(whole)]
+        half = (0, steps // 2) if program % 2 == 0 else (steps // 2, steps)
+        shared = [(whole * programs + program // 2, *half, 1)] if program < 2 * tail else []
+        assert items[whole:] == shared
+
+
 @given(st.integers(0, 150), st.integers(1, 20), st.integers(1, 40))
 def test_programs_have_every_tile_of_groups_once(monkeypatch, tiles, steps, programs):
     """Also where there are fewer tiles than programs, as only the device finds out."""
@@ -132,7 +146,7 @@ def weights_work(config, tiles, steps, programs, monkeypatch):
     how = fixup(config, programs, tiles)
     spec = SimpleNamespace(fixup=how, in_rounds=rounds(config, programs, tiles) > 0)
     with monkeypatch.context() as patch:
-        for name in ("rounds_of", "begin_of"):
+        for name in ("rounds_of", "begin_of", "half_of"):
             patch.setattr(weights_shares, name, getattr(weights_shares, name).fn)
         lists = []
         for program in range(programs):
@@ -155,6 +169,7 @@ def language(program, programs):
         program_id=lambda axis: program,
         num_programs=lambda axis: programs,
         minimum=min,
+        where=lambda condition, x, y: x if condition else y,
         cdiv=lambda x, y: -(-x // y),
         to_tensor=int,
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from compile_cases import ROUNDS, WEIGHTS
+from compile_cases import HALVED, ROUNDS, WEIGHTS
 from compile_int4 import PACKED
 from promises import (
     EVERYTHING,
@@ -212,6 +212,28 @@ def test_whole_tiles_come_in_rounds_before_shares(blocks, device):
     assert_repeatable(lambda: plan(a, b, torch.empty_like(out), scales=scales))
 
 
+@pytest.mark.parametrize("b_dtype", ["int8", "int4"])
+@pytest.mark.parametrize("blocks", HALVED, ids=str)
+def test_two_programs_share_a_tile_of_the_last_round(blocks, b_dtype, device):
+    """Of one tile, of a quarter of a round, and of half of one after another round."""
+    sms = gpus.of_device(device.index).sms
+    chosen = replace(config(blocks, "swizzle-merge:2"), split_tail=2)
+    for m, columns in ((blocks[0] - 7, 1), (blocks[0] + 9, sms // 8), (blocks[0] + 9, 3 * sms // 4)):
+        for k in (272, 656, 2048):
+            for scales in ("row", "group"):
+                problem = dense(m, columns * blocks[1] - 8, k, b_dtype, scales)
+                assert_right_if_it_fits(problem, chosen, device)
+    problem = dense(m, columns * blocks[1] - 8, 2048)
+    plan = plan_for(problem, chosen, device)
+    assert plan.spec.fixup == "exchange"
+    assert plan.spec.in_rounds
+    a, b, out = space.operands(problem, device)
+    a.normal_()
+    b.random_(-128, 128)
+    scales = space.scales(problem, device)
+    assert_repeatable(lambda: plan(a, b, torch.empty_like(out), scales=scales))
+
+
 @TILES
 def test_fewer_rows_than_a_block(blocks, device):
     for m in range(1, blocks[0], 13):
@@ -233,8 +255,10 @@ def test_meetings_leave_flags_as_others_need_them(device):
     a.copy_(torch.randint(-2, 3, a.shape, device=device))
     b.copy_(torch.randint(-2, 3, b.shape, device=device))
     expected = (a.double() @ b.double()).to(out.dtype)
-    plans = [plan_for(problem, config((64, 128, 128, 6, 8), split_k=split), device) for split in (2, 0, 3, 8, 0, 5)]
-    assert {plan.spec.fixup for plan in plans} == {"reduce-scatter", "last-arriver"}
+    configs = [config((64, 128, 128, 6, 8), split_k=split) for split in (2, 0, 3, 8, 0, 5)]
+    configs.insert(3, replace(config((256, 128, 64, 4, 8)), split_tail=2))
+    plans = [plan_for(problem, each, device) for each in configs]
+    assert {plan.spec.fixup for plan in plans} == {"reduce-scatter", "last-arriver", "exchange"}
     streams = torch.cuda.Stream(), torch.cuda.Stream()
     torch.cuda.synchronize()
     found = []

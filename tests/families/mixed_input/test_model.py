@@ -14,26 +14,29 @@ from tritonmm.orders import RowMajor
 from tritonmm.selection import timed
 
 H200 = gpus.spec("h200")
+KINDS = {"fp8e4m3": "bf16-fp8", "int8": "bf16-int8", "int4": "bf16-int4"}
 
 
 @pytest.fixture(scope="module")
 def measured():
-    """{(triton, problem): {config: (estimated, measured)}}: the candidates that were timed, if the chosen one was."""
+    """{(gpu, triton, problem): {config: (estimated, measured)}}: candidates that were timed, if the chosen one was."""
     times = defaultdict(dict)
-    for number in (7, 8, 11, 12):
-        (path,) = RESULTS.glob(f"h200-weights-{number}.csv*")
+    for name in ("h200-weights-7", "h200-weights-8", "h200-weights-11", "h200-weights-12", "h100-weights-configs"):
+        (path,) = RESULTS.glob(f"{name}.csv*")
+        gpu = gpus.spec(name.split("-")[0])
         for row in results_file.read(path)[2]:
             m, n, k = (int(row[column]) for column in "mnk")
-            if row["scales"] == "group" and number == 7:
-                continue  # of kernels that read scales otherwise
-            kind = {"fp8e4m3": "bf16-fp8", "int8": "bf16-int8"}[row["weights"]] + "-row" * (row["scales"] == "row")
+            kind = KINDS[row["weights"]] + "-row" * (row["scales"] == "row")
             problem = space.problem(m, n, k, dtype=kind, layout="nt")
-            times[row["triton"], problem][row["config"].replace("weights ", "mixed_input ", 1)] = float(row["ours_us"])
+            config = row["config"].replace("weights ", "mixed_input ", 1)
+            times[gpu, row["triton"], problem][config] = float(row["ours_us"])
     both = {}
-    for (triton, problem), found in times.items():
-        configs = timed(problem, H200, "mixed_input")
+    for (gpu, triton, problem), found in times.items():
+        configs = timed(problem, gpu, "mixed_input")
+        if gpu == H200 and problem.block_scaled and (problem.m > 32 or triton == "3.6.0"):
+            continue  # of kernels that read scales, or multiply groups, otherwise
         if str(next(iter(configs))) in found:
-            both[triton, problem] = {
+            both[gpu, triton, problem] = {
                 config: (us, found[str(config)]) for config, us in configs.items() if str(config) in found
             }
     return both
@@ -45,7 +48,7 @@ def test_estimates_of_good_configs_are_near_what_was_measured(measured):
     for configs in measured.values():
         best = min(us for _, us in configs.values())
         errors += [math.log(estimate / us) for estimate, us in configs.values() if us < 1.35 * best]
-    assert len(errors) > 1000
+    assert len(errors) > 900
     assert math.sqrt(sum(error**2 for error in errors) / len(errors)) < 0.055
 
 
@@ -54,7 +57,7 @@ def test_what_is_chosen_takes_little_longer_than_the_best(measured):
     for configs in measured.values():
         _, chosen = min(configs.values())
         regrets.append(chosen / min(us for _, us in configs.values()))
-    assert len(regrets) > 200
+    assert len(regrets) > 140
     assert max(regrets) < 1.12
     assert math.exp(sum(map(math.log, regrets)) / len(regrets)) < 1.01
 

@@ -6,6 +6,8 @@ A tile that several programs share is summed in parts, which are added as `devic
   of the columns.
 - last arriver, where equal shares cut tiles anywhere: a part weighs as much as it has K steps, and the last program to
   arrive adds all parts up. No program waits, so the grid need not be resident as a whole.
+- exchange, where two programs share a tile of the last round: each stores the half of the columns that the other one
+  adds up and writes. Half as many sums as with a reduce-scatter go through memory.
 """
 
 from typing import Any, NamedTuple
@@ -13,7 +15,7 @@ from typing import Any, NamedTuple
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from tritonmm.device.columns import split_columns
+from tritonmm.device.columns import halve_columns, split_columns
 from tritonmm.device.epilogue import plus_c, scaled_plus_bias
 from tritonmm.device.gluon_compat import unhoisted
 from tritonmm.device.split_k import add_parts, arrive, arrive_and_wait, slot_of, slot_sums
@@ -93,10 +95,11 @@ def finish_piece(x, row, col, output, epilogue, S: gl.constexpr):
 
 
 @gluon.jit
-def write_subtile(sums, row, col, output, addends, SUBTILE: gl.constexpr, S: gl.constexpr):
+def write_columns(sums, row, col, output, addends, S: gl.constexpr):
+    """Finishes and writes columns of the consumer's sums, the first of which is `col` of the activations."""
     LAYOUT: gl.constexpr = S.stored
-    COLS: gl.constexpr = min(S.piece_cols, S.subtiles[SUBTILE])
-    PIECES: gl.constexpr = S.subtiles[SUBTILE] // COLS
+    COLS: gl.constexpr = min(S.piece_cols, sums.shape[1])
+    PIECES: gl.constexpr = sums.shape[1] // COLS
     pieces = split_columns(sums, PIECES, 1)
     for i in gl.static_range(PIECES):
         finish_piece(gl.convert_layout(pieces[i], LAYOUT), row, unhoisted(col + i * COLS), output, addends, S)
@@ -107,7 +110,7 @@ def write(sums, row, col, output, addends, S: gl.constexpr):
     """Finishes and writes the consumer's sums of a whole tile."""
     SUBTILES: gl.constexpr = len(S.subtiles)
     for i in gl.static_range(SUBTILES):
-        write_subtile(sums[i], row, col + S.starts[i], output, addends, i, S)
+        write_columns(sums[i], row, col + S.starts[i], output, addends, S)
 
 
 @gluon.jit
@@ -130,7 +133,7 @@ def store_part(sums, begins, col, workspace, output, WHO: gl.constexpr, S: gl.co
 
 
 @gluon.jit
-def write_columns(
+def write_parts_columns(
     first, last, at, row, col, workspace, output, addends, COLS: gl.constexpr, WHO: gl.constexpr, S: gl.constexpr
 ):  # fmt: skip
     """Adds up, finishes and writes COLS columns, from `at` on, of the parts of the programs from `first` to `last`."""
@@ -167,7 +170,7 @@ def write_parts(tile, row, col, schedule, workspace, output, addends, WHO: gl.co
     last = program_of(tile * schedule.steps + schedule.steps - 1, schedule)
     COLS: gl.constexpr = S.fixup_cols
     for i in gl.static_range(S.block_c // COLS):
-        write_columns(first, last, i * COLS, row, col, workspace, output, addends, COLS, WHO, S)
+        write_parts_columns(first, last, i * COLS, row, col, workspace, output, addends, COLS, WHO, S)
 
 
 @gluon.jit
@@ -184,4 +187,60 @@ def reduce_scatter(sums, tile, row, col, schedule, scratch, output, addends, WHO
     arrive_and_wait(flags + tile * S.consumers + WHO, part == 0, splits)
     first = tile * splits
     for at in range(part * COLS, gl.minimum(S.block_c, output.m - col), splits * COLS):
-        write_columns(first, first + splits - 1, at, row, col, workspace, output, addends, COLS, WHO, S)
+        write_parts_columns(first, first + splits - 1, at, row, col, workspace, output, addends, COLS, WHO, S)
+
+
+@gluon.jit
+def in_line(x):
+    """Sums, [rows, cols], as a vector in which four that a thread has follow each other; no data moves."""
+    ROWS: gl.constexpr = x.shape[0]
+    COLS: gl.constexpr = x.shape[1]
+    x = x.reshape(ROWS // 64, 4, 2, 8, COLS // 8, 4, 2)  # row: block, warp, half, lane; column: block, lane, half
+    return x.permute(0, 4, 1, 3, 5, 2, 6).reshape(ROWS * COLS)
+
+
+@gluon.jit
+def out_of_line(x, ROWS: gl.constexpr, COLS: gl.constexpr):
+    """What `in_line` made a vector of, as [rows, cols]."""
+    x = x.reshape(ROWS // 64, COLS // 8, 4, 8, 4, 2, 2).permute(0, 2, 5, 3, 1, 4, 6)
+    return x.reshape(ROWS, COLS)
+
+
+@gluon.jit
+def store_line(sums, at):
+    """Stores sums one after the other, as `in_line` has them."""
+    line = in_line(sums)
+    LAYOUT: gl.constexpr = line.type.layout
+    gl.store(at + gl.arange(0, line.shape[0], LAYOUT), line)
+
+
+@gluon.jit
+def plus_line(sums, at):
+    """Sums plus those that `store_line` stored."""
+    line = in_line(sums)
+    LAYOUT: gl.constexpr = line.type.layout
+    line += gl.load(at + gl.arange(0, line.shape[0], LAYOUT), cache_modifier=".cg")
+    return out_of_line(line, sums.shape[0], sums.shape[1])
+
+
+@gluon.jit
+def exchange(sums, shared, row, col, scratch, output, addends, WHO: gl.constexpr, S: gl.constexpr):
+    """Adds up one half of the columns of a tile that two programs share, and writes it.
+
+    A sum of two parts has the same bits in either order. The wait cannot deadlock: the grid is cooperative, and the
+    half of a tile is the last thing that a program has.
+    """
+    workspace, flags = scratch
+    AREA: gl.constexpr = S.rows * S.block_c // 2
+    program = unhoisted(gl.program_id(0))
+    part = program % 2
+    left, right = halve_columns(sums[0], 1)
+    mine = slot_sums(workspace + WHO * AREA, program, S.consumers * AREA)
+    if part == 0:
+        store_line(right, mine)
+    else:
+        store_line(left, mine)
+    arrive_and_wait(flags + shared * S.consumers + WHO, part == 0, 2)
+    others = slot_sums(workspace + WHO * AREA, program ^ 1, S.consumers * AREA)
+    total = plus_line(gl.where(part == 0, left, right), others)
+    write_columns(total, row, col + part * (S.block_c // 2), output, addends, S)

@@ -5,16 +5,17 @@ the weights or of groups of K; groups of rows of activations; sm_90. Measured ti
 
 The kernel computes W @ X^T: the weights W [n, k] are wgmma's first operand, the activations X [m, k] its second.
 
-1. The producer warp fills a pipeline of `num_stages` steps of K with both operands by TMA, and with the scales of their
-   groups by cp.async. `device/pipeline.py` proves that no stage is overwritten early and that nobody waits for ever.
+1. The producer warp fills a pipeline of `num_stages` stages with both operands by TMA, and with the scales of their
+   groups by cp.async. A step of K is a stage, or the two stages of a scale group. `device/pipeline.py` proves that no
+   stage is overwritten early and that nobody waits for ever.
 2. Two or three consumer warpgroups each read their rows of weights from shared memory into the registers of wgmma's
    first operand, convert them there and multiply them by X: see `mainloop.py`. Loads, conversion and MMA overlap.
 3. A tile has one or two subtiles of activations, powers of two, as 64 and 8 for 72 rows, each with a descriptor,
    buffers and sums of its own. The same slice of weights in registers multiplies both. This keeps tiles close to the
    number of rows: TMA takes longer to fill rows outside of a tensor with zeros than to read rows.
 4. Programs have whole tiles, shares of tiles, or both: see `scheduler.py`. The parts of a shared tile are added by one
-   of two fixups: see `epilogue.py`. Rows of activations may be those of groups, each with weights of its own: tiles are
-   whole then. A group's last tile also multiplies the rows that follow, and does not write them.
+   of three fixups: see `epilogue.py`. Rows of activations may be those of groups, each with weights of its own: tiles
+   are whole then. A group's last tile also multiplies the rows that follow, and does not write them.
 5. The epilogue applies scales, alpha, bias and C, rounds once and stores.
 
 Constraints: see `rules.py`; most bound the registers of a consumer's thread.
@@ -39,6 +40,7 @@ from tritonmm.families.mixed_input.epilogue import (
     Epilogue,
     Output,
     Scales,
+    exchange,
     last_arriver,
     reduce_scatter,
     row_factors,
@@ -80,6 +82,7 @@ def fetch_scales(stage, step, row, n, scales, pipeline, S: gl.constexpr):
 def load(a_descs, b_desc, m, n, pipeline, schedule, groups, scales, S: gl.constexpr):
     """The producer: loads both operands of every step of the program's work into the pipeline."""
     CONSUMERS: gl.constexpr = S.consumers
+    PARTS: gl.constexpr = S.stages_of_step
     SUBTILES: gl.constexpr = len(S.subtiles)
     if S.ragged:
         wait_for_previous_grid()  # which made the table of groups
@@ -99,21 +102,22 @@ def load(a_descs, b_desc, m, n, pipeline, schedule, groups, scales, S: gl.conste
             row, col = origin(tile, schedule, S)
             col = first_row(col, m, S)
         for step in range(first, unhoisted(last), stride):
-            k = step * S.block_k
-            mbarrier.wait(pipeline.empty.index(stage), phase)
-            bar = pipeline.full.index(stage)
-            mbarrier.expect(bar, S.stage_bytes)
-            for i in gl.static_range(CONSUMERS):
-                w_k = k // 4 if S.packed else k
-                tma_load(b_desc, [group, row + i * S.rows, w_k], bar, pipeline.w.index(stage * CONSUMERS + i))
-            for i in gl.static_range(SUBTILES):
-                tma_load(a_descs[i], [0, col + S.starts[i], k], bar, pipeline.x[i].index(stage))
-            if S.groups:
-                own = scales.at
-                if S.ragged:
-                    own += group.to(gl.int64) * groups.stride_scale
-                fetch_scales(stage, step, row, n, Scales(own, scales.stride_n, scales.stride_k), pipeline, S)
-            stage, phase = next_use(stage, phase, S.num_stages)
+            for part in gl.static_range(PARTS):
+                k = (step * PARTS + part) * S.block_k
+                mbarrier.wait(pipeline.empty.index(stage), phase)
+                bar = pipeline.full.index(stage)
+                mbarrier.expect(bar, S.stage_bytes)
+                for i in gl.static_range(CONSUMERS):
+                    w_k = k // 4 if S.packed else k
+                    tma_load(b_desc, [group, row + i * S.rows, w_k], bar, pipeline.w.index(stage * CONSUMERS + i))
+                for i in gl.static_range(SUBTILES):
+                    tma_load(a_descs[i], [0, col + S.starts[i], k], bar, pipeline.x[i].index(stage))
+                if S.groups:
+                    own = scales.at
+                    if S.ragged:
+                        own += group.to(gl.int64) * groups.stride_scale
+                    fetch_scales(stage, step, row, n, Scales(own, scales.stride_n, scales.stride_k), pipeline, S)
+                stage, phase = next_use(stage, phase, S.num_stages)
 
 
 @gluon.jit
@@ -145,6 +149,11 @@ def consume_tile(
     sums, stage, phase = multiply(pipeline, stage, phase, first, last, stride, WHO, S)
     if S.fixup == "reduce-scatter":
         reduce_scatter(sums, tile, row, col, schedule, scratch, output, addends, WHO, S)
+    elif S.fixup == "exchange":
+        if last - first == schedule.steps:
+            write(sums, row, col, output, addends, S)
+        else:
+            exchange(sums, gl.program_id(0) // 2, row, col, scratch, output, addends, WHO, S)
     elif S.fixup == "last-arriver":
         if last - first == schedule.steps:
             write(sums, row, col, output, addends, S)

@@ -11,6 +11,7 @@ from tritonmm.families.mixed_input.rules import (
     fixup,
     fixup_cols,
     groups,
+    ordered_mma,
     piece_cols,
     rescales,
     resident,
@@ -18,6 +19,8 @@ from tritonmm.families.mixed_input.rules import (
     scatter_cols,
     shared_work,
     slice_k,
+    stages_of_step,
+    step_k,
     subtiles,
 )
 from tritonmm.families.mixed_input.spec import MixedInputSpec
@@ -49,7 +52,8 @@ class MixedInputPlan(Plan):
         """Sums and flags of one launch on the current stream; empty where no tile is shared."""
         config, spec = self.config, self.spec
         slots, tiles = (spec.slots * self.grid, self.launched) if spec.fixup else (0, 0)
-        return workspace.split_k(slots, tiles, config.block_m * config.block_n, spec.consumers, self.device)
+        area = config.block_m * config.block_n // (2 if spec.fixup == "exchange" else 1)
+        return workspace.split_k(slots, tiles, area, spec.consumers, self.device)
 
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None, groups=None):
         p, config, spec = self.problem, self.config, self.spec
@@ -62,7 +66,7 @@ class MixedInputPlan(Plan):
             first, *(second or [None]),
             TensorDescriptor(*described(weights), spec.w_block, spec.w_shared),
             out, out.stride(1), out.stride(2), float(alpha), float(beta), bias, c, *addend_strides(c, out)[1:],
-            p.m, p.n, *config.tiles(p), self.launched, -(-p.k // config.block_k),
+            p.m, p.n, *config.tiles(p), self.launched, -(-p.k // step_k(config, p)),
             *shared_work(config, p, self.grid, self.launched), self.table, self.order[1], *self.workspace(),
             scale_b, stride_sn, stride_sk, groups, scale_group_stride(p, scales), spec,
         )  # fmt: skip
@@ -71,7 +75,7 @@ class MixedInputPlan(Plan):
             self.device,
             num_warps=4,
             maxnreg=spec.registers,
-            launch_cooperative_grid=spec.fixup == "reduce-scatter",
+            launch_cooperative_grid=spec.fixup in ("reduce-scatter", "exchange"),
         )
 
 
@@ -82,6 +86,7 @@ def _spec(plan: MixedInputPlan) -> MixedInputSpec:
         block_r=config.block_n,
         subtiles=subtiles(config),
         block_k=config.block_k,
+        stages_of_step=stages_of_step(config, p),
         slice_k=slice_k(config, p),
         piece_cols=piece_cols(config, p),
         fixup=fixup(config, plan.grid, plan.launched),
@@ -98,6 +103,7 @@ def _spec(plan: MixedInputPlan) -> MixedInputSpec:
         scales=p.scales,
         groups=groups(config, p),
         all_groups=-(-p.k // p.group) if groups(config, p) > 1 else 0,
+        ordered_mma=ordered_mma(config, p),
         rescales=rescales(config, p),
         scaled=p.epilogue.scaled,
         bias=p.epilogue.bias,

@@ -1,18 +1,19 @@
 """The mixed-input kernel's loop over K: a consumer converts its weights slice by slice and multiplies them.
 
 1. A slice is converted while wgmma multiplies the slice before it, also across steps. A slice is not multiplied across
-   steps: ptxas has no registers for wgmma operands that live from one round of the loop into the next.
+   steps: ptxas has no registers for wgmma operands that live from one round of the loop into the next. Where sums are
+   rescaled, all slices of a scale group are converted before its wgmma instead, while the other consumer multiplies.
 2. Scales of groups of K differ from row to row, so wgmma cannot apply them. There are two ways:
    - `multiply_added`: each group's sums are added, times their scales, to totals, which take as many registers again.
-   - `multiply_rescaled`, where there are no registers for totals and activations are bf16: a scale is a power of two
-     times a rest, from 1 to 2 for scales below 2. Weights are multiplied by the power as they are converted, exactly
-     and at no cost from int8. There is one accumulator, in units of the current group's rests, and it is multiplied by
-     the quotient of two rests from group to group. fp16 lacks the exponents for that.
+   - `multiply_rescaled`, for bf16 activations from 64 rows on, where there are no registers for totals or totals take
+     longer: a scale is a power of two times a rest, from 1 to 2 for scales below 2. Weights are multiplied by the power
+     as they are converted, exactly and at no cost from int8. There is one accumulator, in units of the current group's
+     rests, and it is multiplied by the quotient of two rests from group to group. fp16 lacks the exponents for that.
 
 Both round a sum once more for each group. `rules.rescales` chooses; docs/notebook/mixed_input.md has the times.
 
-Both leave the tensor cores idle meanwhile. Where these limit, with many rows of int4, the consumers' wgmma is
-ordered, step by step, so that one multiplies while the other scales: `device/ordered_mma.py`.
+Both leave the tensor cores idle meanwhile. Where these limit, with many rows, the consumers' wgmma is ordered, step by
+step or group by group, so that one multiplies while the other scales: `device/ordered_mma.py`.
 """
 
 from typing import Any, NamedTuple
@@ -228,28 +229,9 @@ def subtile_rest(buf, SUBTILE: gl.constexpr, S: gl.constexpr):
 
 
 @gluon.jit
-def step_scales(stage, scale_bufs, WHO: gl.constexpr, S: gl.constexpr):
-    """Powers of two that the rows of a consumer have for the groups of a step, and rests, one group's subtiles after
-    another's. They are read after wgmma is issued, as in `step_factors`."""
-    GROUPS: gl.constexpr = S.groups
-    SUBTILES: gl.constexpr = len(S.subtiles)
-    keep_order()
-    powers = ()
-    rests = ()
-    for i in gl.static_range(GROUPS):
-        buf = scale_bufs.index((stage * S.consumers + WHO) * GROUPS + i)
-        powers += (group_power(buf, S),)
-        for j in gl.static_range(SUBTILES):
-            rests += (subtile_rest(buf, j, S),)
-    return powers, rests
-
-
-@gluon.jit
-def converted_times(w, powers, zero_points, J: gl.constexpr, S: gl.constexpr):
+def converted_times(w, power, zero_points, GROUP: gl.constexpr, J: gl.constexpr, S: gl.constexpr):
     """`converted` weights times the power of their group."""
     READ: gl.constexpr = S.reads[0]
-    GROUP: gl.constexpr = J // (S.slices // S.groups)
-    power = powers[GROUP]
     if S.packed:
         zero = zero_points[GROUP] if S.has_zero_points else ZERO
         return gl.convert_layout(unpacked_times(words(w, J, S), power, zero), READ, assert_trivial=True)
@@ -268,46 +250,73 @@ def rescaled(sums, before, after):
 
 
 @gluon.jit
+def group_rests(buf, S: gl.constexpr):
+    """`subtile_rest` of each subtile."""
+    SUBTILES: gl.constexpr = len(S.subtiles)
+    found = ()
+    for i in gl.static_range(SUBTILES):
+        found += (subtile_rest(buf, i, S),)
+    return found
+
+
+@gluon.jit
+def ones(S: gl.constexpr):
+    """A unit of sums for each subtile, [rows, 1]."""
+    SUBTILES: gl.constexpr = len(S.subtiles)
+    found = ()
+    for i in gl.static_range(SUBTILES):
+        found += (ones_of(i, S),)
+    return found
+
+
+@gluon.jit
+def ones_of(SUBTILE: gl.constexpr, S: gl.constexpr):
+    LAYOUT: gl.constexpr = gl.SliceLayout(1, S.sums[SUBTILE])
+    return gl.full([S.rows], 1.0, gl.float32, LAYOUT)[:, None]
+
+
+@gluon.jit
 def multiply_rescaled(pipeline, stage, phase, first, last, stride, WHO: gl.constexpr, S: gl.constexpr):
-    """`multiply` with one accumulator, in units of the current group's rests."""
-    SLICES: gl.constexpr = S.slices
+    """`multiply` with one accumulator, in units of the current group's rests.
+
+    A group's weights are converted and the sums rescaled while the other consumer multiplies.
+    """
     GROUPS: gl.constexpr = S.groups
     SUBTILES: gl.constexpr = len(S.subtiles)
-    OF_GROUP: gl.constexpr = SLICES // GROUPS
+    PARTS: gl.constexpr = S.stages_of_step
+    SLICES: gl.constexpr = S.slices // GROUPS  # of a group in a stage
     UNIT: gl.constexpr = S.unit
+    COUNT: gl.constexpr = PARTS * SLICES
     sums = zeros(S)
-    mbarrier.wait(pipeline.full.index(stage), phase)
-    powers, rests = step_scales(stage, pipeline.scales, WHO, S)
-    zero_points = step_zero_points(stage, pipeline.scales, WHO, S)
-    a = converted_times(operand(pipeline.w.index(stage * S.consumers + WHO), False), powers, zero_points, 0, S)
-    for step in range(first, last, stride):
-        w = operand(pipeline.w.index(stage * S.consumers + WHO), False)
-        ordered_mma.wait(WHO, S)
-        for j in gl.static_range(SLICES):
-            if j > 0 and j % OF_GROUP == 0:
-                sums = rescaled(waited(sums, 0), rests[:SUBTILES], rests[SUBTILES:])
-            sums = multiplied(a, stage, sums, pipeline.x, True, j, S)
-            if j == SLICES - 1:
-                ordered_mma.arrive(WHO, S)
-            if j > 0:
+    rests = ones(S)
+    for _ in range(first, last, stride):
+        stages = ()
+        w = ()
+        for _part in gl.static_range(PARTS):
+            mbarrier.wait(pipeline.full.index(stage), phase)
+            stages += (stage,)
+            w += (operand(pipeline.w.index(stage * S.consumers + WHO), False),)
+            stage, phase = next_use(stage, phase, S.num_stages)
+        zero_points = step_zero_points(stages[0], pipeline.scales, WHO, S)
+        for group in gl.static_range(GROUPS):
+            buf = pipeline.scales.index((stages[0] * S.consumers + WHO) * GROUPS + group)
+            power = group_power(buf, S)
+            a = ()
+            for i in gl.static_range(COUNT):
+                a += (converted_times(w[i // SLICES], power, zero_points, group, group * SLICES + i % SLICES, S),)
+            before = rests
+            rests = group_rests(buf, S)
+            sums = rescaled(sums, before, rests)
+            ordered_mma.wait(WHO, S)
+            for i in gl.static_range(COUNT):
+                sums = multiplied(a[i], stages[i // SLICES], sums, pipeline.x, True, group * SLICES + i % SLICES, S)
+            if COUNT > 1:
                 sums = waited(sums, SUBTILES)
-            if j < SLICES - 1:
-                a = converted_times(w, powers, zero_points, j + 1, S)
-        stage, phase = next_use(stage, phase, S.num_stages)
-        more = step + stride < last
-        mbarrier.wait(pipeline.full.index(stage), phase, pred=more)
-        before = rests[(GROUPS - 1) * SUBTILES :]
-        powers, rests = step_scales(stage, pipeline.scales, WHO, S)
-        zero_points = step_zero_points(stage, pipeline.scales, WHO, S)
-        a = converted_times(operand(pipeline.w.index(stage * S.consumers + WHO), False), powers, zero_points, 0, S)
-        after = ()
-        for i in gl.static_range(SUBTILES):
-            after += (gl.where(more, rests[i], before[i]),)
-        rests = after + rests[SUBTILES:]
-        sums = waited(sums, 0)
+            ordered_mma.arrive(WHO, S)
+            sums = waited(sums, 0)
         barrier()  # all warps are done with the step
-        release(pipeline.empty, stage, True, S)
-        sums = rescaled(sums, before, after)
+        for part in gl.static_range(PARTS):
+            mbarrier.arrive(pipeline.empty.index(stages[part]), count=1)
     found = ()
     for i in gl.static_range(SUBTILES):
         found += (sums[i] * (rests[i] * UNIT),)

@@ -8,7 +8,20 @@ from typing import NamedTuple
 
 from tritonmm.config import Config
 from tritonmm.families.family import Bounded
-from tritonmm.families.mixed_input.rules import ROWS, fixup, fixup_cols, groups, programs, resident, slice_k
+from tritonmm.families.mixed_input.rules import (
+    ROWS,
+    fixup,
+    fixup_cols,
+    groups,
+    ordered_mma,
+    programs,
+    rescales,
+    resident,
+    rounds,
+    slice_k,
+    stages_of_step,
+    step_k,
+)
 from tritonmm.gpu import Gpu
 from tritonmm.model import constants
 from tritonmm.model.groups import as_equal, average, sizes_of
@@ -87,7 +100,7 @@ BLOCKS = {
     144: ((128, 128, 4, 8),),
     160: ((128, 128, 3, 8),),
     192: ((128, 128, 3, 8),),
-    256: ((128, 64, 4, 8), (128, 128, 2, 8)),
+    256: ((128, 64, 5, 8), (128, 64, 4, 8), (128, 128, 2, 8)),
 }
 
 
@@ -164,18 +177,21 @@ def _order(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> RowMajor |
 
 
 def shares(config: Config, problem: Problem, gpu: Gpu) -> list[Config]:
-    """The config with persistent programs, and with such numbers for each tile as the SMs hold, or one.
+    """The config with persistent programs, which also halve the tiles of their last round where that is legal, and with
+    such numbers of programs for each tile as the SMs hold, or one.
 
     split_k and persistent of `config` are of no account.
     """
     tiles_m, tiles_n = config.tiles(problem)
     full = (gpu.sms * held // max(tiles_m * tiles_n, 1) for held in range(1, resident(config, problem) + 1))
-    most = max(1, -(-problem.k // config.block_k))
+    most = max(1, -(-problem.k // step_k(config, problem)))
     splits = [1] if problem.fixes_sums else sorted({min(max(1, split), most) for split in full})
     persistent = replace(config, split_k=1, persistent=True)
     if problem.ragged:
         return [persistent]
-    return [persistent, *(replace(persistent, split_k=split, persistent=False) for split in splits)]
+    halved = replace(persistent, split_tail=2)
+    tails = [halved] if halved.fits(problem, gpu) else []
+    return [persistent, *tails, *(replace(persistent, split_k=split, persistent=False) for split in splits)]
 
 
 def lower_bound(config: Config, problem: Problem, gpu: Gpu) -> float:
@@ -187,36 +203,41 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     """A launch, what reading and computing take beside each other, and the gathering of parts.
 
     Constants are fits to an H200 (burst, 2026-11-23), 2,984 times of bf16 by int8 with 16 to 4096 rows, Triton 3.6.0
-    and 3.9.0 (h200-weights-7.csv and -8.csv in autotune/results); two subtiles and sums that are scaled from group to
-    group, in -11.csv and -12.csv, were none of them. Those of all four within 35% of a product's best are off by 4.9%
-    (root mean square); what they choose there takes 0.5% longer than the best (geometric mean), at most 11%. More
-    programs than the SMs hold were timed with more than 64 rows. Groups count as equal ones,
-    without a fit.
+    and 3.9.0 (h200-weights-7.csv and -8.csv in autotune/results); two subtiles, in -11.csv and -12.csv, were none of
+    them, nor sums that are rescaled from group to group, on an H100 (h100-weights-configs.csv). Those of all within 35%
+    of a product's best are off by 5.2% (root mean square); what they choose takes 0.5% longer than the best (geometric
+    mean), at most 11%. More programs than the SMs hold were timed with more than 64 rows. Groups of rows count as equal
+    ones, without a fit.
     """
     p, f = problem, fitted(gpu)
     moved = _moved(config, p, gpu)
     tiles_m, tiles_n, tiles = moved.tiles_m, moved.tiles_n, moved.tiles
-    steps = -(-p.k // config.block_k)
+    step = step_k(config, p)
+    steps = -(-p.k // step)
     count = max(1, programs(config, p, gpu, tiles))
     how = fixup(config, count, tiles)
     slots = gpu.sms * resident(config, p)
-    rounds, running = -(-count // slots), min(count, slots)
+    waves, running = -(-count // slots), min(count, slots)
     held = -(-running // gpu.sms)  # an SM's programs share its units, and hide latencies
-    weights_us = config.block_n * config.block_k * (f.convert_us + f.multiply_us * config.block_m)
+    weights_us = config.block_n * step * (f.convert_us + f.multiply_us * config.block_m)
     scales_us = groups(config, p) * config.block_n * config.block_m * f.scale_us
     pieces = -(-tiles // count) + (how == "last-arriver" and count % tiles > 0)  # of a program that cuts two tiles
     busy_us = weights_us + scales_us
-    way_us = config.num_warps // 4 * f.step_us + config.block_k // slice_k(config, p) * f.slice_us
-    products = (config.block_m + f.issue) * config.block_n * config.block_k
+    way_us = config.num_warps // 4 * f.step_us + step // slice_k(config, p) * f.slice_us
+    products = (config.block_m + f.issue) * config.block_n * step
     tensor_us = 2 * products / (f.tensor * gpu.rate(p.dtype) / gpu.sms) * 1e6
-    step_us = max(
-        way_us + busy_us, held * (busy_us + f.beside * way_us), f.latency_us / (config.num_stages - 1), held * tensor_us
-    )  # fmt: skip
-    stage = config.block_k * (config.block_n * p.b_element_bytes + min(moved.rows, config.block_m) * p.element_bytes)
+    latency_us = f.latency_us * stages_of_step(config, p) / (config.num_stages - 1)
+    if ordered_mma(config, p) and rescales(config, p):  # one consumer converts and scales while another multiplies
+        step_us = max(tensor_us + p.b_element_bytes * f.step_us, latency_us)
+    else:
+        step_us = max(way_us + busy_us, held * (busy_us + f.beside * way_us), latency_us, held * tensor_us)
+    stage = step * (config.block_n * p.b_element_bytes + min(moved.rows, config.block_m) * p.element_bytes)
     first_us = f.fill * stage * running / gpu.bandwidth * 1e6
     most = -(-tiles * steps // count) if how else -(-tiles // count) * steps  # steps of a program
+    if how == "exchange":
+        most = rounds(config, count, tiles) * steps + -(-steps // 2)
     pieces_us = pieces * config.block_n * min(moved.rows, config.block_m) * f.write_us
-    compute_us = rounds * (first_us + most * step_us + pieces_us)
+    compute_us = waves * (first_us + most * step_us + pieces_us)
     order = config.order.inner if isinstance(config.order, Grouped) else config.order
     tall = order.factors[0] if isinstance(order, SwizzleMerge) else 1  # tiles that read weights together
     again = -(-tiles_m // tall) - 1
@@ -224,8 +245,8 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
         again = tiles_m - 1  # programs read other steps of K, and L2 has lost them when it is their turn
     read_us = (moved.once_bytes + again * moved.weight_bytes) / (f.stream * gpu.bandwidth) * 1e6
     split_us = 0.0
-    if how == "reduce-scatter":
-        split_us = f.reduce_scatter_us + config.split_k * f.part_us
+    if how in ("reduce-scatter", "exchange"):
+        split_us = f.reduce_scatter_us + config.split_k * config.split_tail * f.part_us
     elif how == "last-arriver":
         parts = -(-count // tiles) + (count % tiles > 0)
         passes = config.block_m // fixup_cols(config, p)

@@ -78,9 +78,7 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"scales are {p.scales}; the mixed-input kernel takes scales of each row of the weights, row or group"
     if p.block_scaled and groups(config, p) not in (1, 2):
         return f"block_k is {config.block_k}; a step must have one or two scale groups, of {p.group} elements of K each"
-    if config.split_tail != 1:
-        return f"split_tail is {config.split_tail}; the mixed-input kernel takes 1: it splits all tiles or none"
-    steps = -(-p.k // config.block_k)
+    steps = -(-p.k // step_k(config, p))
     if config.persistent and config.split_k > 1:
         return f"split_k is {config.split_k}; persistent programs take 1: they divide the steps by themselves"
     if config.split_k > max(steps, 1):
@@ -97,11 +95,23 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     if len(subtiles(config)) > 1 and (config.num_warps == 12 or config.block_k > 128):
         both = " and ".join(map(str, subtiles(config)))
         return f"block_m is {config.block_m}, {both}; two subtiles need 8 warps and block_k of at most 128"
+    if config.split_tail > 1 and (not config.persistent or p.ragged or _cuts_tiles(config)):
+        return f"split_tail is {config.split_tail}; 1 is legal, but for persistent programs that have whole tiles else"
+    if config.split_tail not in (1, 2) or (config.split_tail > 1 and len(subtiles(config)) > 1):
+        return f"split_tail is {config.split_tail}; 1 and 2 are legal, and 1 where a tile has two subtiles"
+    tight = config.split_tail > 1 and (p.block_scaled or p.b_dtype == "int4")
+    if tight and (config.block_k > 64 or p.epilogue.bias or p.epilogue.c):
+        return "split_tail is 2; with int4 or scale groups it has registers if block_k is 64 and nothing is added"
+    if stages_of_step(config, p) > (2 if rescales(config, p) else 1):
+        least = p.group // 2 if rescales(config, p) else p.group
+        return f"block_k is {config.block_k}; scale groups, of {p.group} elements of K each, need at least {least} here"
     block = f"a tile of {config.block_m}x{config.block_n} leaves no registers"
     scaled = 2 * _scales(config) if rescales(config, p) else groups(config, p) * (_sums(config) + _scales(config))
     if _sums(config) + scaled > _sum_registers(config, p):
         scales = " and for the scales of groups of K" if p.block_scaled else ""
         return f"{block} for the operands{scales}; fewer rows or columns do"
+    if rescales(config, p) and _rows(config) > 64 and config.block_m > 64:
+        return f"{block} for a scale group of weights; fewer rows or columns do"
     if config.block_n == 192 and config.block_m > 32 and (p.epilogue.c or (p.block_scaled and config.persistent)):
         return f"{block} to {'add C' if p.epilogue.c else 'add up parts of groups'}; 128 and 256 columns do"
     return ""
@@ -115,7 +125,17 @@ def subtiles(config: Config) -> tuple[int, ...]:
 
 def groups(config: Config, problem: Problem) -> int:
     """Scale groups of K in a step; 0 where groups have no scales."""
-    return config.block_k // problem.group if problem.block_scaled else 0
+    return step_k(config, problem) // problem.group if problem.block_scaled else 0
+
+
+def step_k(config: Config, problem: Problem) -> int:
+    """Elements of K in a step: those of a stage, or the stages of a scale group."""
+    return max(config.block_k, problem.group) if problem.block_scaled else config.block_k
+
+
+def stages_of_step(config: Config, problem: Problem) -> int:
+    """Stages of the pipeline that a step fills."""
+    return step_k(config, problem) // config.block_k
 
 
 def rescales(config: Config, problem: Problem) -> bool:
@@ -125,7 +145,17 @@ def rescales(config: Config, problem: Problem) -> bool:
     """
     if not problem.block_scaled or problem.dtype != "bf16" or _has_four_blocks(config):
         return False
-    return _sums(config) + groups(config, problem) * (_sums(config) + _scales(config)) > _sum_registers(config, problem)
+    totals = groups(config, problem) * (_sums(config) + _scales(config))
+    if _sums(config) + totals > _sum_registers(config, problem):
+        return True
+    return config.block_m >= 64 and not problem.fixes_sums
+
+
+def ordered_mma(config: Config, problem: Problem) -> bool:
+    """Whether consumers multiply in turn (`device/ordered_mma.py`): where sums are scaled from group to group, with so
+    many rows that the tensor cores are what limits. Adding int8's sums to totals takes as long either way."""
+    scales = rescales(config, problem) or (problem.block_scaled and problem.b_dtype == "int4")
+    return scales and config.block_m >= 128
 
 
 def _sums(config: Config) -> int:
@@ -164,7 +194,7 @@ def _shared(config: Config, problem: Problem) -> int:
 
 def _pipeline_bytes(config: Config, problem: Problem) -> int:
     """Shared memory of the pipeline and its barriers in bytes."""
-    stage = config.step_bytes(problem) + groups(config, problem) * config.block_n * 4
+    stage = config.step_bytes(problem) + groups(config, problem) * config.block_n * 4  # each stage of a step has scales
     return config.num_stages * stage + BARRIER_BYTES
 
 
@@ -190,7 +220,8 @@ def slice_k(config: Config, problem: Problem) -> int:
     Longer slices wait less often (docs/notebook/mixed_input.md) and need registers: only 64 rows of weights by at most
     128 rows of activations leave them, in a program alone on its SM. A slice is at most a scale group.
     """
-    roomy = resident(config, problem) == 1 and _rows(config) == 64 and config.block_m <= 128
+    roomy = resident(config, problem) == 1 and _rows(config) == 64
+    roomy = roomy and (config.block_m <= 128 or rescales(config, problem))
     return 64 if roomy and not (problem.block_scaled and problem.group < 64) else 32
 
 
@@ -223,20 +254,24 @@ def programs(config: Config, problem: Problem, gpu: Gpu, tiles: int) -> int:
     """Programs for so many tiles: split_k for each, or if persistent as many as the SMs hold."""
     if not config.persistent:
         return tiles * config.split_k
-    most = tiles * -(-problem.k // config.block_k) if _cuts_tiles(config) else tiles
-    return min(most, gpu.sms * resident(config, problem))
+    parts = -(-problem.k // step_k(config, problem)) if _cuts_tiles(config) else config.split_tail
+    return min(tiles * parts, gpu.sms * resident(config, problem))
 
 
 def fixup(config: Config, programs: int, tiles: int) -> str:
     """How the parts of shared tiles are added: "reduce-scatter", "last-arriver", or "" where no tile is shared."""
     if config.split_k > 1:
         return "reduce-scatter"
+    if config.split_tail > 1:
+        return "exchange"
     return "last-arriver" if programs and tiles % programs and _cuts_tiles(config) else ""
 
 
 def rounds(config: Config, programs: int, tiles: int) -> int:
-    """Rounds in which each program has a whole tile, before equal shares of the remaining one to two rounds' tiles."""
-    return max(0, tiles // programs - 1) if fixup(config, programs, tiles) == "last-arriver" else 0
+    """Rounds in which each program has a whole tile, before shares: equal ones of the remaining one to two rounds'
+    tiles, or halves of the tiles that are less than a round."""
+    how = fixup(config, programs, tiles)
+    return max(0, tiles // programs - (how == "last-arriver")) if how in ("last-arriver", "exchange") else 0
 
 
 def _cuts_tiles(config: Config) -> bool:
@@ -247,7 +282,7 @@ def _cuts_tiles(config: Config) -> bool:
 
 def shared_work(config: Config, problem: Problem, programs: int, tiles: int) -> tuple[int, int]:
     """The K steps of all shared tiles, and the programs that share them, divided by their greatest common divisor."""
-    steps = (tiles - rounds(config, programs, tiles) * programs) * -(-problem.k // config.block_k)
+    steps = (tiles - rounds(config, programs, tiles) * programs) * -(-problem.k // step_k(config, problem))
     common = math.gcd(steps, programs) or 1
     return steps // common, programs // common
 
@@ -265,7 +300,11 @@ def _share_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"{count} programs share {tiles} tiles; with invariant accumulation one program sums all of K"
     if problem.fixes_sums and rescales(config, problem):
         return "sums are rescaled from group to group; with invariant accumulation they are added to totals"
-    steps = -(-problem.k // config.block_k)
+    steps = -(-problem.k // step_k(config, problem))
+    if config.split_tail > 1:
+        tail = tiles % max(count, 1)
+        if not tail or 2 * tail > count or steps < 2:
+            return f"split_tail is 2; the last round has {tail} tiles of {steps} steps of K for {count} programs"
     shared_steps, _ = shared_work(config, problem, count, tiles) if fixup(config, count, tiles) else (0, 1)
     if max(shared_steps * count, -(-tiles // max(count, 1)) * steps) < 2**31:
         return ""

@@ -7,7 +7,8 @@ All steps of all tiles form one line, tile after tile, and each program takes an
 - With one program for each tile, or several (split-K, added up by reduce-scatter), no share lies in two tiles.
 - Persistent programs with two tiles or more each first take whole tiles in rounds. Programs that run together then have
   neighbouring tiles, and L2 holds their operands. Shares are of the one to two rounds' tiles that remain.
-- With 256 rows of activations, or two subtiles, there are no registers to add up parts: all tiles are whole.
+- With 256 rows of activations, or two subtiles, there are no registers to add up parts: all tiles are whole. Or two
+  programs each share a tile of the last round, if it leaves half of the programs idle, and exchange halves of its sums.
 - Where groups divide the rows of activations, only the device knows how many tiles there are: all are whole, and each
   program takes every p-th of p programs, in the sequence of the table of groups (`device/groups.py`).
 """
@@ -66,7 +67,7 @@ def place_in_groups(tile, schedule, groups, S: gl.constexpr):
 def rounds_of(schedule, S: gl.constexpr):
     """Rounds in which each program has a whole tile before its share."""
     if S.in_rounds:
-        return schedule.tiles // gl.num_programs(0) - 1
+        return schedule.tiles // gl.num_programs(0) - (1 if S.fixup == "last-arriver" else 0)
     else:
         return 0
 
@@ -84,10 +85,23 @@ def program_of(step, schedule):
 
 
 @gluon.jit
+def half_of(program, schedule):
+    """The first step, and the end of the steps, that a program has of a tile that two share."""
+    middle = schedule.steps // 2
+    even = program % 2 == 0
+    return gl.where(even, 0, middle), gl.where(even, middle, schedule.steps)
+
+
+@gluon.jit
 def line_of(schedule, S: gl.constexpr):
     """Where this program's work begins and ends, in steps: its whole tiles come before its share, if it has one."""
     if S.fixup == "":
         return gl.to_tensor(0), gl.cdiv(schedule.tiles - gl.program_id(0), gl.num_programs(0)) * schedule.steps
+    elif S.fixup == "exchange":
+        tail = schedule.tiles - rounds_of(schedule, S) * gl.num_programs(0)
+        first, last = half_of(gl.program_id(0), schedule)
+        half = gl.where(gl.program_id(0) < 2 * tail, last - first, 0)
+        return gl.to_tensor(0), rounds_of(schedule, S) * schedule.steps + half
     else:
         begin = begin_of(gl.program_id(0), schedule) - rounds_of(schedule, S) * schedule.steps
         return begin, begin_of(gl.program_id(0) + 1, schedule)
@@ -116,6 +130,17 @@ def work_at(at, end, schedule, S: gl.constexpr):
                 tile = (rounds - left // schedule.steps) * gl.num_programs(0) + gl.program_id(0)
                 first = 0
                 last = schedule.steps
+        return tile, first, last, 1, at + last - first
+    elif S.fixup == "exchange":
+        finished = at // schedule.steps
+        tile = finished * gl.num_programs(0)
+        if finished < rounds_of(schedule, S):
+            tile += gl.program_id(0)
+            first = 0
+            last = schedule.steps
+        else:
+            tile += gl.program_id(0) // 2
+            first, last = half_of(gl.program_id(0), schedule)
         return tile, first, last, 1, at + last - first
     else:
         tile = at // schedule.steps * gl.num_programs(0) + gl.program_id(0)

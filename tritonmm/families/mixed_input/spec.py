@@ -14,10 +14,11 @@ class MixedInputSpec(Pipelined):
 
     block_r: int  # rows of weights in a tile
     subtiles: tuple  # rows of activations in each of the one or two wgmma tiles of a tile, powers of two
-    block_k: int
+    block_k: int  # elements of K in a stage
+    stages_of_step: int  # stages that a step fills: 2 where a scale group is two, else 1
     slice_k: int  # elements of K that are converted while others are multiplied
     piece_cols: int  # columns of a consumer's sums that are finished and written at a time
-    fixup: str  # of tiles that programs share: "last-arriver", "reduce-scatter", or "" where none is shared
+    fixup: str  # of tiles that programs share: "last-arriver", "reduce-scatter", "exchange", or "" where none is
     in_rounds: bool  # programs have whole tiles before their shares
     fixup_cols: int  # columns that the last arriver adds up at a time
     scatter_cols: int  # columns that each program of a reduce-scatter adds up at a time
@@ -31,6 +32,7 @@ class MixedInputSpec(Pipelined):
     scales: str  # "row": one for each row of weights; "group", "group-zero": for each of its groups of K; or ""
     groups: int  # groups of K in a step that have scales, 1 or 2; 0 where none have
     all_groups: int  # groups of K, where a step has 2
+    ordered_mma: bool  # consumers multiply in turn, see `device/ordered_mma.py`
     rescales: bool  # one accumulator is rescaled from group to group, instead of sums added to totals
     scaled: bool  # alpha multiplies
     bias: bool
@@ -50,15 +52,6 @@ class MixedInputSpec(Pipelined):
         return 64.0 if self.dtype == gl.bfloat16 and self.w_dtype in (gl.int8, gl.int16) else 1.0
 
     @property
-    def ordered_mma(self):
-        """Whether consumers issue the wgmma of a step one after the other, see `device/ordered_mma.py`.
-
-        With fewer rows, reading weights is what takes the time. From 256 to 2048 rows int4 takes 3% less so; int8,
-        whose tiles of 256 rows have two stages, takes as long either way (h200-int4-many-rows.csv in autotune/results).
-        """
-        return self.packed and self.block_scaled and self.block_c >= 128
-
-    @property
     def has_zero_points(self):
         """True if scales of groups have zero points in their last bits."""
         return self.scales == "group-zero"
@@ -70,6 +63,7 @@ class MixedInputSpec(Pipelined):
 
     @property
     def slices(self):
+        """Slices of a stage."""
         return self.block_k // self.slice_k
 
     @property
