@@ -367,8 +367,10 @@ def weights_cases():
                 yield h200, problem, config
     for blocks in HALVED:
         config = Config("mixed_input", *blocks, persistent=True, split_tail=2, order=orders.SwizzleMerge(2))
-        for fields in ({"scales": "group"}, {"scales": "row"}, {"scales": "group", "epilogue": everything}):
-            problem = Problem.dense(2 * blocks[0], 66 * blocks[1] // 2, 4096, layout="nt", b_dtype="int8", **fields)
+        for columns, fields in (
+            (33, {"scales": "group"}), (99, {"scales": "group"}), (99, {"scales": "row", "epilogue": everything})
+        ):  # fmt: skip
+            problem = Problem.dense(2 * blocks[0], columns * blocks[1], 4096, layout="nt", b_dtype="int8", **fields)
             if config.fits(problem, h200):
                 yield h200, problem, config
     two_groups = (

@@ -256,8 +256,18 @@ WEIGHTS = Config("mixed_input", 64, 256, 128, 4, 8, persistent=True, order=order
             "h200",
             "the last round has 128 tiles of 2 steps of K for 132 programs",
         ),
-        (replace(WEIGHTS, split_tail=2, block_m=32), {}, "h200", "for persistent programs that have whole tiles else"),
-        (replace(WEIGHTS, split_tail=2, persistent=False), {}, "h200", "for persistent programs that have whole tiles"),
+        (
+            replace(WEIGHTS, split_tail=2, block_m=32),
+            {},
+            "h200",
+            "only persistent programs whose tiles are otherwise whole",
+        ),
+        (
+            replace(WEIGHTS, split_tail=2, persistent=False),
+            {},
+            "h200",
+            "only persistent programs whose tiles are otherwise whole",
+        ),
         (replace(WEIGHTS, split_tail=3, block_m=128, num_stages=3), {}, "h200", "1 and 2 are legal"),
         (replace(WEIGHTS, split_tail=2, block_m=72), {}, "h200", "1 where a tile has two subtiles"),
         (
@@ -272,6 +282,12 @@ WEIGHTS = Config("mixed_input", 64, 256, 128, 4, 8, persistent=True, order=order
         (replace(WEIGHTS, num_stages=9), {}, "h200", "shared memory"),
         (replace(WEIGHTS, num_warps=12), {}, "h200", "block_n and num_warps are 256 and 12"),
         (replace(WEIGHTS, num_warps=2, block_k=64), {"scales": "group"}, "h200", "num_warps are 256 and 2"),
+        (
+            replace(WEIGHTS, block_n=192, num_warps=12, block_k=64),
+            {"scales": "group"},
+            "h200",
+            "scale groups, of 128 elements of K each, need at least 128 here",
+        ),
         (replace(WEIGHTS, block_k=32), {}, "h200", "64, 128 and 256 are legal"),
         (replace(WEIGHTS, block_m=56), {}, "h200", "block_m is 56; 8, 16, 24, 32, 40, 48, 64, 72"),
         (

@@ -20,7 +20,8 @@ reset, and the next launch may use them for other tiles and another number of pa
                       (`add_parts`). All programs must be resident: the launch is cooperative.
 
 Both add the parts in the same order, whoever arrives last: results are bitwise reproducible. The loads bypass L1,
-which may hold what an earlier tile left at the same addresses.
+which may hold what an earlier tile left at the same addresses. Two parts have the same sum in either order: each may
+add the other's to its own half of the tile, which it kept (`exchange` of the mixed-input kernel).
 
 Plain Triton and Gluon kernels call the same functions: they only use operations that take layouts from their operands.
 """

@@ -133,7 +133,7 @@ def store_part(sums, begins, col, workspace, output, WHO: gl.constexpr, S: gl.co
 
 
 @gluon.jit
-def write_parts_columns(
+def add_and_write(
     first, last, at, row, col, workspace, output, addends, COLS: gl.constexpr, WHO: gl.constexpr, S: gl.constexpr
 ):  # fmt: skip
     """Adds up, finishes and writes COLS columns, from `at` on, of the parts of the programs from `first` to `last`."""
@@ -170,7 +170,7 @@ def write_parts(tile, row, col, schedule, workspace, output, addends, WHO: gl.co
     last = program_of(tile * schedule.steps + schedule.steps - 1, schedule)
     COLS: gl.constexpr = S.fixup_cols
     for i in gl.static_range(S.block_c // COLS):
-        write_parts_columns(first, last, i * COLS, row, col, workspace, output, addends, COLS, WHO, S)
+        add_and_write(first, last, i * COLS, row, col, workspace, output, addends, COLS, WHO, S)
 
 
 @gluon.jit
@@ -187,7 +187,7 @@ def reduce_scatter(sums, tile, row, col, schedule, scratch, output, addends, WHO
     arrive_and_wait(flags + tile * S.consumers + WHO, part == 0, splits)
     first = tile * splits
     for at in range(part * COLS, gl.minimum(S.block_c, output.m - col), splits * COLS):
-        write_parts_columns(first, first + splits - 1, at, row, col, workspace, output, addends, COLS, WHO, S)
+        add_and_write(first, first + splits - 1, at, row, col, workspace, output, addends, COLS, WHO, S)
 
 
 @gluon.jit

@@ -20,8 +20,8 @@ The kernel computes W @ X^T: the weights W [n, k] are wgmma's first operand, the
 
 Constraints: see `rules.py`; most bound the registers of a consumer's thread.
 
-Determinism: parts are added in the order of K, whichever program adds them. Results are bitwise the same from run to
-run.
+Determinism: parts are added in the order of K, whichever program adds them, and two parts in either order, which has
+the same bits. Results are bitwise the same from run to run.
 """
 
 from triton.experimental import gluon
@@ -238,7 +238,8 @@ def mixed_input_kernel(
     a_desc, a_desc_1, b_desc: descriptors of X, in blocks of each subtile, and of W, in blocks of a consumer's rows.
     tiles_m to factors: see `Schedule`. Strides are in elements; those of scale_b, fp32, along the rows of W and groups
     of K, and stride_sg from one of `groups` to the next. workspace: two tiles for each program for the last-arriver
-    fixup, one for reduce-scatter; flags: one, its lower 31 bits zero, for each index of the order and consumer.
+    fixup, one for reduce-scatter, half of one for exchange; flags: one, its lower 31 bits zero, for each index of the
+    order and consumer.
     groups: None, or the table of `device/groups.py`. W then has a matrix for each group, and bias a row.
     Grid: as many programs as take all tiles, none without a step.
     """

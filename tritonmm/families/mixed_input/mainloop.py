@@ -2,7 +2,7 @@
 
 1. A slice is converted while wgmma multiplies the slice before it, also across steps. A slice is not multiplied across
    steps: ptxas has no registers for wgmma operands that live from one round of the loop into the next. Where sums are
-   rescaled, all slices of a scale group are converted before its wgmma instead, while the other consumer multiplies.
+   rescaled, all slices of a scale group are converted before its wgmma instead, while other consumers multiply.
 2. Scales of groups of K differ from row to row, so wgmma cannot apply them. There are two ways:
    - `multiply_added`: each group's sums are added, times their scales, to totals, which take as many registers again.
    - `multiply_rescaled`, for bf16 activations from 64 rows on, where there are no registers for totals or totals take
@@ -279,7 +279,7 @@ def ones_of(SUBTILE: gl.constexpr, S: gl.constexpr):
 def multiply_rescaled(pipeline, stage, phase, first, last, stride, WHO: gl.constexpr, S: gl.constexpr):
     """`multiply` with one accumulator, in units of the current group's rests.
 
-    A group's weights are converted and the sums rescaled while the other consumer multiplies.
+    A group's weights are converted and the sums rescaled while other consumers multiply: in turn, from 128 rows on.
     """
     GROUPS: gl.constexpr = S.groups
     SUBTILES: gl.constexpr = len(S.subtiles)

@@ -96,14 +96,15 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         both = " and ".join(map(str, subtiles(config)))
         return f"block_m is {config.block_m}, {both}; two subtiles need 8 warps and block_k of at most 128"
     if config.split_tail > 1 and (not config.persistent or p.ragged or _cuts_tiles(config)):
-        return f"split_tail is {config.split_tail}; 1 is legal, but for persistent programs that have whole tiles else"
+        return f"split_tail is {config.split_tail}; only persistent programs whose tiles are otherwise whole take 2"
     if config.split_tail not in (1, 2) or (config.split_tail > 1 and len(subtiles(config)) > 1):
         return f"split_tail is {config.split_tail}; 1 and 2 are legal, and 1 where a tile has two subtiles"
     tight = config.split_tail > 1 and (p.block_scaled or p.b_dtype == "int4")
     if tight and (config.block_k > 64 or p.epilogue.bias or p.epilogue.c):
         return "split_tail is 2; with int4 or scale groups it has registers if block_k is 64 and nothing is added"
-    if stages_of_step(config, p) > (2 if rescales(config, p) else 1):
-        least = p.group // 2 if rescales(config, p) else p.group
+    most = 2 if rescales(config, p) and config.num_warps == 8 else 1
+    if stages_of_step(config, p) > most:
+        least = p.group // most
         return f"block_k is {config.block_k}; scale groups, of {p.group} elements of K each, need at least {least} here"
     block = f"a tile of {config.block_m}x{config.block_n} leaves no registers"
     scaled = 2 * _scales(config) if rescales(config, p) else groups(config, p) * (_sums(config) + _scales(config))
@@ -141,7 +142,8 @@ def stages_of_step(config: Config, problem: Problem) -> int:
 def rescales(config: Config, problem: Problem) -> bool:
     """True if one accumulator is rescaled from group to group, which needs bf16; see `mainloop.py`.
 
-    Totals take less time where there are registers for them (docs/notebook/mixed_input.md).
+    From 64 rows on it takes less time than totals, or as much (docs/notebook/mixed_input.md). Sums whose bits depend on
+    no tile are added to totals wherever there are registers for them.
     """
     if not problem.block_scaled or problem.dtype != "bf16" or _has_four_blocks(config):
         return False
@@ -217,8 +219,9 @@ def resident(config: Config, problem: Problem) -> int:
 def slice_k(config: Config, problem: Problem) -> int:
     """Elements of K that a consumer converts while it multiplies others.
 
-    Longer slices wait less often (docs/notebook/mixed_input.md) and need registers: only 64 rows of weights by at most
-    128 rows of activations leave them, in a program alone on its SM. A slice is at most a scale group.
+    Longer slices wait less often (docs/notebook/mixed_input.md) and need registers: only 64 rows of weights leave them,
+    by at most 128 rows of activations or with rescaled sums, in a program alone on its SM. A slice is at most a scale
+    group.
     """
     roomy = resident(config, problem) == 1 and _rows(config) == 64
     roomy = roomy and (config.block_m <= 128 or rescales(config, problem))

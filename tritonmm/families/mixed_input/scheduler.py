@@ -7,8 +7,8 @@ All steps of all tiles form one line, tile after tile, and each program takes an
 - With one program for each tile, or several (split-K, added up by reduce-scatter), no share lies in two tiles.
 - Persistent programs with two tiles or more each first take whole tiles in rounds. Programs that run together then have
   neighbouring tiles, and L2 holds their operands. Shares are of the one to two rounds' tiles that remain.
-- With 256 rows of activations, or two subtiles, there are no registers to add up parts: all tiles are whole. Or two
-  programs each share a tile of the last round, if it leaves half of the programs idle, and exchange halves of its sums.
+- With 256 rows of activations, or two subtiles, there are no registers to add up parts: all tiles are whole. Or pairs
+  of programs share a tile of the last round, if it leaves half of the programs idle, and exchange halves of its sums.
 - Where groups divide the rows of activations, only the device knows how many tiles there are: all are whole, and each
   program takes every p-th of p programs, in the sequence of the table of groups (`device/groups.py`).
 """
