@@ -274,7 +274,7 @@ WEIGHTS = Config("mixed_input", 64, 256, 128, 4, 8, persistent=True, order=order
             replace(WEIGHTS, split_tail=2, block_m=256, block_n=128, num_stages=2),
             {"b_dtype": "int4", "scales": "row"},
             "h200",
-            "with int4 or scale groups it has registers if block_k is 64",
+            "with int4 or scale groups it needs block_k of 64",
         ),
         (replace(WEIGHTS, split_k=2), {}, "h200", "persistent programs take 1"),
         (replace(WEIGHTS, split_k=3, persistent=False), {}, "h200", "there are 2 steps"),

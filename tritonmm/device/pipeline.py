@@ -16,8 +16,7 @@ No deadlock. Producer and consumers derive the same items and K steps from the s
 assigned and claimed tiles where tiles are assigned to SMs, so the uses are totally ordered. Filling use u needs only
 releases of use u - S. Releasing use u needs only the fills of u and u + 1: a stage is released one step late, while the
 wgmma of the next one runs, and the last one of an item right after its loop, or two stages of a step after both are
-multiplied. So S >= 2 suffices. The epilogue waits for
-nothing but its own TMA stores.
+multiplied. So S >= 2 suffices. The epilogue waits for nothing but its own TMA stores.
 
 `cluster.py` says how the pipeline works across the two CTAs of a cluster.
 """

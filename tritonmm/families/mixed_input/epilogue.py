@@ -6,8 +6,8 @@ A tile that several programs share is summed in parts, which are added as `devic
   of the columns.
 - last arriver, where equal shares cut tiles anywhere: a part weighs as much as it has K steps, and the last program to
   arrive adds all parts up. No program waits, so the grid need not be resident as a whole.
-- exchange, where two programs share a tile of the last round: each stores the half of the columns that the other one
-  adds up and writes. Half as many sums as with a reduce-scatter go through memory.
+- exchange, where two programs split the K of a tile of the last round: each stores the half of the columns that the
+  other one adds up and writes. Half as many sums as with a reduce-scatter go through memory.
 """
 
 from typing import Any, NamedTuple
@@ -191,8 +191,8 @@ def reduce_scatter(sums, tile, row, col, schedule, scratch, output, addends, WHO
 
 
 @gluon.jit
-def in_line(x):
-    """Sums, [rows, cols], as a vector in which four that a thread has follow each other; no data moves."""
+def in_thread_order(x):
+    """Sums, [rows, cols], as a vector of which a thread has four neighbours at a time: 16 bytes. No data moves."""
     ROWS: gl.constexpr = x.shape[0]
     COLS: gl.constexpr = x.shape[1]
     x = x.reshape(ROWS // 64, 4, 2, 8, COLS // 8, 4, 2)  # row: block, warp, half, lane; column: block, lane, half
@@ -200,35 +200,36 @@ def in_line(x):
 
 
 @gluon.jit
-def out_of_line(x, ROWS: gl.constexpr, COLS: gl.constexpr):
-    """What `in_line` made a vector of, as [rows, cols]."""
+def from_thread_order(x, ROWS: gl.constexpr, COLS: gl.constexpr):
+    """The inverse of `in_thread_order`, [rows, cols]."""
     x = x.reshape(ROWS // 64, COLS // 8, 4, 8, 4, 2, 2).permute(0, 2, 5, 3, 1, 4, 6)
     return x.reshape(ROWS, COLS)
 
 
 @gluon.jit
-def store_line(sums, at):
-    """Stores sums one after the other, as `in_line` has them."""
-    line = in_line(sums)
-    LAYOUT: gl.constexpr = line.type.layout
-    gl.store(at + gl.arange(0, line.shape[0], LAYOUT), line)
+def store_sums(sums, at):
+    """Stores sums from the pointer `at` on, in the order of `in_thread_order`."""
+    vector = in_thread_order(sums)
+    LAYOUT: gl.constexpr = vector.type.layout
+    gl.store(at + gl.arange(0, vector.shape[0], LAYOUT), vector)
 
 
 @gluon.jit
-def plus_line(sums, at):
-    """Sums plus those that `store_line` stored."""
-    line = in_line(sums)
-    LAYOUT: gl.constexpr = line.type.layout
-    line += gl.load(at + gl.arange(0, line.shape[0], LAYOUT), cache_modifier=".cg")
-    return out_of_line(line, sums.shape[0], sums.shape[1])
+def plus_stored(sums, at):
+    """Sums plus those that `store_sums` stored from the pointer `at` on."""
+    vector = in_thread_order(sums)
+    LAYOUT: gl.constexpr = vector.type.layout
+    vector += gl.load(at + gl.arange(0, vector.shape[0], LAYOUT), cache_modifier=".cg")
+    return from_thread_order(vector, sums.shape[0], sums.shape[1])
 
 
 @gluon.jit
 def exchange(sums, shared, row, col, scratch, output, addends, WHO: gl.constexpr, S: gl.constexpr):
-    """Adds up one half of the columns of a tile that two programs share, and writes it.
+    """Adds up one half of the columns of a tile whose K two programs split, and writes it. shared: its number among
+    such tiles.
 
-    A sum of two parts has the same bits in either order. The wait cannot deadlock: the grid is cooperative, and the
-    half of a tile is the last thing that a program has.
+    A sum of two parts has the same bits in either order. The wait cannot deadlock: the grid is cooperative, and a
+    program's part of such a tile is its last work.
     """
     workspace, flags = scratch
     AREA: gl.constexpr = S.rows * S.block_c // 2
@@ -237,10 +238,10 @@ def exchange(sums, shared, row, col, scratch, output, addends, WHO: gl.constexpr
     left, right = halve_columns(sums[0], 1)
     mine = slot_sums(workspace + WHO * AREA, program, S.consumers * AREA)
     if part == 0:
-        store_line(right, mine)
+        store_sums(right, mine)
     else:
-        store_line(left, mine)
+        store_sums(left, mine)
     arrive_and_wait(flags + shared * S.consumers + WHO, part == 0, 2)
     others = slot_sums(workspace + WHO * AREA, program ^ 1, S.consumers * AREA)
-    total = plus_line(gl.where(part == 0, left, right), others)
+    total = plus_stored(gl.where(part == 0, left, right), others)
     write_columns(total, row, col + part * (S.block_c // 2), output, addends, S)

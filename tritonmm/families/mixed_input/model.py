@@ -203,11 +203,11 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     """A launch, what reading and computing take beside each other, and the gathering of parts.
 
     Constants are fits to an H200 (burst, 2026-11-23), 2,984 times of bf16 by int8 with 16 to 4096 rows, Triton 3.6.0
-    and 3.9.0 (h200-weights-7.csv and -8.csv in autotune/results); two subtiles, in -11.csv and -12.csv, were none of
-    them, nor sums that are rescaled from group to group, on an H100 (h100-weights-configs.csv). Those of all within 35%
-    of a product's best are off by 5.2% (root mean square); what they choose takes 0.5% longer than the best (geometric
-    mean), at most 11%. More programs than the SMs hold were timed with more than 64 rows. Groups of rows count as equal
-    ones, without a fit.
+    and 3.9.0 (h200-weights-7.csv and -8.csv in autotune/results). The fit did not see two subtiles (-11.csv, -12.csv)
+    and sums that are rescaled from group to group (h100-weights-configs.csv). In all these files the estimates of
+    configs within 35% of a GEMM's best are off by 5.2% (root mean square); the chosen ones take 0.5% longer than the
+    best (geometric mean), at most 11%. More programs than the SMs hold were timed with more than 64 rows. Groups of
+    rows count as equal ones, without a fit.
     """
     p, f = problem, fitted(gpu)
     moved = _moved(config, p, gpu)

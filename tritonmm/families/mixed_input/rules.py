@@ -101,7 +101,7 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"split_tail is {config.split_tail}; 1 and 2 are legal, and 1 where a tile has two subtiles"
     tight = config.split_tail > 1 and (p.block_scaled or p.b_dtype == "int4")
     if tight and (config.block_k > 64 or p.epilogue.bias or p.epilogue.c):
-        return "split_tail is 2; with int4 or scale groups it has registers if block_k is 64 and nothing is added"
+        return "split_tail is 2; with int4 or scale groups it needs block_k of 64, no bias and no C: registers"
     most = 2 if rescales(config, p) and config.num_warps == 8 else 1
     if stages_of_step(config, p) > most:
         least = p.group // most
@@ -142,8 +142,8 @@ def stages_of_step(config: Config, problem: Problem) -> int:
 def rescales(config: Config, problem: Problem) -> bool:
     """True if one accumulator is rescaled from group to group, which needs bf16; see `mainloop.py`.
 
-    From 64 rows on it takes less time than totals, or as much (docs/notebook/mixed_input.md). Sums whose bits depend on
-    no tile are added to totals wherever there are registers for them.
+    From 64 rows on it takes less time than totals, or as much (docs/notebook/mixed_input.md). With invariant
+    accumulation, whose bits must not depend on the tile, sums are added to totals.
     """
     if not problem.block_scaled or problem.dtype != "bf16" or _has_four_blocks(config):
         return False

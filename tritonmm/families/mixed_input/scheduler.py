@@ -7,8 +7,8 @@ All steps of all tiles form one line, tile after tile, and each program takes an
 - With one program for each tile, or several (split-K, added up by reduce-scatter), no share lies in two tiles.
 - Persistent programs with two tiles or more each first take whole tiles in rounds. Programs that run together then have
   neighbouring tiles, and L2 holds their operands. Shares are of the one to two rounds' tiles that remain.
-- With 256 rows of activations, or two subtiles, there are no registers to add up parts: all tiles are whole. Or pairs
-  of programs share a tile of the last round, if it leaves half of the programs idle, and exchange halves of its sums.
+- With 256 rows of activations, or two subtiles, there are no registers to add up parts: all tiles are whole. Or two
+  programs split the K of each tile of the last round, if that has tiles for at most half of the programs.
 - Where groups divide the rows of activations, only the device knows how many tiles there are: all are whole, and each
   program takes every p-th of p programs, in the sequence of the table of groups (`device/groups.py`).
 """
@@ -86,7 +86,7 @@ def program_of(step, schedule):
 
 @gluon.jit
 def half_of(program, schedule):
-    """The first step, and the end of the steps, that a program has of a tile that two share."""
+    """The first step, and the end of the steps, that a program has of a tile whose K two programs split."""
     middle = schedule.steps // 2
     even = program % 2 == 0
     return gl.where(even, 0, middle), gl.where(even, middle, schedule.steps)
