@@ -20,7 +20,7 @@ def test_the_h100_has_counted_the_launches_of_the_h200():
 def test_counters_without_times_are_no_sweep():
     assert "l2" in fit_time.files_of(spec("h200"), fit_time.ORDERS)
     assert fit_time.files_of(spec("h100"), fit_time.ORDERS) == {}
-    assert {*fit_time.files_of(spec("h100"), fit_time.SWEEPS)} == {"random60", "quick"}
+    assert {*fit_time.files_of(spec("h100"), fit_time.SWEEPS)} == {"random60", "random64", "quick"}
 
 
 @pytest.mark.parametrize(
