@@ -191,6 +191,9 @@ def weights_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpu
     waits = compiled.assembly.count("griddepcontrol.wait")
     if waits != config.num_warps // 4 + 1:
         return f"{waits} of its partitions wait for the previous grid"
+    stores = re.findall(r"st\.global\.b16", compiled.assembly)
+    if stores and problem.n % 4 == 0 and problem.out_alignment >= 8:
+        return f"{len(stores)} stores of 2 bytes; the output's alignment allows 8"
     ordered = weights_rules.ordered_mma(config, problem)
     if ordered and (why := ordered_mma_fault(compiled.assembly, config.num_warps // 4)):
         return why

@@ -168,6 +168,10 @@ def consume_tile(
 @gluon.jit
 def consume(output, epilogue, pipeline, schedule, groups, scratch, scales, WHO: gl.constexpr, S: gl.constexpr):
     """Consumer WHO: multiplies its rows of every tile of the program's work, and writes or stores their sums."""
+    # Triton 3.6 does not know in a partition what its arguments are multiples of, nor that one is 1.
+    stride_m = multiple_of(output.stride_m, S.divisor)
+    stride_n = 1 if S.divisor > 1 else output.stride_n
+    output = Output(output.at, stride_m, stride_n, None, output.m, multiple_of(output.n, S.divisor))
     if S.ragged:
         wait_for_previous_grid()
         at, end = line_of_groups(schedule, groups)
@@ -247,8 +251,6 @@ def mixed_input_kernel(
     REGISTERS: gl.constexpr = S.consumer_registers
     LOADER: gl.constexpr = S.loader_registers
     pipeline = allocate_pipeline(S)
-    n = multiple_of(n, S.divisor)
-    stride_om = multiple_of(stride_om, S.divisor)
     a_descs = (a_desc, a_desc_1)
     schedule = Schedule(tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors)
     scratch = (workspace, flags)
