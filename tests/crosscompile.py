@@ -191,9 +191,13 @@ def weights_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpu
     waits = compiled.assembly.count("griddepcontrol.wait")
     if waits != config.num_warps // 4 + 1:
         return f"{waits} of its partitions wait for the previous grid"
-    stores = re.findall(r"st\.global\.b16", compiled.assembly)
-    if stores and problem.n % 4 == 0 and problem.out_alignment >= 8:
-        return f"{len(stores)} stores of 2 bytes; the output's alignment allows 8"
+    rounded = weights_rules.rounds_first(config, problem)
+    bytes_, narrow = (16, r"b16|b32|v2\.b32") if rounded else (8, "b16")
+    stores = re.findall(rf"st\.global\.({narrow})\b", compiled.assembly)
+    if stores and problem.n % (bytes_ // 2) == 0 and problem.out_alignment >= bytes_:
+        return f"{len(stores)} stores of {', '.join(sorted(set(stores)))}; the output's alignment allows {bytes_} bytes"
+    if rounded and "stmatrix" not in compiled.assembly:
+        return "no stmatrix"
     ordered = weights_rules.ordered_mma(config, problem)
     if ordered and (why := ordered_mma_fault(compiled.assembly, config.num_warps // 4)):
         return why

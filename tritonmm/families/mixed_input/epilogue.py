@@ -39,6 +39,7 @@ class Output(NamedTuple):
     first: Any  # the first row that belongs to this tile; rows before it are another tile's
     m: Any
     n: Any
+    buf: Any  # shared memory of the consumer for a piece, see `Spec.rounds_first`
 
 
 class Epilogue(NamedTuple):
@@ -55,9 +56,8 @@ class Epilogue(NamedTuple):
 
 
 @gluon.jit
-def row_factors(row, n, scales, WITH_SCALES: gl.constexpr, S: gl.constexpr):
+def row_factors(row, n, scales, LAYOUT: gl.constexpr, WITH_SCALES: gl.constexpr, S: gl.constexpr):
     """Factors of the sums of the consumer's rows of weights: their units, and their scales if WITH_SCALES."""
-    LAYOUT: gl.constexpr = gl.SliceLayout(1, S.stored)
     UNIT: gl.constexpr = S.unit
     factors = gl.full([S.rows], UNIT, gl.float32, LAYOUT)
     if WITH_SCALES:
@@ -67,8 +67,27 @@ def row_factors(row, n, scales, WITH_SCALES: gl.constexpr, S: gl.constexpr):
 
 
 @gluon.jit
+def scale_and_add_bias(x, row, output, epilogue, S: gl.constexpr):
+    """Sums, [rows, cols], multiplied by the scales of rows and by alpha, plus the bias."""
+    LAYOUT: gl.constexpr = gl.SliceLayout(1, x.type.layout)
+    scale = None
+    if not S.block_scaled:
+        if S.scales == "row" and not S.ahead:
+            factors = row_factors(row, output.n, epilogue.scales, LAYOUT, True, S)
+        else:
+            factors = gl.convert_layout(epilogue.factors, LAYOUT)
+        scale = factors[:, None]
+    added = None
+    if S.bias:
+        rows = row + gl.arange(0, S.rows, LAYOUT)
+        added = gl.load(epilogue.bias + rows, mask=rows < output.n, other=0.0).to(gl.float32)[:, None]
+    return scaled_plus_bias(x, None, scale, epilogue.alpha if S.scaled else None, added)
+
+
+@gluon.jit
 def finish_piece(x, row, col, output, epilogue, S: gl.constexpr):
-    """Finishes sums, [rows, cols], and writes them to the output from its column `row` and its row `col` on.
+    """Finishes sums, [rows, cols], and writes them to the output from its column `row` and its row `col` on. What is
+    rounded first is finished already.
 
     Rows of the output before `output.first` are another tile's, and its parts may be added up in another order.
     """
@@ -77,16 +96,10 @@ def finish_piece(x, row, col, output, epilogue, S: gl.constexpr):
     rows = row + gl.arange(0, S.rows, gl.SliceLayout(1, LAYOUT))
     cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
     inside = (rows < output.n)[:, None] & (cols < output.m)[None, :]
-    factors = epilogue.factors
     if S.shifts:
         inside &= (cols >= output.first)[None, :]
-    if S.scales == "row" and not S.ahead:
-        factors = row_factors(row, output.n, epilogue.scales, True, S)
-    added = None
-    if S.bias:
-        added = gl.load(epilogue.bias + rows, mask=rows < output.n, other=0.0).to(gl.float32)[:, None]
-    scale = factors[:, None] if not S.block_scaled else None
-    x = scaled_plus_bias(x, None, scale, epilogue.alpha if S.scaled else None, added)
+    if not S.rounds_first:
+        x = scale_and_add_bias(x, row, output, epilogue, S)
     if S.add_c:
         at = rows.to(gl.int64)[:, None] * epilogue.stride_cn + cols.to(gl.int64)[None, :] * epilogue.stride_cm
         x = plus_c(x, epilogue.beta, gl.load(epilogue.c + at, mask=inside, other=0.0))
@@ -95,14 +108,22 @@ def finish_piece(x, row, col, output, epilogue, S: gl.constexpr):
 
 
 @gluon.jit
-def write_columns(sums, row, col, output, addends, S: gl.constexpr):
+def write_columns(sums, row, col, output, epilogue, S: gl.constexpr):
     """Finishes and writes columns of the consumer's sums, the first of which is `col` of the activations."""
     LAYOUT: gl.constexpr = S.stored
+    OUT_DTYPE: gl.constexpr = S.out_dtype
     COLS: gl.constexpr = min(S.piece_cols, sums.shape[1])
     PIECES: gl.constexpr = sums.shape[1] // COLS
     pieces = split_columns(sums, PIECES, 1)
     for i in gl.static_range(PIECES):
-        finish_piece(gl.convert_layout(pieces[i], LAYOUT), row, unhoisted(col + i * COLS), output, addends, S)
+        x = pieces[i]
+        if S.rounds_first:
+            buf = output.buf.slice(0, COLS, 1)
+            buf.store(scale_and_add_bias(x, row, output, epilogue, S).to(OUT_DTYPE))
+            x = buf.load(LAYOUT)
+        else:
+            x = gl.convert_layout(x, LAYOUT)
+        finish_piece(x, row, unhoisted(col + i * COLS), output, epilogue, S)
 
 
 @gluon.jit

@@ -131,7 +131,7 @@ def consume_tile(
     if S.ragged:
         group, row, col, group_end = place_in_groups(tile, schedule, groups, S)
         row += WHO * S.rows
-        output = Output(output.at, output.stride_m, output.stride_n, col, group_end, output.n)
+        output = Output(output.at, output.stride_m, output.stride_n, col, group_end, output.n, output.buf)
         if S.scales != "":
             own = scales.at + group.to(gl.int64) * groups.stride_scale
             scales = Scales(own, scales.stride_n, scales.stride_k)
@@ -140,9 +140,10 @@ def consume_tile(
     else:
         row, col = origin(tile, schedule, S)
         row += WHO * S.rows
-        output = Output(output.at, output.stride_m, output.stride_n, col, output.m, output.n)
+        output = Output(output.at, output.stride_m, output.stride_n, col, output.m, output.n, output.buf)
         col = first_row(col, output.m, S)
-    factors = row_factors(row, output.n, scales, S.ahead, S)
+    FACTORS: gl.constexpr = gl.SliceLayout(1, S.sums[0] if S.rounds_first else S.stored)
+    factors = row_factors(row, output.n, scales, FACTORS, S.ahead, S)
     addends = Epilogue(
         epilogue.alpha, epilogue.beta, bias, epilogue.c, epilogue.stride_cm, epilogue.stride_cn, factors, scales
     )
@@ -171,7 +172,8 @@ def consume(output, epilogue, pipeline, schedule, groups, scratch, scales, WHO: 
     # Triton 3.6 does not know in a partition what its arguments are multiples of, nor that one is 1.
     stride_m = multiple_of(output.stride_m, S.divisor)
     stride_n = 1 if S.divisor > 1 else output.stride_n
-    output = Output(output.at, stride_m, stride_n, None, output.m, multiple_of(output.n, S.divisor))
+    buf = output.buf.index(WHO) if S.rounds_first else None
+    output = Output(output.at, stride_m, stride_n, None, output.m, multiple_of(output.n, S.divisor), buf)
     if S.ragged:
         wait_for_previous_grid()
         at, end = line_of_groups(schedule, groups)
@@ -187,7 +189,7 @@ def consume(output, epilogue, pipeline, schedule, groups, scratch, scales, WHO: 
         while at < end:
             at, stage, phase = consume_tile(
                 at, end, stage, phase, output, epilogue, pipeline, schedule, groups, scratch, scales, WHO, S
-            )  # fmt: skip
+            )
     ordered_mma.end(WHO, S)
 
 
@@ -224,6 +226,18 @@ def allocate_pipeline(S: gl.constexpr):
     return Pipeline(w_bufs, x_bufs, scale_bufs, empty, full)
 
 
+@gluon.jit
+def allocate_pieces(S: gl.constexpr):
+    """Shared memory for a piece of each consumer, in which it changes layout; or None."""
+    buffers = None
+    if S.rounds_first:
+        DTYPE: gl.constexpr = S.out_dtype
+        SHAPE: gl.constexpr = [S.consumers, S.rows, S.piece_cols]
+        SHARED: gl.constexpr = S.piece_shared
+        buffers = gl.allocate_shared_memory(DTYPE, SHAPE, SHARED)
+    return buffers
+
+
 RUNTIME_INTEGERS = [
     "stride_om", "stride_cm", "stride_cn", "m", "n", "tiles_m", "tiles_n", "tiles", "steps",
     "shared_steps", "sharers", "stride_sn", "stride_sk", "stride_sg",
@@ -256,7 +270,7 @@ def mixed_input_kernel(
     scratch = (workspace, flags)
     scales = Scales(scale_b, stride_sn, stride_sk)
     groups = Groups(groups, stride_sg)
-    output = Output(out, stride_om, stride_on, None, m, n)
+    output = Output(out, stride_om, stride_on, None, m, n, allocate_pieces(S))
     epilogue = Epilogue(alpha, beta, bias, c, stride_cm, stride_cn, None, None)
     if CONSUMERS == 2:
         gl.warp_specialize(

@@ -228,12 +228,21 @@ def slice_k(config: Config, problem: Problem) -> int:
     return 64 if roomy and not (problem.block_scaled and problem.group < 64) else 32
 
 
+def rounds_first(config: Config, problem: Problem) -> bool:
+    """True if sums are rounded before they change layout, which then moves half as many bytes: where no C is added, in
+    fp32, and no parts, whose sums come from memory."""
+    shares = config.split_k > 1 or (config.persistent and _cuts_tiles(config))
+    return problem.out_element_bytes == 2 and not problem.epilogue.c and not shares
+
+
 def piece_cols(config: Config, problem: Problem) -> int:
     """Columns of a consumer's sums that are finished and written at a time.
 
-    A thread has 16 elements of them, or 8 where two programs share an SM's registers.
+    A thread has 16 words of them, or 8 where two programs share an SM's registers.
     """
-    return min(config.block_m, _piece_bytes(config, problem) // 4 // _rows(config) // resident(config, problem))
+    element = 2 if rounds_first(config, problem) else 4
+    cols = _piece_bytes(config, problem) // element // _rows(config) // resident(config, problem)
+    return min(subtiles(config)[0], cols)
 
 
 def fixup_cols(config: Config, problem: Problem) -> int:

@@ -18,6 +18,7 @@ class MixedInputSpec(Pipelined):
     stages_of_step: int  # stages that a step fills: 2 where a scale group is two, else 1
     slice_k: int  # elements of K that are converted while others are multiplied
     piece_cols: int  # columns of a consumer's sums that are finished and written at a time
+    rounds_first: bool  # sums are rounded before they change to the layout in which they are written
     fixup: str  # of tiles that programs share: "last-arriver", "reduce-scatter", "exchange", or "" where none is
     in_rounds: bool  # programs have whole tiles before their shares
     fixup_cols: int  # columns that the last arriver adds up at a time
@@ -130,8 +131,14 @@ class MixedInputSpec(Pipelined):
     @property
     def stored(self):
         """Layout of a piece of sums as it is written, [rows, cols]: the output is contiguous along rows of weights."""
-        lanes = min(32, self.rows // 4)
-        return gl.BlockedLayout([4, 1], [lanes, 32 // lanes], [1, 4], [0, 1])
+        width = 8 if self.rounds_first and self.divisor % 8 == 0 else 4
+        lanes = min(32, self.rows // width)
+        return gl.BlockedLayout([width, 1], [lanes, 32 // lanes], [1, 4], [0, 1])
+
+    @property
+    def piece_shared(self):
+        """Layout of a piece in shared memory, [rows, cols], contiguous along its rows."""
+        return gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2, transposed=True)
 
     @property
     def registers(self):
