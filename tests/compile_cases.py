@@ -368,9 +368,20 @@ def weights_cases():
     for blocks in HALVED:
         config = Config("mixed_input", *blocks, persistent=True, split_tail=2, order=orders.SwizzleMerge(2))
         for columns, fields in (
-            (33, {"scales": "group"}), (99, {"scales": "group"}), (99, {"scales": "row", "epilogue": everything})
+            (33, {"scales": "group"}), (99, {"scales": "group"}), (99, {"scales": "row", "epilogue": everything}),
         ):  # fmt: skip
             problem = Problem.dense(2 * blocks[0], columns * blocks[1], 4096, layout="nt", b_dtype="int8", **fields)
+            if config.fits(problem, h200):
+                yield h200, problem, config
+    for stages in (3, 4, 5, 6):
+        config = Config(
+            "mixed_input", 256, 128, 64, stages, 8, persistent=True, split_tail=2, order=orders.SwizzleMerge(2)
+        )
+        kinds = [(b_dtype, scales) for b_dtype in ("int8", "fp8e4m3", "fp8e5m2", "int4") for scales in ("row", "group")]
+        for i, (b_dtype, scales) in enumerate([*kinds, ("int4", "group-zero")]):  # programs assist each other
+            m = (500, 512, 250)[(i + stages) % 3]
+            fields = {"layout": "nt", "b_dtype": b_dtype, "scales": scales}
+            problem = Problem.dense(m, 115 * 128 - 8 * (i % 2), 4096, **fields)
             if config.fits(problem, h200):
                 yield h200, problem, config
     two_groups = (

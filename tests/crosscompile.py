@@ -203,6 +203,10 @@ def weights_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpu
         return why
     tiles = config.order.launched(*config.tiles(problem))
     how = fixup(config, programs(config, problem, gpu, tiles), tiles)
+    events = re.findall(r"\bbar\.sync|\bfence\.acq_rel\.gpu|\bst\.global|\.gpu\.relaxed\.add", compiled.assembly)
+    says = " ".join(events).count("bar.sync fence.acq_rel.gpu .gpu.relaxed.add")
+    if how == "assist" and says != config.num_warps // 4:
+        return "assistants do not say with a barrier, a fence and a count in turn that their sums are there"
     return meeting_fault(compiled, how != "")
 
 

@@ -252,9 +252,9 @@ WEIGHTS = Config("mixed_input", 64, 256, 128, 4, 8, persistent=True, order=order
         (WEIGHTS, {"m": 2**20, "n": 2**20, "k": 2**20}, "h200", "8192 steps of K are too many for 132 programs"),
         (
             replace(WEIGHTS, split_tail=2, block_m=128, num_stages=3),
-            {"m": 2**14},
+            {"m": 132 * 128},
             "h200",
-            "the last round has 128 tiles of 2 steps of K for 132 programs",
+            "the last round has 0 tiles of 2 steps of K for 132 programs",
         ),
         (
             replace(WEIGHTS, split_tail=2, block_m=32),

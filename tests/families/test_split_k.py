@@ -15,7 +15,7 @@ from tritonmm import orders
 from tritonmm.config import Config
 from tritonmm.families.hopper import scheduler as hopper
 from tritonmm.families.mixed_input import scheduler as weights_shares
-from tritonmm.families.mixed_input.rules import fixup, rounds, shared_work
+from tritonmm.families.mixed_input.rules import assisted, fixup, rounds, shared_work
 from tritonmm.problem import Problem
 
 
@@ -123,6 +123,23 @@ def test_two_programs_each_have_halves_of_a_tile_of_the_last_round(monkeypatch, 
         assert items[whole:] == shared
 
 
+@given(st.integers(0, 4), st.integers(1, 20), st.integers(1, 20), st.integers(2, 70))
+def test_programs_without_a_tile_in_the_last_round_assist_the_others(monkeypatch, whole, more, idle, steps):
+    """Program i has the first steps of tile i of it. Of each tile one other program has the rest, after all its whole
+    tiles."""
+    tail = idle + more
+    programs = tail + idle
+    config = Config("mixed_input", 256, persistent=True, split_tail=2)
+    lists, schedule = weights_work(config, whole * programs + tail, steps, programs, monkeypatch)
+    own = steps - schedule.shared_steps
+    assert 0 < own < steps
+    for program, items in enumerate(lists):
+        assert items[:whole] == [(round * programs + program, 0, steps, 1) for round in range(whole)]
+        mine = [(program, 0, own)] if program < tail else [(i, own, steps) for i in range(program - tail, tail, idle)]
+        assert items[whole:] == [(whole * programs + tile, first, end, 1) for tile, first, end in mine]
+    assert max(map(len, lists)) == whole + assisted(programs, whole * programs + tail)
+
+
 @given(st.integers(0, 150), st.integers(1, 20), st.integers(1, 40))
 def test_programs_have_every_tile_of_groups_once(monkeypatch, tiles, steps, programs):
     """Also where there are fewer tiles than programs, as only the device finds out."""
@@ -144,9 +161,13 @@ def weights_work(config, tiles, steps, programs, monkeypatch):
     problem = Problem(1, 1, config.block_k * steps)
     schedule = weights_shares.Schedule(0, 1, tiles, steps, *shared_work(config, problem, programs, tiles), None, ())
     how = fixup(config, programs, tiles)
-    spec = SimpleNamespace(fixup=how, in_rounds=rounds(config, programs, tiles) > 0)
+    spec = SimpleNamespace(
+        fixup=how, in_rounds=rounds(config, programs, tiles) > 0, splits_tail=how in ("exchange", "assist")
+    )
     with monkeypatch.context() as patch:
-        for name in ("rounds_of", "begin_of", "half_of"):
+        for name in (
+            "rounds_of", "begin_of", "tail_of", "assistants", "split_steps", "steps_of_tail", "work_in_tail",
+        ):  # fmt: skip
             patch.setattr(weights_shares, name, getattr(weights_shares, name).fn)
         lists = []
         for program in range(programs):

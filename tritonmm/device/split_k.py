@@ -59,6 +59,18 @@ def arrive(flag, begins, weight, total):
 
 
 @triton.jit
+def arrive_at_all(flags, first, end, distance, WORKERS: tl.constexpr):
+    """Counts a part of weight 1 of each of the tiles from `first` to `end`, so far apart; `flags`: of the first worker.
+
+    Other parts begin these tiles and wait. What all threads of this program stored is visible to them.
+    """
+    tl.debug_barrier()  # the stores of all threads come before the fence of one
+    tl.inline_asm_elementwise("fence.acq_rel.gpu; // $0", "=r,~{memory}", [], tl.int32, is_pure=False, pack=1)
+    for tile in range(first, end, distance):
+        tl.atomic_add(flags + tile * WORKERS, 1, sem="relaxed", scope="gpu")
+
+
+@triton.jit
 def arrive_and_wait(flag, begins, total):
     """Counts one of `total` parts, then waits for all; what the others stored before is visible afterwards."""
     last, before = arrive(flag, begins, 1, total)

@@ -212,26 +212,38 @@ def test_whole_tiles_come_in_rounds_before_shares(blocks, device):
     assert_repeatable(lambda: plan(a, b, torch.empty_like(out), scales=scales))
 
 
-@pytest.mark.parametrize("b_dtype", ["int8", "int4"])
-@pytest.mark.parametrize("blocks", HALVED, ids=str)
+@pytest.mark.parametrize(
+    ("blocks", "b_dtype"), [*((blocks, "int8") for blocks in HALVED), (HALVED[0], "int4")], ids=str
+)
 def test_two_programs_share_a_tile_of_the_last_round(blocks, b_dtype, device):
-    """Of one tile, of a quarter of a round, and of half of one after another round."""
-    sms = gpus.of_device(device.index).sms
+    """Each has a half, or programs without a tile assist the others; in the only round, and after another one."""
+    gpu = gpus.of_device(device.index)
+    sms = gpu.sms
     chosen = replace(config(blocks, "swizzle-merge:2"), split_tail=2)
-    for m, columns in ((blocks[0] - 7, 1), (blocks[0] + 9, sms // 8), (blocks[0] + 9, 3 * sms // 4)):
+    two = blocks[0] + 9  # rows of tiles
+    fixups = set()
+    for m, columns in (
+        (blocks[0] - 7, 1), (two, sms // 8), (two, 3 * sms // 4), (blocks[0] - 7, 2 * sms // 3),
+        (blocks[0] - 63, sms - 5), (two, 7 * sms // 8), (two, sms - 1),
+    ):  # fmt: skip
         for k in (272, 656, 2048):
             for scales in ("row", "group"):
                 problem = dense(m, columns * blocks[1] - 8, k, b_dtype, scales)
                 assert_right_if_it_fits(problem, chosen, device)
-    problem = dense(m, columns * blocks[1] - 8, 2048)
-    plan = plan_for(problem, chosen, device)
-    assert plan.spec.fixup == "exchange"
-    assert plan.spec.in_rounds
-    a, b, out = space.operands(problem, device)
-    a.normal_()
-    b.random_(-128, 128)
-    scales = space.scales(problem, device)
-    assert_repeatable(lambda: plan(a, b, torch.empty_like(out), scales=scales))
+                if chosen.fits(problem, gpu):
+                    fixups.add(plan_for(problem, chosen, device).spec.fixup)
+    assists = blocks == HALVED[0]
+    assert fixups == ({"exchange", "assist"} if assists else {"exchange"})
+    for columns in (3 * sms // 4, *([7 * sms // 8] if assists else [])):
+        problem = dense(two, columns * blocks[1] - 8, 2048)
+        plan = plan_for(problem, chosen, device)
+        assert plan.spec.splits_tail
+        assert plan.spec.in_rounds
+        a, b, out = space.operands(problem, device)
+        a.normal_()
+        b.random_(-128, 128)
+        scales = space.scales(problem, device)
+        assert_repeatable(lambda plan=plan, a=a, b=b, out=out, s=scales: plan(a, b, torch.empty_like(out), scales=s))
 
 
 @TILES

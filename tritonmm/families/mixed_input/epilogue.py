@@ -8,6 +8,8 @@ A tile that several programs share is summed in parts, which are added as `devic
   arrive adds all parts up. No program waits, so the grid need not be resident as a whole.
 - exchange, where two programs split the K of a tile of the last round: each stores the half of the columns that the
   other one adds up and writes. Half as many sums as with a reduce-scatter go through memory.
+- assist, where a program without a tile in the last round sums the last steps of other programs' tiles: it stores these
+  sums, and the others add them to their own.
 """
 
 from typing import Any, NamedTuple
@@ -18,8 +20,8 @@ from triton.experimental.gluon import language as gl
 from tritonmm.device.columns import halve_columns, split_columns
 from tritonmm.device.epilogue import plus_c, scaled_plus_bias
 from tritonmm.device.gluon_compat import unhoisted
-from tritonmm.device.split_k import add_parts, arrive, arrive_and_wait, slot_of, slot_sums
-from tritonmm.families.mixed_input.scheduler import program_of
+from tritonmm.device.split_k import add_parts, arrive, arrive_and_wait, arrive_at_all, slot_of, slot_sums
+from tritonmm.families.mixed_input.scheduler import assistants, program_of, tail_of
 
 
 class Scales(NamedTuple):
@@ -266,3 +268,41 @@ def exchange(sums, shared, row, col, scratch, output, addends, WHO: gl.constexpr
     others = slot_sums(workspace + WHO * AREA, program ^ 1, S.consumers * AREA)
     total = plus_stored(gl.where(part == 0, left, right), others)
     write_columns(total, row, col + part * (S.block_c // 2), output, addends, S)
+
+
+@gluon.jit
+def store_assisted(sums, shared, scratch, WHO: gl.constexpr, S: gl.constexpr):
+    """Stores the consumer's sums of the last steps of another program's tile. shared: its number among such tiles."""
+    workspace, _ = scratch
+    AREA: gl.constexpr = S.rows * S.block_c
+    store_sums(sums[0], slot_sums(workspace + WHO * AREA, shared, S.consumers * AREA))
+
+
+@gluon.jit
+def end_assistance(schedule, scratch, WHO: gl.constexpr, S: gl.constexpr):
+    """Says that the consumer has stored its sums of all tiles that its program assists: once, as it takes long."""
+    _, flags = scratch
+    tail = tail_of(schedule, S)
+    first = gl.program_id(0) - tail
+    if first >= 0:
+        arrive_at_all(flags + WHO, first, tail, assistants(schedule, S), S.consumers)
+
+
+@gluon.jit
+def write_assisted(
+    sums, is_part, shared, row, col, scratch, output, addends, WHO: gl.constexpr, S: gl.constexpr
+):  # fmt: skip
+    """Writes a tile of which the consumer has the first steps' sums, or all. If it `is_part`, the sums that another
+    program stored are added.
+
+    The wait cannot deadlock: the grid is cooperative, and a program that assists waits for nobody.
+    """
+    workspace, flags = scratch
+    AREA: gl.constexpr = S.rows * S.block_c
+    ROWS: gl.constexpr = sums[0].shape[0]
+    COLS: gl.constexpr = sums[0].shape[1]
+    total = from_thread_order(in_thread_order(sums[0]), ROWS, COLS)  # has the layout of plus_stored's result
+    if is_part:
+        arrive_and_wait(flags + shared * S.consumers + WHO, True, 2)
+        total = plus_stored(total, slot_sums(workspace + WHO * AREA, shared, S.consumers * AREA))
+    write_columns(total, row, col, output, addends, S)

@@ -14,7 +14,7 @@ The kernel computes W @ X^T: the weights W [n, k] are wgmma's first operand, the
    buffers and sums of its own. The same slice of weights in registers multiplies both. This keeps tiles close to the
    number of rows: TMA takes longer to fill rows outside of a tensor with zeros than to read rows.
 4. Programs have whole tiles, shares of tiles, or both: see `scheduler.py`. The parts of a shared tile are added by one
-   of three fixups: see `epilogue.py`. Rows of activations may be those of groups, each with weights of its own: tiles
+   of four fixups: see `epilogue.py`. Rows of activations may be those of groups, each with weights of its own: tiles
    are whole then. A group's last tile also multiplies the rows that follow, and does not write them.
 5. The epilogue applies scales, alpha, bias and C, rounds once and stores.
 
@@ -40,11 +40,14 @@ from tritonmm.families.mixed_input.epilogue import (
     Epilogue,
     Output,
     Scales,
+    end_assistance,
     exchange,
     last_arriver,
     reduce_scatter,
     row_factors,
+    store_assisted,
     write,
+    write_assisted,
 )
 from tritonmm.families.mixed_input.mainloop import Pipeline, multiply
 from tritonmm.families.mixed_input.scheduler import (
@@ -155,6 +158,12 @@ def consume_tile(
             write(sums, row, col, output, addends, S)
         else:
             exchange(sums, gl.program_id(0) // 2, row, col, scratch, output, addends, WHO, S)
+    elif S.fixup == "assist":
+        shared = tile - rounds_of(schedule, S) * gl.num_programs(0)
+        if first == 0:
+            write_assisted(sums, last < schedule.steps, shared, row, col, scratch, output, addends, WHO, S)
+        else:
+            store_assisted(sums, shared, scratch, WHO, S)
     elif S.fixup == "last-arriver":
         if last - first == schedule.steps:
             write(sums, row, col, output, addends, S)
@@ -190,6 +199,8 @@ def consume(output, epilogue, pipeline, schedule, groups, scratch, scales, WHO: 
             at, stage, phase = consume_tile(
                 at, end, stage, phase, output, epilogue, pipeline, schedule, groups, scratch, scales, WHO, S
             )
+    if S.fixup == "assist":
+        end_assistance(schedule, scratch, WHO, S)
     ordered_mma.end(WHO, S)
 
 
@@ -256,8 +267,8 @@ def mixed_input_kernel(
     a_desc, a_desc_1, b_desc: descriptors of X, in blocks of each subtile, and of W, in blocks of a consumer's rows.
     tiles_m to factors: see `Schedule`. Strides are in elements; those of scale_b, fp32, along the rows of W and groups
     of K, and stride_sg from one of `groups` to the next. workspace: two tiles for each program for the last-arriver
-    fixup, one for reduce-scatter, half of one for exchange; flags: one, its lower 31 bits zero, for each index of the
-    order and consumer.
+    fixup, one for reduce-scatter, half of one for exchange; one for each tile of the last round for assist. flags: one,
+    its lower 31 bits zero, for each index of the order and consumer.
     groups: None, or the table of `device/groups.py`. W then has a matrix for each group, and bias a row.
     Grid: as many programs as take all tiles, none without a step.
     """

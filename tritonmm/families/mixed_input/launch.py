@@ -53,6 +53,8 @@ class MixedInputPlan(Plan):
         """Sums and flags of one launch on the current stream; empty where no tile is shared."""
         config, spec = self.config, self.spec
         slots, tiles = (spec.slots * self.grid, self.launched) if spec.fixup else (0, 0)
+        if spec.fixup == "assist":
+            slots = tiles % self.grid
         area = config.block_m * config.block_n // (2 if spec.fixup == "exchange" else 1)
         return workspace.split_k(slots, tiles, area, spec.consumers, self.device)
 
@@ -76,7 +78,7 @@ class MixedInputPlan(Plan):
             self.device,
             num_warps=4,
             maxnreg=spec.registers,
-            launch_cooperative_grid=spec.fixup in ("reduce-scatter", "exchange"),
+            launch_cooperative_grid=spec.fixup == "reduce-scatter" or spec.splits_tail,
         )
 
 

@@ -10,6 +10,7 @@ from tritonmm.config import Config
 from tritonmm.families.family import Bounded
 from tritonmm.families.mixed_input.rules import (
     ROWS,
+    assisted,
     fixup,
     fixup_cols,
     groups,
@@ -18,6 +19,7 @@ from tritonmm.families.mixed_input.rules import (
     rescales,
     resident,
     rounds,
+    shared_work,
     slice_k,
     stages_of_step,
     step_k,
@@ -177,8 +179,8 @@ def _order(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> RowMajor |
 
 
 def shares(config: Config, problem: Problem, gpu: Gpu) -> list[Config]:
-    """The config with persistent programs, which also halve the tiles of their last round where that is legal, and with
-    such numbers of programs for each tile as the SMs hold, or one.
+    """The config with persistent programs, of which two also split the K of a tile of their last round where that is
+    legal, and with such numbers of programs for each tile as the SMs hold, or one.
 
     split_k, split_tail and persistent of `config` are of no account.
     """
@@ -234,10 +236,17 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     stage = step * (config.block_n * p.b_element_bytes + min(moved.rows, config.block_m) * p.element_bytes)
     first_us = f.fill * stage * running / gpu.bandwidth * 1e6
     most = -(-tiles * steps // count) if how else -(-tiles // count) * steps  # steps of a program
-    if how == "exchange":
-        most = rounds(config, count, tiles) * steps + -(-steps // 2)
-    pieces_us = pieces * config.block_n * min(moved.rows, config.block_m) * f.write_us
-    compute_us = waves * (first_us + most * step_us + pieces_us)
+    piece_us = config.block_n * min(moved.rows, config.block_m) * f.write_us
+    work_us = most * step_us + pieces * piece_us
+    if config.split_tail > 1:  # two programs share a tile of the last round
+        second, _ = shared_work(config, p, count, tiles)
+        added_us = piece_us if how == "assist" else 0.0  # the sums of the other one
+        last_us = max(
+            (steps - second) * step_us + piece_us + added_us,
+            assisted(count, tiles) * (second * step_us + piece_us),
+        )
+        work_us = rounds(config, count, tiles) * (steps * step_us + piece_us) + last_us
+    compute_us = waves * (first_us + work_us)
     order = config.order.inner if isinstance(config.order, Grouped) else config.order
     tall = order.factors[0] if isinstance(order, SwizzleMerge) else 1  # tiles that read weights together
     again = -(-tiles_m // tall) - 1
@@ -245,7 +254,7 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
         again = tiles_m - 1  # programs read other steps of K, and L2 has lost them when it is their turn
     read_us = (moved.once_bytes + again * moved.weight_bytes) / (f.stream * gpu.bandwidth) * 1e6
     split_us = 0.0
-    if how in ("reduce-scatter", "exchange"):
+    if how in ("reduce-scatter", "exchange", "assist"):
         split_us = f.reduce_scatter_us + config.split_k * config.split_tail * f.part_us
     elif how == "last-arriver":
         parts = -(-count // tiles) + (count % tiles > 0)

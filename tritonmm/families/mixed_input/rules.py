@@ -15,7 +15,7 @@ from tritonmm.families.common_rules import (
 )
 from tritonmm.gpu import Gpu
 from tritonmm.orders import Grouped
-from tritonmm.problem import Problem
+from tritonmm.problem import Epilogue, Problem
 
 ROWS = (8, 16, 24, 32, 40, 48, 64, 72, 80, 96, 128, 136, 144, 160, 192, 256)
 """Legal rows of activations in a tile: powers of two, as the shapes of tensors are, and sums of two of them."""
@@ -34,6 +34,9 @@ SUM_REGISTERS_OF_TWO_SUBTILES = 140
 
 SUM_REGISTERS_OF_THREE_CONSUMERS = 68
 """The same with three consumers: a thread has 160 registers, or 152 with scale groups."""
+
+_STORE_K, _ADD_K = 384, 256
+"""Elements of K that are multiplied while a program begins a tile and stores its sums, and while another adds them."""
 
 RESERVED_BYTES = 1024
 """Shared memory that the system takes for each CTA, in bytes. Source: CUDA C++ Programming Guide, sm_90."""
@@ -271,19 +274,20 @@ def programs(config: Config, problem: Problem, gpu: Gpu, tiles: int) -> int:
 
 
 def fixup(config: Config, programs: int, tiles: int) -> str:
-    """How the parts of shared tiles are added: "reduce-scatter", "last-arriver", or "" where no tile is shared."""
+    """How the parts of shared tiles are added, see `epilogue.py`: "reduce-scatter", "last-arriver", "exchange",
+    "assist", or "" where no tile is shared."""
     if config.split_k > 1:
         return "reduce-scatter"
     if config.split_tail > 1:
-        return "exchange"
+        return "assist" if programs and 2 * (tiles % programs) > programs else "exchange"
     return "last-arriver" if programs and tiles % programs and _cuts_tiles(config) else ""
 
 
 def rounds(config: Config, programs: int, tiles: int) -> int:
     """Rounds in which each program has a whole tile, before shares: equal ones of the remaining one to two rounds'
-    tiles, or halves of the tiles that are less than a round."""
+    tiles, or parts of the tiles that are less than a round."""
     how = fixup(config, programs, tiles)
-    return max(0, tiles // programs - (how == "last-arriver")) if how in ("last-arriver", "exchange") else 0
+    return 0 if how in ("", "reduce-scatter") else max(0, tiles // programs - (how == "last-arriver"))
 
 
 def _cuts_tiles(config: Config) -> bool:
@@ -292,11 +296,38 @@ def _cuts_tiles(config: Config) -> bool:
     return _sums(config) <= 64 and len(subtiles(config)) == 1 and not isinstance(config.order, Grouped)
 
 
+def assisted(programs: int, tiles: int) -> int:
+    """The most tiles of the last round that a program without one assists, or 1 where two programs have halves."""
+    tail = tiles % max(programs, 1)
+    return -(-tail // (programs - tail)) if 2 * tail > programs else 1
+
+
+def _second_steps(config: Config, problem: Problem, programs: int, tiles: int) -> int:
+    """The steps of the second of two programs that split the K of a tile: a half, or as many as let it be done with all
+    tiles that it assists when the first ones are done with theirs."""
+    step = step_k(config, problem)
+    count = assisted(programs, tiles)
+    if count == 1:
+        return -(-problem.k // step) - -(-problem.k // step) // 2
+    return max(1, (problem.k + _ADD_K - count * _STORE_K) // (count + 1) // step)
+
+
 def shared_work(config: Config, problem: Problem, programs: int, tiles: int) -> tuple[int, int]:
-    """The K steps of all shared tiles, and the programs that share them, divided by their greatest common divisor."""
+    """The K steps of all shared tiles, and the programs that share them, divided by their greatest common divisor; or
+    the steps of the second of two programs that split the K of a tile, and 1."""
+    if config.split_tail > 1:
+        return _second_steps(config, problem, programs, tiles), 1
     steps = (tiles - rounds(config, programs, tiles) * programs) * -(-problem.k // step_k(config, problem))
     common = math.gcd(steps, programs) or 1
     return steps // common, programs // common
+
+
+def _may_assist(config: Config, problem: Problem) -> bool:
+    """True if programs without a tile may assist others: the kinds of products for which no such kernel spills."""
+    p, blocks = problem, (config.block_m, config.block_n, config.block_k)
+    scaled = p.block_scaled or (p.scales == "row" and p.b_dtype != "int4")
+    roomy = blocks == (256, 128, 64) and config.num_stages > 2
+    return roomy and scaled and p.dtype == p.out_dtype == "bf16" and p.epilogue == Epilogue()
 
 
 def _share_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
@@ -315,8 +346,14 @@ def _share_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     steps = -(-problem.k // step_k(config, problem))
     if config.split_tail > 1:
         tail = tiles % max(count, 1)
-        if not tail or 2 * tail > count or steps < 2:
+        if not tail or steps < 2:
             return f"split_tail is 2; the last round has {tail} tiles of {steps} steps of K for {count} programs"
+        if fixup(config, count, tiles) == "assist" and not _may_assist(config, problem):
+            return (
+                f"split_tail is 2; the last round has {tail} tiles for {count} programs, so some add another's sums:"
+                " only tiles of 256x128x64, with 3 stages or more, for bf16 by weights with scales (int4: of groups),"
+                " without alpha, bias and C, leave registers for that"
+            )
     shared_steps, _ = shared_work(config, problem, count, tiles) if fixup(config, count, tiles) else (0, 1)
     if max(shared_steps * count, -(-tiles // max(count, 1)) * steps) < 2**31:
         return ""

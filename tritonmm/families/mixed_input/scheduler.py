@@ -8,7 +8,8 @@ All steps of all tiles form one line, tile after tile, and each program takes an
 - Persistent programs with two tiles or more each first take whole tiles in rounds. Programs that run together then have
   neighbouring tiles, and L2 holds their operands. Shares are of the one to two rounds' tiles that remain.
 - With 256 rows of activations, or two subtiles, there are no registers to add up parts: all tiles are whole. Or two
-  programs split the K of each tile of the last round, if that has tiles for at most half of the programs.
+  programs split the K of each tile of the last round. If that has tiles for at most half of the programs, they exchange
+  halves. Otherwise the programs without a tile assist the others: each sums the last steps of several of their tiles.
 - Where groups divide the rows of activations, only the device knows how many tiles there are: all are whole, and each
   program takes every p-th of p programs, in the sequence of the table of groups (`device/groups.py`).
 """
@@ -29,7 +30,8 @@ class Schedule(NamedTuple):
     tiles_n: Any
     tiles: Any  # indices of the order
     steps: Any  # K steps of a tile
-    shared_steps: Any  # of all shared tiles, divided by their greatest common divisor with the sharers
+    shared_steps: Any  # of all shared tiles, divided by their greatest common divisor with the sharers; where two
+    # programs split a tile's K, the steps of the second one
     sharers: Any  # programs that take the shared steps, divided likewise
     table: Any  # of the order, see device/order.py
     factors: Any
@@ -85,11 +87,52 @@ def program_of(step, schedule):
 
 
 @gluon.jit
-def half_of(program, schedule):
-    """The first step, and the end of the steps, that a program has of a tile whose K two programs split."""
-    middle = schedule.steps // 2
-    even = program % 2 == 0
-    return gl.where(even, 0, middle), gl.where(even, middle, schedule.steps)
+def tail_of(schedule, S: gl.constexpr):
+    """Tiles of the last round."""
+    return schedule.tiles - rounds_of(schedule, S) * gl.num_programs(0)
+
+
+@gluon.jit
+def assistants(schedule, S: gl.constexpr):
+    """Programs without a tile in the last round. If they assist, each takes every so many of its tiles."""
+    return gl.num_programs(0) - tail_of(schedule, S)
+
+
+@gluon.jit
+def split_steps(second, schedule):
+    """The first step, and the end of the steps, of one of the two programs that split the K of a tile."""
+    middle = schedule.steps - schedule.shared_steps
+    return gl.where(second, middle, 0), gl.where(second, schedule.steps, middle)
+
+
+@gluon.jit
+def steps_of_tail(schedule, S: gl.constexpr):
+    """The steps of this program in the last round, where two programs split the K of a tile."""
+    program = gl.program_id(0)
+    tail = tail_of(schedule, S)
+    own = schedule.steps - schedule.shared_steps
+    if S.fixup == "exchange":
+        steps = gl.where(program % 2 == 0, own, schedule.shared_steps)
+        return gl.where(program < 2 * tail, steps, 0)
+    else:
+        assisted = gl.cdiv(2 * tail - program, assistants(schedule, S))  # tiles, if it has none itself
+        return gl.where(program < tail, own, assisted * schedule.shared_steps)
+
+
+@gluon.jit
+def work_in_tail(at, schedule, S: gl.constexpr):
+    """The tile of the last round, its first step and the end of its steps, `at` steps after this program's first."""
+    program = gl.program_id(0)
+    if S.fixup == "exchange":
+        tile = program // 2
+        second = program % 2 == 1
+    else:
+        tail = tail_of(schedule, S)
+        second = program >= tail
+        assisted = program - tail + at // schedule.shared_steps * assistants(schedule, S)
+        tile = gl.where(second, assisted, program)
+    first, last = split_steps(second, schedule)
+    return tile, first, last
 
 
 @gluon.jit
@@ -97,11 +140,8 @@ def line_of(schedule, S: gl.constexpr):
     """Where this program's work begins and ends, in steps: its whole tiles come before its share, if it has one."""
     if S.fixup == "":
         return gl.to_tensor(0), gl.cdiv(schedule.tiles - gl.program_id(0), gl.num_programs(0)) * schedule.steps
-    elif S.fixup == "exchange":
-        tail = schedule.tiles - rounds_of(schedule, S) * gl.num_programs(0)
-        first, last = half_of(gl.program_id(0), schedule)
-        half = gl.where(gl.program_id(0) < 2 * tail, last - first, 0)
-        return gl.to_tensor(0), rounds_of(schedule, S) * schedule.steps + half
+    elif S.splits_tail:
+        return gl.to_tensor(0), rounds_of(schedule, S) * schedule.steps + steps_of_tail(schedule, S)
     else:
         begin = begin_of(gl.program_id(0), schedule) - rounds_of(schedule, S) * schedule.steps
         return begin, begin_of(gl.program_id(0) + 1, schedule)
@@ -131,16 +171,14 @@ def work_at(at, end, schedule, S: gl.constexpr):
                 first = 0
                 last = schedule.steps
         return tile, first, last, 1, at + last - first
-    elif S.fixup == "exchange":
-        finished = at // schedule.steps
-        tile = finished * gl.num_programs(0)
-        if finished < rounds_of(schedule, S):
-            tile += gl.program_id(0)
+    elif S.splits_tail:
+        rounds = rounds_of(schedule, S)
+        tile, first, last = work_in_tail(at - rounds * schedule.steps, schedule, S)
+        tile += rounds * gl.num_programs(0)
+        if at < rounds * schedule.steps:
+            tile = at // schedule.steps * gl.num_programs(0) + gl.program_id(0)
             first = 0
             last = schedule.steps
-        else:
-            tile += gl.program_id(0) // 2
-            first, last = half_of(gl.program_id(0), schedule)
         return tile, first, last, 1, at + last - first
     else:
         tile = at // schedule.steps * gl.num_programs(0) + gl.program_id(0)

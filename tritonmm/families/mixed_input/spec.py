@@ -19,7 +19,7 @@ class MixedInputSpec(Pipelined):
     slice_k: int  # elements of K that are converted while others are multiplied
     piece_cols: int  # columns of a consumer's sums that are finished and written at a time
     rounds_first: bool  # sums are rounded before they change to the layout in which they are written
-    fixup: str  # of tiles that programs share: "last-arriver", "reduce-scatter", "exchange", or "" where none is
+    fixup: str  # of tiles that programs share: see `rules.fixup`
     in_rounds: bool  # programs have whole tiles before their shares
     fixup_cols: int  # columns that the last arriver adds up at a time
     scatter_cols: int  # columns that each program of a reduce-scatter adds up at a time
@@ -71,6 +71,11 @@ class MixedInputSpec(Pipelined):
     def slots(self):
         """Slots of a program's partial sums: an equal share of all tiles may end one tile and begin another."""
         return 2 if self.fixup == "last-arriver" else 1
+
+    @property
+    def splits_tail(self):
+        """True if two programs split the K of each tile of the last round."""
+        return self.fixup in ("exchange", "assist")
 
     @property
     def block_c(self):

@@ -1,0 +1,74 @@
+"""How the mixed-input kernel is launched where programs without a tile in the last round assist the others."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tritonmm import families
+from tritonmm import gpu as gpus
+from tritonmm.autotune.measuring import space
+from tritonmm.config import Config
+from tritonmm.device.split_k import COUNT
+from tritonmm.families.mixed_input import launch
+from tritonmm.families.mixed_input.rules import shared_work
+from tritonmm.orders import SwizzleMerge
+from tritonmm.problem import Epilogue
+
+H200 = gpus.spec("h200")
+CONFIG = Config("mixed_input", 256, 128, 64, 5, 8, persistent=True, split_tail=2, order=SwizzleMerge(2))
+
+
+def product(m=512, n=14336, k=4096, dtype="bf16-int8"):
+    return space.problem(m, n, k, dtype=dtype, layout="nt")
+
+
+def test_programs_that_wait_for_assistants_start_together_and_have_a_place_for_each_tile(monkeypatch):
+    """Of 224 tiles 92 are in the last round, for 132 programs."""
+    monkeypatch.setattr(launch, "launch_options", lambda device, **options: options)  # asks for a GPU
+    plan = families.family("mixed_input").plan(product(), CONFIG, H200, torch.device("meta"))
+    assert plan.spec.fixup == "assist"
+    a, b, out = (torch.empty(shape, device="meta") for shape in ((512, 4096), (4096, 14336), (512, 14336)))
+    scales = None, torch.empty(32, 14336, device="meta")
+    _, options = plan.arguments(a.bfloat16(), b.to(torch.int8).t().contiguous().t(), out.bfloat16(), scales=scales)
+    assert options["launch_cooperative_grid"]
+    sums, flags = plan.workspace()
+    assert sums.numel() >= 92 * 256 * 128
+    assert flags.numel() >= 224 * 2
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "steps"), [(512, 14336, 4096, 6), (193, 28672, 8192, 14), (2048, 28672, 8192, 20)]
+)
+def test_assistants_are_done_when_the_others_are(m, n, k, steps):
+    """Steps that measured fastest or next to it, of 128 elements of K, on an H200."""
+    problem = product(m, n, k)
+    assert shared_work(CONFIG, problem, 132, CONFIG.programs(problem)) == (steps, 1)
+
+
+@pytest.mark.parametrize(
+    ("problem", "config"),
+    [
+        (replace(product(dtype="bf16-int8-row"), dtype="fp16", out_dtype="fp16"), CONFIG),
+        (replace(product(), out_dtype="fp32"), CONFIG),
+        (replace(product(), epilogue=Epilogue(scaled=True)), CONFIG),
+        (replace(product(dtype="bf16-int8-row"), epilogue=Epilogue(bias=True)), CONFIG),
+        (product(dtype="bf16-int4-row"), CONFIG),
+        (product(), replace(CONFIG, num_stages=2)),
+    ],
+)
+def test_only_kernels_with_registers_to_add_anothers_sums_are_assisted(problem, config):
+    assert CONFIG.fits(product(), H200)
+    assert "add another's sums" in config.fits(problem, H200).reason
+
+
+@pytest.mark.parametrize("phase", [0, 1])
+def test_a_flag_counts_an_owner_and_an_assistant_to_the_other_phase(phase):
+    """In 32 bits, whichever comes first: the owner adds 1 and what the other part lacks."""
+    owner, assistant = 1 + COUNT.value - (2 - 1), 1
+    for parts in ((owner, assistant), (assistant, owner)):
+        flag = phase << 31
+        for part in parts:
+            assert flag >> 31 == phase
+            flag = (flag + part) % 2**32
+        assert flag == (1 - phase) << 31
