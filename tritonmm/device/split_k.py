@@ -20,8 +20,9 @@ reset, and the next launch may use them for other tiles and another number of pa
                       (`add_parts`). All programs must be resident: the launch is cooperative.
 
 Both add the parts in the same order, whoever arrives last: results are bitwise reproducible. The loads bypass L1,
-which may hold what an earlier tile left at the same addresses. Two parts have the same sum in either order: each may
-add the other's to its own half of the tile, which it kept (`exchange` of the mixed-input kernel).
+which may hold what an earlier tile left at the same addresses. Two parts have the same sum in either order. In
+the mixed-input kernel each may add the other's to its own half of the tile, which it kept (`exchange`); or a program
+stores its part of several tiles and waits for nobody, and the programs with the other parts add it (`assist`).
 
 Plain Triton and Gluon kernels call the same functions: they only use operations that take layouts from their operands.
 """
@@ -60,9 +61,10 @@ def arrive(flag, begins, weight, total):
 
 @triton.jit
 def arrive_at_all(flags, first, end, distance, WORKERS: tl.constexpr):
-    """Counts a part of weight 1 of each of the tiles from `first` to `end`, so far apart; `flags`: of the first worker.
+    """Counts a part of weight 1 of each `distance`-th tile from `first` to before `end`. It does not wait.
 
-    Other parts begin these tiles and wait. What all threads of this program stored is visible to them.
+    flags: the worker's flag of tile 0. Other programs begin these tiles; what all threads of this program stored before
+    is visible to them once they have waited.
     """
     tl.debug_barrier()  # the stores of all threads come before the fence of one
     tl.inline_asm_elementwise("fence.acq_rel.gpu; // $0", "=r,~{memory}", [], tl.int32, is_pure=False, pack=1)

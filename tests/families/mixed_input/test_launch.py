@@ -1,6 +1,7 @@
 """How the mixed-input kernel is launched where programs without a tile in the last round assist the others."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from tritonmm import families
 from tritonmm import gpu as gpus
 from tritonmm.autotune.measuring import space
 from tritonmm.config import Config
-from tritonmm.device.split_k import COUNT
+from tritonmm.device import split_k
 from tritonmm.families.mixed_input import launch
 from tritonmm.families.mixed_input.rules import shared_work
 from tritonmm.orders import SwizzleMerge
@@ -62,13 +63,36 @@ def test_only_kernels_with_registers_to_add_anothers_sums_are_assisted(problem, 
     assert "add another's sums" in config.fits(problem, H200).reason
 
 
+@pytest.mark.parametrize("owner_is_first", [True, False])
 @pytest.mark.parametrize("phase", [0, 1])
-def test_a_flag_counts_an_owner_and_an_assistant_to_the_other_phase(phase):
-    """In 32 bits, whichever comes first: the owner adds 1 and what the other part lacks."""
-    owner, assistant = 1 + COUNT.value - (2 - 1), 1
-    for parts in ((owner, assistant), (assistant, owner)):
-        flag = phase << 31
-        for part in parts:
-            assert flag >> 31 == phase
-            flag = (flag + part) % 2**32
-        assert flag == (1 - phase) << 31
+def test_flags_of_assisted_tiles_flip_once_both_parts_are_there(monkeypatch, phase, owner_is_first):
+    """The device code as Python, on flags of three tiles with two workers each: worker 1 of tiles 0 and 2."""
+    flags = [phase << 31] * 6
+
+    def add(at, weight, sem, scope):
+        before, flags[at] = flags[at], (flags[at] + weight) % 2**32
+        return before
+
+    language = SimpleNamespace(
+        atomic_add=add, where=lambda condition, x, y: x if condition else y, debug_barrier=lambda: None,
+        inline_asm_elementwise=lambda *_, **__: None, int32=None,
+    )  # fmt: skip
+    monkeypatch.setattr(split_k, "tl", language)
+    monkeypatch.setattr(split_k, "COUNT", split_k.COUNT.value)
+
+    def owners():
+        return [split_k.arrive.fn(2 * tile + 1, True, 1, 2)[0] for tile in (0, 2)]
+
+    def assistant():
+        split_k.arrive_at_all.fn(1, 0, 3, 2, 2)
+
+    if owner_is_first:
+        assert owners() == [False, False]
+        assert [flag >> 31 for flag in flags] == [phase] * 6
+        assistant()
+    else:
+        assistant()
+        assert [flag >> 31 for flag in flags] == [phase] * 6
+        assert owners() == [True, True]
+    other = 1 - phase
+    assert flags == [phase << 31, other << 31, phase << 31, phase << 31, phase << 31, other << 31]

@@ -280,7 +280,7 @@ def store_assisted(sums, shared, scratch, WHO: gl.constexpr, S: gl.constexpr):
 
 @gluon.jit
 def end_assistance(schedule, scratch, WHO: gl.constexpr, S: gl.constexpr):
-    """Says that the consumer has stored its sums of all tiles that its program assists: once, as it takes long."""
+    """Counts the consumer's parts of all tiles that its program assists, if any, with one fence for all."""
     _, flags = scratch
     tail = tail_of(schedule, S)
     first = gl.program_id(0) - tail

@@ -94,7 +94,7 @@ def tail_of(schedule, S: gl.constexpr):
 
 @gluon.jit
 def assistants(schedule, S: gl.constexpr):
-    """Programs without a tile in the last round. If they assist, each takes every so many of its tiles."""
+    """Programs without a tile in the last round. If they are n and assist, the i-th has tiles i, i + n, ... of it."""
     return gl.num_programs(0) - tail_of(schedule, S)
 
 
