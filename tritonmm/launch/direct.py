@@ -51,8 +51,12 @@ def hooked() -> bool:
     return bool(getattr(start, "calls", start) or getattr(end, "calls", end))
 
 
-DESCRIPTORS = {"a_desc", "a_desc_1", "b_desc", "b_desc_1", "out_desc", "out_desc_1"}
-"""Names of the descriptor arguments that a repeated launch can replace."""
+MORE_DESCRIPTORS = {"a_desc_1": 0, "a_desc_2": 0, "b_desc_1": 1, "out_desc_1": 2}
+"""Descriptor arguments of kernels that load or store an operand in blocks of several shapes, and whether they describe
+a, b or out."""
+
+DESCRIPTORS = {"a_desc", "b_desc", "out_desc", *MORE_DESCRIPTORS}
+"""The descriptor arguments that a repeated launch can replace."""
 
 
 class TensorMaps(dict):
@@ -128,15 +132,14 @@ class Launch(Kept):
     """A compiled kernel and its arguments for tensors of certain strides and alignments.
 
     A launch copies `values` and replaces elements at these positions: tensor maps (or addresses, if the kernel takes
-    those) at `a`, `a_1`, `b`, `b_1`, `out_map` and `out_1`; addresses at `out`, `c`, `bias`, `scale_a`, `scale_b`,
-    `groups`, `skip`, `sums` and `flags`; numbers at `alpha` and `beta`. A position is None if the kernel has no such
-    argument.
+    those) at `a`, `b` and `out_map`; addresses at `out`, `c`, `bias`, `scale_a`, `scale_b`, `groups`, `skip`, `sums`
+    and `flags`; numbers at `alpha` and `beta`. A position is None if the kernel has no such argument. more: positions
+    of other tensor maps, with these maps and which of a, b and out they describe.
     """
 
     __slots__ = (
-        "a", "a_1", "a_1_maps", "a_maps", "alpha", "b", "b_1", "b_1_maps", "b_maps", "beta", "bias", "c",
-        "current_device", "flags", "groups", "out", "out_1", "out_1_maps", "out_map", "out_maps", "scale_a", "scale_b",
-        "skip", "sums",
+        "a", "a_maps", "alpha", "b", "b_maps", "beta", "bias", "c", "current_device", "flags", "groups", "more", "out",
+        "out_map", "out_maps", "scale_a", "scale_b", "skip", "sums",
     )  # fmt: skip
 
     def __init__(self, kernel, grid: int, index: int, values: list, places: dict[str, int], maps: dict):
@@ -144,9 +147,7 @@ class Launch(Kept):
         self.a_maps, self.b_maps, self.out_maps = (maps.get(f"{name}_desc") for name in ("a", "b", "out"))
         self.a = places["a_desc" if self.a_maps is not None else "a"]
         self.b = places["b_desc" if self.b_maps is not None else "b"]
-        self.a_1, self.a_1_maps = places.get("a_desc_1"), maps.get("a_desc_1")
-        self.b_1, self.b_1_maps = places.get("b_desc_1"), maps.get("b_desc_1")
-        self.out_1, self.out_1_maps = places.get("out_desc_1"), maps.get("out_desc_1")
+        self.more = tuple((places[name], maps[name], which) for name, which in MORE_DESCRIPTORS.items() if name in maps)
         self.out, self.out_map = places["out"], places.get("out_desc")
         self.alpha, self.beta = places["alpha"], places["beta"]
         self.c, self.bias = places.get("c"), places.get("bias")
@@ -172,14 +173,11 @@ class Launch(Kept):
         else:
             values[self.a] = self.a_maps.get(a_at) or self.a_maps.encode(a, self.index)
             values[self.b] = self.b_maps.get(b_at) or self.b_maps.encode(b, self.index)
-            if self.a_1_maps is not None:
-                values[self.a_1] = self.a_1_maps.get(a_at) or self.a_1_maps.encode(a, self.index)
-            if self.b_1_maps is not None:
-                values[self.b_1] = self.b_1_maps.get(b_at) or self.b_1_maps.encode(b, self.index)
             if self.out_maps is not None:
                 values[self.out_map] = self.out_maps.get(out_at) or self.out_maps.encode(out, self.index)
-            if self.out_1_maps is not None:
-                values[self.out_1] = self.out_1_maps.get(out_at) or self.out_1_maps.encode(out, self.index)
+            for place, maps, which in self.more:
+                at = (a_at, b_at, out_at)[which]
+                values[place] = maps.get(at) or maps.encode((a, b, out)[which], self.index)
         values[self.out] = out_at
         values[self.alpha] = alpha
         values[self.beta] = beta
