@@ -335,7 +335,7 @@ WEIGHTS = {
     # (block_m, block_n, block_k, num_stages, num_warps): those that are chosen from, and what else is legal
     *((block_m, *rest) for block_m, blocks in streams.BLOCKS.items() for rest in blocks),
     (16, 192, 128, 6, 12), (16, 256, 128, 5, 8), (64, 128, 256, 3, 8), (128, 128, 128, 4, 8),
-    (136, 128, 64, 7, 8),
+    (136, 128, 64, 7, 8), (200, 128, 64, 6, 8), (224, 128, 64, 5, 8),
 }  # fmt: skip
 ROUNDS = ((64, 256, 128, 4, 8), (128, 128, 128, 4, 8), (128, 192, 128, 3, 12), (256, 128, 64, 4, 8))
 HALVED = ((256, 128, 64, 5, 8), (256, 128, 128, 2, 8), (128, 256, 128, 3, 8))
@@ -390,11 +390,25 @@ def weights_cases():
         (64, 128, 128, 6, 8),
         (80, 128, 128, 5, 8),
         (128, 128, 128, 4, 8),
+        (200, 128, 128, 3, 8),
         (256, 128, 128, 2, 8),
     )  # in a step
     for blocks in two_groups:
         problem = Problem.dense(blocks[0], 4096, 4096, layout="nt", b_dtype="int8", scales="group")
         yield h200, replace(problem, group=64), Config("mixed_input", *blocks, persistent=True, order=orders.RowMajor())
+    for stages in (4, 5):  # parts of tiles of 256 rows, without scales
+        problem = Problem.dense(256, 4096, 14336, layout="nt", b_dtype="int8")
+        config = Config("mixed_input", 256, 128, 64, stages, 8, split_k=2, persistent=False, order=orders.RowMajor())
+        yield h200, problem, config
+    for rows in (200, 208, 224):  # several rows of tiles, of which the last begins earlier
+        for kind in ("bf16-int8", "bf16-fp8-row", "bf16-int4"):
+            epilogue = Epilogue(scaled=True, bias=kind == "bf16-fp8-row")
+            problem = Problem.dense(3 * rows - 5, 4096, 4096, layout="nt", epilogue=epilogue, **KINDS[kind])
+            yield (
+                h200,
+                problem,
+                Config("mixed_input", rows, 128, 128, 3, 8, persistent=True, order=orders.SwizzleMerge(2)),
+            )
     for order in ("split-merge:8", "swizzle-merge:16,8@n", "hilbert"):
         problem = Problem.dense(100, 4096, 4096, layout="nt", **KINDS["bf16-int8"])
         yield h200, problem, Config("mixed_input", 64, 128, 128, 6, 8, persistent=True, order=orders.parse(order))

@@ -269,7 +269,7 @@ WEIGHTS = Config("mixed_input", 64, 256, 128, 4, 8, persistent=True, order=order
             "only persistent programs whose tiles are otherwise whole",
         ),
         (replace(WEIGHTS, split_tail=3, block_m=128, num_stages=3), {}, "h200", "1 and 2 are legal"),
-        (replace(WEIGHTS, split_tail=2, block_m=72), {}, "h200", "1 where a tile has two subtiles"),
+        (replace(WEIGHTS, split_tail=2, block_m=72), {}, "h200", "1 where a tile has several subtiles"),
         (
             replace(WEIGHTS, split_tail=2, block_m=256, block_n=128, num_stages=2),
             {"b_dtype": "int4", "scales": "row"},
@@ -294,7 +294,13 @@ WEIGHTS = Config("mixed_input", 64, 256, 128, 4, 8, persistent=True, order=order
             replace(WEIGHTS, block_m=72, block_n=192, num_warps=12),
             {},
             "h200",
-            "block_m is 72, 64 and 8; two subtiles need 8 warps",
+            "block_m is 72, 64 + 8; several subtiles need 8 warps",
+        ),
+        (
+            replace(WEIGHTS, block_m=208, block_n=128, block_k=128, num_stages=3),
+            {"epilogue": Epilogue(c=True)},
+            "h200",
+            "block_m is 208, 128 + 64 + 16; three subtiles leave registers only without C",
         ),
         (
             replace(WEIGHTS, block_m=16, block_k=64),

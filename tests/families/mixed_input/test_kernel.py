@@ -21,7 +21,7 @@ from tritonmm.autotune.measuring import space
 from tritonmm.config import Config
 from tritonmm.nn import int4
 from tritonmm.plan import plan_for
-from tritonmm.problem import Problem
+from tritonmm.problem import Epilogue, Problem
 
 pytestmark = [
     pytest.mark.gpu,
@@ -246,6 +246,19 @@ def test_two_programs_share_a_tile_of_the_last_round(blocks, b_dtype, device):
         assert_repeatable(lambda plan=plan, a=a, b=b, out=out, s=scales: plan(a, b, torch.empty_like(out), scales=s))
 
 
+@pytest.mark.parametrize("b_dtype", ["int8", "fp8e4m3", "int4"])
+def test_assistants_with_odd_columns_and_idle_indices(b_dtype, device):
+    """Outputs that are written an element at a time, and an order with indices that have no tile."""
+    sms = gpus.of_device(device.index).sms
+    for order, m, columns in (("row-major", 250, sms - 20), ("split-merge:2", 600, (sms - 12) // 4)):
+        chosen = replace(config((256, 128, 64, 5, 8), order), split_tail=2)
+        for n in (columns * 128 - 1, columns * 128 - 4):
+            for scales in ("row", "group")[b_dtype == "int4" :]:
+                problem = dense(m, n, 1040, b_dtype, scales)
+                assert plan_for(problem, chosen, device).spec.fixup == "assist"
+                assert_right(problem, chosen, device)
+
+
 @TILES
 def test_fewer_rows_than_a_block(blocks, device):
     for m in range(1, blocks[0], 13):
@@ -279,6 +292,74 @@ def test_meetings_leave_flags_as_others_need_them(device):
             found += [plan(a, b, torch.full_like(out, torch.nan)) for plan in plans]
     torch.cuda.synchronize()
     assert all(torch.equal(x, expected) for x in found)
+
+
+def test_assistants_beside_other_meetings(device):
+    """On two streams that take turns, each with flags of its own, used by programs that meet in every way."""
+    sms = gpus.of_device(device.index).sms
+    halved = replace(config((256, 128, 64, 5, 8)), split_tail=2)
+    plans, tensors, expected = [], [], []
+    for m, n, each in (
+        (200, (sms - 30) * 128, halved), (40, 1000, config((64, 128, 128, 6, 8))), (200, 3000, halved),
+        (40, 1000, config((64, 128, 128, 6, 8), split_k=3)),
+    ):  # fmt: skip
+        problem = dense(m, n, 4096)
+        plans.append(plan_for(problem, each, device))
+        a, b, out = space.operands(problem, device)
+        tensors.append((a.normal_(), b.random_(-128, 128), out, space.scales(problem, device)))
+        a, b, out, scales = tensors[-1]
+        expected.append(plans[-1](a, b, out, scales=scales).clone())
+    assert [plan.spec.fixup for plan in plans] == ["assist", "last-arriver", "exchange", "reduce-scatter"]
+    streams = torch.cuda.Stream(), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    found = []
+    for run in range(40):
+        with torch.cuda.stream(streams[run % 2]):
+            for plan, (a, b, out, scales) in zip(plans, tensors, strict=True):
+                found.append(plan(a, b, torch.full_like(out, torch.nan), scales=scales))
+    torch.cuda.synchronize()
+    assert all(torch.equal(x, y) for x, y in zip(found, expected * 40, strict=True))
+
+
+@pytest.mark.parametrize("n", [520, 521, 522, 524])
+@pytest.mark.parametrize(
+    "blocks",
+    [(16, 128, 128, 4, 8), (72, 128, 128, 6, 8), (128, 128, 128, 4, 8), (64, 192, 128, 4, 12), (200, 128, 128, 3, 8),
+     (256, 128, 64, 5, 8), (128, 256, 128, 3, 8)],
+    ids=str,
+)  # fmt: skip
+def test_alpha_and_bias_without_c(blocks, n, device):
+    """Sums are rounded before they change layout: n allows stores of 16, 2, 4 and 8 bytes."""
+    whole = replace(config(blocks), persistent=False)
+    m, k = blocks[0] + 3, 528
+    a, bias = (torch.randint(-4, 5, shape, device=device).bfloat16() for shape in ((m, k), (n,)))
+    b = torch.randint(-4, 5, (n, k), dtype=torch.int8, device=device).t()
+    out = torch.full((m, n), torch.nan, dtype=torch.bfloat16, device=device)
+    plan = plan_for(Problem.of(a, b, out, epilogue=Epilogue(scaled=True, bias=True)), whole, device)
+    assert plan.spec.rounds_first
+    plan(a, b, out, alpha=0.5, bias=bias)
+    assert torch.equal(out, (0.5 * (a.double() @ b.double()) + bias.double()).to(out.dtype))
+
+
+@pytest.mark.parametrize("b_dtype", ["int8", "fp8e4m3", "fp8e5m2"])
+def test_tiles_that_convert_at_once_have_the_bits_of_others(b_dtype, device):
+    """With scales of rows; also where all products are 0 or -0, and with a NaN and an infinity."""
+    problem = dense(50, 1000, 2064, b_dtype)
+    a, b, out = space.operands(problem, device)
+    space.fill(a)
+    space.fill(b)
+    a[3], a[4] = 0.0, -0.0
+    a[7, 5], a[8, 6] = torch.nan, torch.inf
+    scales = space.scales(problem, device)
+    found = {}
+    for blocks in sorted(WEIGHTS):
+        if (each := replace(config(blocks), persistent=False)).fits(problem, gpus.of_device(device.index)):
+            plan = plan_for(problem, each, device)
+            bits = plan(a, b, torch.full_like(out, torch.nan), scales=scales).view(torch.int16)
+            found.setdefault(plan.spec.at_once, []).append(bits)
+    first = found[False][0]
+    assert len(found[True]) > 5
+    assert all(torch.equal(bits, first) for bits in found[False] + found[True])
 
 
 @pytest.mark.parametrize(

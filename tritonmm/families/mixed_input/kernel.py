@@ -10,8 +10,8 @@ The kernel computes W @ X^T: the weights W [n, k] are wgmma's first operand, the
    stage is overwritten early and that nobody waits for ever.
 2. Two or three consumer warpgroups each read their rows of weights from shared memory into the registers of wgmma's
    first operand, convert them there and multiply them by X: see `mainloop.py`. Loads, conversion and MMA overlap.
-3. A tile has one or two subtiles of activations, powers of two, as 64 and 8 for 72 rows, each with a descriptor,
-   buffers and sums of its own. The same slice of weights in registers multiplies both. This keeps tiles close to the
+3. A tile has one to three subtiles of activations, powers of two, as 64 and 8 for 72 rows, each with a descriptor,
+   buffers and sums of its own. The same slice of weights in registers multiplies all. This keeps tiles close to the
    number of rows: TMA takes longer to fill rows outside of a tensor with zeros than to read rows.
 4. Programs have whole tiles, shares of tiles, or both: see `scheduler.py`. The parts of a shared tile are added by one
    of four fixups: see `epilogue.py`. Rows of activations may be those of groups, each with weights of its own: tiles
@@ -64,16 +64,15 @@ from tritonmm.families.mixed_input.scheduler import (
 
 
 @gluon.jit
-def fetch_scales(stage, step, row, n, scales, pipeline, S: gl.constexpr):
-    """The producer starts to copy the scales of a step's groups into a stage.
+def fetch_scales(stage, step, row, lanes, n, scales, pipeline, S: gl.constexpr):
+    """The producer starts to copy the scales of a step's groups into a stage. lanes: 0, 1, ..., for a consumer's rows.
 
     `full` counts each of its threads once the thread's copies are there.
     """
     GROUPS: gl.constexpr = S.groups
     CONSUMERS: gl.constexpr = S.consumers
-    LAYOUT: gl.constexpr = S.scale_layout
     for who in gl.static_range(CONSUMERS):
-        rows = gl.minimum(row + who * S.rows + gl.arange(0, S.rows, LAYOUT), n - 1)  # what lies beyond is not written
+        rows = gl.minimum(row + who * S.rows + lanes, n - 1)  # what lies beyond is not written
         for i in gl.static_range(GROUPS):
             group = step if GROUPS == 1 else gl.minimum(step * GROUPS + i, S.all_groups - 1)
             at = scales.at + group.to(gl.int64) * scales.stride_k + rows.to(gl.int64) * scales.stride_n
@@ -94,6 +93,11 @@ def load(a_descs, b_desc, m, n, pipeline, schedule, groups, scales, S: gl.conste
         at, end = line_of(schedule, S)
         wait_for_previous_grid()
     let_next_grid_start()
+    # What follows from these would be computed ahead of all partitions, and consumers have no registers to keep it.
+    SCALES: gl.constexpr = S.scale_layout
+    lanes = unhoisted(gl.arange(0, S.rows, SCALES))
+    n = unhoisted(n)
+    scales = Scales(scales.at, unhoisted(scales.stride_n), scales.stride_k)
     stage = 0
     phase = 1
     while at < end:
@@ -119,7 +123,8 @@ def load(a_descs, b_desc, m, n, pipeline, schedule, groups, scales, S: gl.conste
                     own = scales.at
                     if S.ragged:
                         own += group.to(gl.int64) * groups.stride_scale
-                    fetch_scales(stage, step, row, n, Scales(own, scales.stride_n, scales.stride_k), pipeline, S)
+                    of_group = Scales(own, scales.stride_n, scales.stride_k)
+                    fetch_scales(stage, step, row, lanes, n, of_group, pipeline, S)
                 stage, phase = next_use(stage, phase, S.num_stages)
 
 
@@ -258,13 +263,13 @@ RUNTIME_INTEGERS = [
 
 @gluon.jit(do_not_specialize=RUNTIME_INTEGERS)
 def mixed_input_kernel(
-    a_desc, a_desc_1, b_desc, out, stride_om, stride_on, alpha, beta, bias, c, stride_cm, stride_cn,
+    a_desc, a_desc_1, a_desc_2, b_desc, out, stride_om, stride_on, alpha, beta, bias, c, stride_cm, stride_cn,
     m, n, tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors, workspace, flags,
     scale_b, stride_sn, stride_sk, groups, stride_sg, S: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
     """out[m, n] = alpha * sum over k of X[m, k] * W[n, k] * scale + bias[n] + beta * c[m, n], rounded once.
 
-    a_desc, a_desc_1, b_desc: descriptors of X, in blocks of each subtile, and of W, in blocks of a consumer's rows.
+    a_desc to a_desc_2, b_desc: descriptors of X, in blocks of each subtile, and of W, in blocks of a consumer's rows.
     tiles_m to factors: see `Schedule`. Strides are in elements; those of scale_b, fp32, along the rows of W and groups
     of K, and stride_sg from one of `groups` to the next. workspace: two tiles for each program for the last-arriver
     fixup, one for reduce-scatter, half of one for exchange; one for each tile of the last round for assist. flags: one,
@@ -276,7 +281,7 @@ def mixed_input_kernel(
     REGISTERS: gl.constexpr = S.consumer_registers
     LOADER: gl.constexpr = S.loader_registers
     pipeline = allocate_pipeline(S)
-    a_descs = (a_desc, a_desc_1)
+    a_descs = (a_desc, a_desc_1, a_desc_2)
     schedule = Schedule(tiles_m, tiles_n, tiles, steps, shared_steps, sharers, table, factors)
     scratch = (workspace, flags)
     scales = Scales(scale_b, stride_sn, stride_sk)

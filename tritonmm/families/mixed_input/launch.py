@@ -8,6 +8,8 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from tritonmm.families.mixed_input.kernel import mixed_input_kernel
 from tritonmm.families.mixed_input.rules import (
+    MOST_SUBTILES,
+    at_once,
     fixup,
     fixup_cols,
     groups,
@@ -64,9 +66,9 @@ class MixedInputPlan(Plan):
         *_, scale_b, stride_sn, stride_sk = scale_arguments(p, scales)
         blocks = zip(spec.x_blocks, spec.x_shared, strict=True)
         weights = b.mT.view(torch.int16) if spec.packed else b.mT
-        first, *second = [TensorDescriptor(*described(a), *block) for block in blocks]
+        descriptors = [TensorDescriptor(*described(a), *block) for block in blocks]
         arguments = (
-            first, *(second or [None]),
+            *descriptors, *[None] * (MOST_SUBTILES - len(descriptors)),
             TensorDescriptor(*described(weights), spec.w_block, spec.w_shared),
             out, out.stride(1), out.stride(2), float(alpha), float(beta), bias, c, *addend_strides(c, out)[1:],
             p.m, p.n, *config.tiles(p), self.launched, -(-p.k // step_k(config, p)),
@@ -108,6 +110,7 @@ def _spec(plan: MixedInputPlan) -> MixedInputSpec:
         groups=groups(config, p),
         all_groups=-(-p.k // p.group) if groups(config, p) > 1 else 0,
         ordered_mma=ordered_mma(config, p),
+        at_once=at_once(config, p),
         rescales=rescales(config, p),
         scaled=p.epilogue.scaled,
         bias=p.epilogue.bias,

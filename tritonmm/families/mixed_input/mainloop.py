@@ -1,19 +1,23 @@
 """The mixed-input kernel's loop over K: a consumer converts its weights slice by slice and multiplies them.
 
-1. A slice is converted while wgmma multiplies the slice before it, also across steps. A slice is not multiplied across
-   steps: ptxas has no registers for wgmma operands that live from one round of the loop into the next. Where sums are
-   rescaled, all slices of a scale group are converted before its wgmma instead, while other consumers multiply.
+1. There are two ways to convert:
+   - Slice by slice (`multiply_added`): a slice is converted while wgmma multiplies the slice before it, also across
+     steps. A slice is not multiplied across steps: ptxas has no registers for wgmma operands that live from one round
+     of the loop into the next.
+   - At once (`multiply_at_once`): all slices of a step, or of a scale group, are converted before their wgmma, while
+     other consumers multiply. `rules.at_once` chooses: with many rows, and where sums are rescaled.
 2. Scales of groups of K differ from row to row, so wgmma cannot apply them. There are two ways:
    - `multiply_added`: each group's sums are added, times their scales, to totals, which take as many registers again.
-   - `multiply_rescaled`, for bf16 activations from 64 rows on, where there are no registers for totals or totals take
+   - In `multiply_at_once`, for bf16 activations from 64 rows on, where there are no registers for totals or totals take
      longer: a scale is a power of two times a rest, from 1 to 2 for scales below 2. Weights are multiplied by the power
      as they are converted, exactly and at no cost from int8. There is one accumulator, in units of the current group's
      rests, and it is multiplied by the quotient of two rests from group to group. fp16 lacks the exponents for that.
 
 Both round a sum once more for each group. `rules.rescales` chooses; docs/notebook/mixed_input.md has the times.
 
-Both leave the tensor cores idle meanwhile. Where these limit, with many rows, the consumers' wgmma is ordered, step by
-step or group by group, so that one multiplies while the other scales: `device/ordered_mma.py`.
+Scaling, and converting at once, leave the tensor cores idle meanwhile. Where these limit, with many rows, the
+consumers' wgmma is ordered, step by step or group by group, so that one multiplies while the other scales and converts:
+`device/ordered_mma.py`.
 """
 
 from typing import Any, NamedTuple
@@ -87,11 +91,19 @@ def step_zero_points(stage, scale_bufs, WHO: gl.constexpr, S: gl.constexpr):
 
 
 @gluon.jit
-def subtile_factor(buf, SUBTILE: gl.constexpr, S: gl.constexpr):
-    """A consumer's scales of a group, for weights in their units, [rows, 1] in the layout of subtile SUBTILE."""
-    UNIT: gl.constexpr = S.unit
+def column_of(x, SUBTILE: gl.constexpr, S: gl.constexpr):
     LAYOUT: gl.constexpr = gl.SliceLayout(1, S.sums[SUBTILE])
-    return (scales_in(buf, LAYOUT, S) * UNIT)[:, None]
+    return gl.convert_layout(x, LAYOUT, assert_trivial=True)[:, None]
+
+
+@gluon.jit
+def columns_of(x, S: gl.constexpr):
+    """A number of each row, [rows] in the layout of subtile 0, as [rows, 1] in that of each. No data moves."""
+    SUBTILES: gl.constexpr = len(S.subtiles)
+    columns = ()
+    for i in gl.static_range(SUBTILES):
+        columns += (column_of(x, i, S),)
+    return columns
 
 
 @gluon.jit
@@ -101,13 +113,13 @@ def step_factors(stage, step, scale_bufs, WHO: gl.constexpr, S: gl.constexpr):
     They are read after wgmma is issued: shared memory answers late while wgmma reads its operands.
     """
     GROUPS: gl.constexpr = S.groups
-    SUBTILES: gl.constexpr = len(S.subtiles)
+    UNIT: gl.constexpr = S.unit
+    LAYOUT: gl.constexpr = gl.SliceLayout(1, S.sums[0])
     keep_order()
     factors = ()
     for i in gl.static_range(GROUPS):
-        for j in gl.static_range(SUBTILES):
-            factor = subtile_factor(scale_bufs.index((stage * S.consumers + WHO) * GROUPS + i), j, S)
-            factors += (factor if i == 0 else gl.where(2 * step + 1 < S.all_groups, factor, 0.0),)  # has it a second?
+        factor = scales_in(scale_bufs.index((stage * S.consumers + WHO) * GROUPS + i), LAYOUT, S) * UNIT
+        factors += columns_of(factor if i == 0 else gl.where(2 * step + 1 < S.all_groups, factor, 0.0), S)
     return factors
 
 
@@ -221,11 +233,11 @@ def group_power(buf, S: gl.constexpr):
 
 
 @gluon.jit
-def subtile_rest(buf, SUBTILE: gl.constexpr, S: gl.constexpr):
-    """The rests of these scales, [rows, 1] in the layout of subtile SUBTILE."""
-    LAYOUT: gl.constexpr = gl.SliceLayout(1, S.sums[SUBTILE])
+def group_rests(buf, S: gl.constexpr):
+    """The rests of these scales, [rows]."""
+    LAYOUT: gl.constexpr = gl.SliceLayout(1, S.sums[0])
     power, rest = power_and_rest(scales_in(buf, LAYOUT, S))
-    return rest[:, None]
+    return rest
 
 
 @gluon.jit
@@ -240,56 +252,32 @@ def converted_times(w, power, zero_points, GROUP: gl.constexpr, J: gl.constexpr,
 
 
 @gluon.jit
-def rescaled(sums, before, after):
-    """The sums, which are in units of `before`, in units of `after`."""
-    SUBTILES: gl.constexpr = len(sums)
-    found = ()
-    for i in gl.static_range(SUBTILES):
-        found += (sums[i] * (before[i] / after[i]),)
-    return found
-
-
-@gluon.jit
-def group_rests(buf, S: gl.constexpr):
-    """`subtile_rest` of each subtile."""
+def rescaled(sums, factors, S: gl.constexpr):
+    """The sums times a number of each row."""
     SUBTILES: gl.constexpr = len(S.subtiles)
+    columns = columns_of(factors, S)
     found = ()
     for i in gl.static_range(SUBTILES):
-        found += (subtile_rest(buf, i, S),)
+        found += (sums[i] * columns[i],)
     return found
 
 
 @gluon.jit
-def ones(S: gl.constexpr):
-    """A unit of sums for each subtile, [rows, 1]."""
-    SUBTILES: gl.constexpr = len(S.subtiles)
-    found = ()
-    for i in gl.static_range(SUBTILES):
-        found += (ones_of(i, S),)
-    return found
-
-
-@gluon.jit
-def ones_of(SUBTILE: gl.constexpr, S: gl.constexpr):
-    LAYOUT: gl.constexpr = gl.SliceLayout(1, S.sums[SUBTILE])
-    return gl.full([S.rows], 1.0, gl.float32, LAYOUT)[:, None]
-
-
-@gluon.jit
-def multiply_rescaled(pipeline, stage, phase, first, last, stride, WHO: gl.constexpr, S: gl.constexpr):
-    """`multiply` with one accumulator, in units of the current group's rests.
-
-    A group's weights are converted and the sums rescaled while other consumers multiply: in turn, from 128 rows on.
+def multiply_at_once(pipeline, stage, phase, first, last, stride, WHO: gl.constexpr, S: gl.constexpr):
+    """`multiply` where all weights of a step, or of a scale group, are converted before their wgmma, while other
+    consumers multiply: in turn, from 128 rows on. Scale groups have one accumulator, in units of the current group's
+    rests.
     """
-    GROUPS: gl.constexpr = S.groups
+    GROUPS: gl.constexpr = max(S.groups, 1)
     SUBTILES: gl.constexpr = len(S.subtiles)
     PARTS: gl.constexpr = S.stages_of_step
     SLICES: gl.constexpr = S.slices // GROUPS  # of a group in a stage
     UNIT: gl.constexpr = S.unit
     COUNT: gl.constexpr = PARTS * SLICES
+    LAYOUT: gl.constexpr = gl.SliceLayout(1, S.sums[0])
     sums = zeros(S)
-    rests = ones(S)
-    for _ in range(first, last, stride):
+    rests = gl.full([S.rows], 1.0, gl.float32, LAYOUT)
+    for step in range(first, last, stride):
         stages = ()
         w = ()
         for _part in gl.static_range(PARTS):
@@ -299,17 +287,22 @@ def multiply_rescaled(pipeline, stage, phase, first, last, stride, WHO: gl.const
             stage, phase = next_use(stage, phase, S.num_stages)
         zero_points = step_zero_points(stages[0], pipeline.scales, WHO, S)
         for group in gl.static_range(GROUPS):
-            buf = pipeline.scales.index((stages[0] * S.consumers + WHO) * GROUPS + group)
-            power = group_power(buf, S)
             a = ()
-            for i in gl.static_range(COUNT):
-                a += (converted_times(w[i // SLICES], power, zero_points, group, group * SLICES + i % SLICES, S),)
-            before = rests
-            rests = group_rests(buf, S)
-            sums = rescaled(sums, before, rests)
+            if S.rescales:
+                buf = pipeline.scales.index((stages[0] * S.consumers + WHO) * GROUPS + group)
+                power = group_power(buf, S)
+                for i in gl.static_range(COUNT):
+                    a += (converted_times(w[i // SLICES], power, zero_points, group, group * SLICES + i % SLICES, S),)
+                before = rests
+                rests = group_rests(buf, S)
+                sums = rescaled(sums, before / rests, S)
+            else:
+                for i in gl.static_range(COUNT):
+                    a += (converted(w[i // SLICES], zero_points, i % SLICES, S),)
             ordered_mma.wait(WHO, S)
             for i in gl.static_range(COUNT):
-                sums = multiplied(a[i], stages[i // SLICES], sums, pipeline.x, True, group * SLICES + i % SLICES, S)
+                use_acc = True if S.rescales else (step > first) | (i > 0)
+                sums = multiplied(a[i], stages[i // SLICES], sums, pipeline.x, use_acc, group * SLICES + i % SLICES, S)
             if COUNT > 1:
                 sums = waited(sums, SUBTILES)
             ordered_mma.arrive(WHO, S)
@@ -317,16 +310,15 @@ def multiply_rescaled(pipeline, stage, phase, first, last, stride, WHO: gl.const
         barrier()  # all warps are done with the step
         for part in gl.static_range(PARTS):
             mbarrier.arrive(pipeline.empty.index(stages[part]), count=1)
-    found = ()
-    for i in gl.static_range(SUBTILES):
-        found += (sums[i] * (rests[i] * UNIT),)
-    return found, stage, phase
+    if S.rescales:
+        sums = rescaled(sums, rests * UNIT, S)
+    return sums, stage, phase
 
 
 @gluon.jit
 def multiply(pipeline, stage, phase, first, last, stride, WHO: gl.constexpr, S: gl.constexpr):
     """The consumer's sums over every `stride` steps from `first` to `last`, and the pipeline position after them."""
-    if S.rescales:
-        return multiply_rescaled(pipeline, stage, phase, first, last, stride, WHO, S)
+    if S.at_once:
+        return multiply_at_once(pipeline, stage, phase, first, last, stride, WHO, S)
     else:
         return multiply_added(pipeline, stage, phase, first, last, stride, WHO, S)

@@ -102,6 +102,9 @@ BLOCKS = {
     144: ((128, 128, 4, 8),),
     160: ((128, 128, 3, 8),),
     192: ((128, 128, 3, 8),),
+    200: ((128, 128, 3, 8),),
+    208: ((128, 128, 3, 8),),
+    224: ((128, 128, 3, 8),),
     256: ((128, 64, 5, 8), (128, 64, 4, 8), (128, 128, 2, 8)),
 }
 
@@ -123,6 +126,9 @@ PACKED = {
     144: ((128, 128, 4, 8),),
     160: ((128, 128, 4, 8),),
     192: ((128, 128, 3, 8),),
+    200: ((128, 128, 3, 8),),
+    208: ((128, 128, 3, 8),),
+    224: ((128, 128, 3, 8),),
     256: ((128, 64, 5, 8), (128, 128, 3, 8), (128, 128, 2, 8)),  # of equal estimates the first is chosen
 }
 
@@ -158,7 +164,8 @@ def _sizes(m: int) -> list[int]:
     """Rows of tiles worth trying for so many: those that hold all of them or an equal part, and powers of two."""
     tiles = -(-m // 256)
     least = [next(rows for rows in ROWS if rows * count >= m) for count in (tiles, tiles + 1)]
-    return sorted({*least, *(rows for rows in (64, 128, 256) if rows < m)}) if m > 64 else least[:1]
+    also = (rows for rows in (64, 128, 256) if rows < m or least[0] > 192)  # three subtiles are not always legal
+    return sorted({*least, *also}) if m > 64 else least[:1]
 
 
 def _sizes_of_groups(problem: Problem) -> list[int]:
@@ -205,11 +212,11 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     """A launch, what reading and computing take beside each other, and the gathering of parts.
 
     Constants are fits to an H200 (burst, 2026-11-23), 2,984 times of bf16 by int8 with 16 to 4096 rows, Triton 3.6.0
-    and 3.9.0 (h200-weights-7.csv and -8.csv in autotune/results). The fit did not see two subtiles (-11.csv, -12.csv)
-    and sums that are rescaled from group to group (h100-weights-configs.csv). In all these files the estimates of
-    configs within 35% of a GEMM's best are off by 5.2% (root mean square); the chosen ones take 0.5% longer than the
-    best (geometric mean), at most 11%. More programs than the SMs hold were timed with more than 64 rows. Groups of
-    rows count as equal ones, without a fit.
+    and 3.9.0 (h200-weights-7.csv and -8.csv in autotune/results). The fit did not see several subtiles (-11.csv,
+    -12.csv), sums that are rescaled from group to group (h100-weights-configs.csv), and weights with scales of rows
+    that are converted at once. In all these files the estimates of configs within 35% of a GEMM's best are off by 5.4%
+    (root mean square); the chosen ones take 0.4% longer than the best (geometric mean), at most 11%. More programs than
+    the SMs hold were timed with more than 64 rows. Groups of rows count as equal ones, without a fit.
     """
     p, f = problem, fitted(gpu)
     moved = _moved(config, p, gpu)

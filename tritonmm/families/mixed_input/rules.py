@@ -17,8 +17,11 @@ from tritonmm.gpu import Gpu
 from tritonmm.orders import Grouped
 from tritonmm.problem import Epilogue, Problem
 
-ROWS = (8, 16, 24, 32, 40, 48, 64, 72, 80, 96, 128, 136, 144, 160, 192, 256)
-"""Legal rows of activations in a tile: powers of two, as the shapes of tensors are, and sums of two of them."""
+ROWS = (8, 16, 24, 32, 40, 48, 64, 72, 80, 96, 128, 136, 144, 160, 192, 200, 208, 224, 256)
+"""Legal rows of activations in a tile: powers of two, as the shapes of tensors are, and sums of up to three."""
+
+MOST_SUBTILES = 3
+"""Powers of two of which such a sum may be."""
 
 SUM_REGISTERS = 164
 """Registers of a thread for sums, totals and scales. With two consumers a thread has 240, or 224 with scale groups.
@@ -30,7 +33,7 @@ SUM_REGISTERS_WITH_ADDENDS = 148
 """The same where the epilogue adds a bias or C: their addresses and values take registers."""
 
 SUM_REGISTERS_OF_TWO_SUBTILES = 140
-"""The same where a consumer has two subtiles of 128 rows of weights, which is four blocks of sums."""
+"""The same where a consumer has several subtiles of 128 rows of weights, which is four blocks of sums or more."""
 
 SUM_REGISTERS_OF_THREE_CONSUMERS = 68
 """The same with three consumers: a thread has 160 registers, or 152 with scale groups."""
@@ -96,12 +99,12 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     if config.block_k not in (64, 128, 256):
         return f"block_k is {config.block_k}; 64, 128 and 256 are legal"
     if len(subtiles(config)) > 1 and (config.num_warps == 12 or config.block_k > 128):
-        both = " and ".join(map(str, subtiles(config)))
-        return f"block_m is {config.block_m}, {both}; two subtiles need 8 warps and block_k of at most 128"
+        each = " + ".join(map(str, subtiles(config)))
+        return f"block_m is {config.block_m}, {each}; several subtiles need 8 warps and block_k of at most 128"
     if config.split_tail > 1 and (not config.persistent or p.ragged or _cuts_tiles(config)):
         return f"split_tail is {config.split_tail}; only persistent programs whose tiles are otherwise whole take 2"
     if config.split_tail not in (1, 2) or (config.split_tail > 1 and len(subtiles(config)) > 1):
-        return f"split_tail is {config.split_tail}; 1 and 2 are legal, and 1 where a tile has two subtiles"
+        return f"split_tail is {config.split_tail}; 1 and 2 are legal, and 1 where a tile has several subtiles"
     tight = config.split_tail > 1 and (p.block_scaled or p.b_dtype == "int4")
     if tight and (config.block_k > 64 or p.epilogue.bias or p.epilogue.c):
         return "split_tail is 2; with int4 or scale groups it needs block_k of 64, no bias and no C: registers"
@@ -118,13 +121,31 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"{block} for a scale group of weights; fewer rows or columns do"
     if config.block_n == 192 and config.block_m > 32 and (p.epilogue.c or (p.block_scaled and config.persistent)):
         return f"{block} to {'add C' if p.epilogue.c else 'add up parts of groups'}; 128 and 256 columns do"
+    if len(subtiles(config)) > 2 and not _may_have_three(config, p):
+        each = " + ".join(map(str, subtiles(config)))
+        return (
+            f"block_m is {config.block_m}, {each}; three subtiles leave registers only without C and groups of rows,"
+            " with split_k up to 200 rows, and with scale groups where the output's rows begin at multiples of 16 bytes"
+        )
     return ""
 
 
 def subtiles(config: Config) -> tuple[int, ...]:
     """The powers of two that add up to block_m, the larger one first: rows of activations of each wgmma."""
-    first = 1 << (config.block_m.bit_length() - 1)
-    return (first, config.block_m - first) if config.block_m > first else (first,)
+    bits = range(config.block_m.bit_length())
+    return tuple(1 << bit for bit in reversed(bits) if config.block_m & 1 << bit)
+
+
+def _may_have_three(config: Config, problem: Problem) -> bool:
+    """True if a tile may have three subtiles: the kinds of products for which no such kernel spills."""
+    p = problem
+    aligned = p.out_alignment >= 16 and p.n * p.out_element_bytes % 16 == 0
+    return (
+        not p.ragged
+        and not p.epilogue.c
+        and (config.split_k == 1 or config.block_m <= 200)
+        and (aligned or not p.block_scaled)
+    )
 
 
 def groups(config: Config, problem: Problem) -> int:
@@ -156,11 +177,23 @@ def rescales(config: Config, problem: Problem) -> bool:
     return config.block_m >= 64 and not problem.fixes_sums
 
 
+def at_once(config: Config, problem: Problem) -> bool:
+    """True if all weights of a step, or of a scale group, are converted before their wgmma; see `mainloop.py`.
+
+    Where sums are rescaled, and where a consumer has the registers for a step of 8-bit weights (not in tiles of 256
+    rows whose parts are added up), with so many rows that the tensor cores are what limits:
+    docs/notebook/mixed_input.md.
+    """
+    roomy = config.block_n == 128 and config.block_k <= 128 and (config.block_m < 256 or config.split_k == 1)
+    whole = not problem.block_scaled and problem.b_dtype != "int4" and config.block_m >= 128
+    return rescales(config, problem) or (whole and roomy)
+
+
 def ordered_mma(config: Config, problem: Problem) -> bool:
-    """Whether consumers multiply in turn (`device/ordered_mma.py`): where sums are scaled from group to group, with so
-    many rows that the tensor cores are what limits. Adding int8's sums to totals takes as long either way."""
-    scales = rescales(config, problem) or (problem.block_scaled and problem.b_dtype == "int4")
-    return scales and config.block_m >= 128
+    """Whether consumers multiply in turn (`device/ordered_mma.py`): where they convert or scale beside, with so many
+    rows that the tensor cores are what limits. Adding int8's sums to totals takes as long either way."""
+    beside = at_once(config, problem) or (problem.block_scaled and problem.b_dtype == "int4")
+    return beside and config.block_m >= 128
 
 
 def _sums(config: Config) -> int:
@@ -169,7 +202,7 @@ def _sums(config: Config) -> int:
 
 
 def _has_four_blocks(config: Config) -> bool:
-    """True if a consumer has four blocks of sums: two subtiles by 128 rows of weights."""
+    """True if a consumer has four blocks of sums or more: several subtiles by 128 rows of weights."""
     return len(subtiles(config)) > 1 and _rows(config) > 64
 
 
@@ -223,11 +256,11 @@ def slice_k(config: Config, problem: Problem) -> int:
     """Elements of K that a consumer converts while it multiplies others.
 
     Longer slices wait less often (docs/notebook/mixed_input.md) and need registers: only 64 rows of weights leave them,
-    by at most 128 rows of activations or with rescaled sums, in a program alone on its SM. A slice is at most a scale
-    group.
+    by at most 128 rows of activations or where all is converted at once, in a program alone on its SM. A slice is at
+    most a scale group.
     """
     roomy = resident(config, problem) == 1 and _rows(config) == 64
-    roomy = roomy and (config.block_m <= 128 or rescales(config, problem))
+    roomy = roomy and (config.block_m <= 128 or at_once(config, problem))
     return 64 if roomy and not (problem.block_scaled and problem.group < 64) else 32
 
 

@@ -7,7 +7,7 @@ All steps of all tiles form one line, tile after tile, and each program takes an
 - With one program for each tile, or several (split-K, added up by reduce-scatter), no share lies in two tiles.
 - Persistent programs with two tiles or more each first take whole tiles in rounds. Programs that run together then have
   neighbouring tiles, and L2 holds their operands. Shares are of the one to two rounds' tiles that remain.
-- With 256 rows of activations, or two subtiles, there are no registers to add up parts: all tiles are whole. Or two
+- With 256 rows of activations, or several subtiles, there are no registers to add up parts: all tiles are whole. Or two
   programs split the K of each tile of the last round. If that has tiles for at most half of the programs, they exchange
   halves. Otherwise the programs without a tile assist the others: each sums the last steps of several of their tiles.
 - Where groups divide the rows of activations, only the device knows how many tiles there are: all are whole, and each

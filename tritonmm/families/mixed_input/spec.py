@@ -13,7 +13,7 @@ class MixedInputSpec(Pipelined):
     """A single constexpr argument."""
 
     block_r: int  # rows of weights in a tile
-    subtiles: tuple  # rows of activations in each of the one or two wgmma tiles of a tile, powers of two
+    subtiles: tuple  # rows of activations in each of the one to three wgmma tiles of a tile, powers of two
     block_k: int  # elements of K in a stage
     stages_of_step: int  # stages that a step fills: 2 where a scale group is two, else 1
     slice_k: int  # elements of K that are converted while others are multiplied
@@ -34,6 +34,7 @@ class MixedInputSpec(Pipelined):
     groups: int  # groups of K in a step that have scales, 1 or 2; 0 where none have
     all_groups: int  # groups of K, where a step has 2
     ordered_mma: bool  # consumers multiply in turn, see `device/ordered_mma.py`
+    at_once: bool  # all weights of a step, or of a scale group, are converted before their wgmma
     rescales: bool  # one accumulator is rescaled from group to group, instead of sums added to totals
     scaled: bool  # alpha multiplies
     bias: bool
