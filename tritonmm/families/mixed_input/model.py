@@ -49,7 +49,7 @@ class Fitted:
     fill: What goes by before programs begin with their first steps, in times of the delivery of all of those from
         memory.
     tensor: Of the tensor cores' peak rate, what steps reach where nothing else takes time.
-    issue: Columns of sums in whose time the tensor cores take the weights of a product from registers.
+    issue: Columns of sums in whose time the tensor cores wait for the weights of a product.
     overlap: The p of the p-norm that adds reading and computing: 1 would be one after the other.
     reduce_scatter_us: A cooperative launch, and the meeting of programs that share a tile and each add up some of it.
     part_us: The same for each of them.
