@@ -63,6 +63,10 @@ CASES["sliced"] = replace(EXACT, epilogue=Epilogue()), SLICED
 WEIGHTS = Config("mixed_input", 64, 128, 128, 4, 8, persistent=True)
 CASES["weights"] = Problem.dense(64, 256, 256, layout="nt", b_dtype="int8"), WEIGHTS
 CASES["weights, two strips"] = CASES["weights"][0], replace(WEIGHTS, block_m=40)
+CASES["weights, three strips"] = (
+    Problem.dense(193, 256, 256, layout="nt", b_dtype="int8"),
+    replace(WEIGHTS, block_m=200, num_stages=3),
+)
 CASES["weights, int4"] = Problem.dense(64, 256, 96, layout="nt", b_dtype="int4"), WEIGHTS
 CASES["sliced, split K"] = EXACT, replace(SLICED, split_k=3)
 if HAS_CLUSTERS:

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from compile_cases import HALVED, ROUNDS, WEIGHTS
 from compile_int4 import PACKED
+from compile_weights import HALVED, ROUNDS, WEIGHTS
 from promises import (
     EVERYTHING,
     assert_adds_before_it_rounds,

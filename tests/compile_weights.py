@@ -1,0 +1,91 @@
+"""What the compile gate compiles of 8-bit weights, see `compile_cases.py`."""
+
+from dataclasses import replace
+
+from tritonmm import gpu as gpus
+from tritonmm import orders
+from tritonmm.config import Config
+from tritonmm.families.mixed_input import model as streams
+from tritonmm.problem import KINDS, Epilogue, Problem
+
+WEIGHTS = {
+    # (block_m, block_n, block_k, num_stages, num_warps): those that are chosen from, and what else is legal
+    *((block_m, *rest) for block_m, blocks in streams.BLOCKS.items() for rest in blocks),
+    (16, 192, 128, 6, 12), (16, 256, 128, 5, 8), (64, 128, 256, 3, 8), (128, 128, 128, 4, 8),
+    (136, 128, 64, 7, 8), (200, 128, 64, 6, 8), (224, 128, 64, 5, 8),
+}  # fmt: skip
+ROUNDS = ((64, 256, 128, 4, 8), (128, 128, 128, 4, 8), (128, 192, 128, 3, 12), (256, 128, 64, 4, 8))
+HALVED = ((256, 128, 64, 5, 8), (256, 128, 128, 2, 8), (128, 256, 128, 3, 8))
+"""Tiles of which two programs may share one in the last round."""
+
+
+def weights_cases():
+    """Every tile of the mixed-input kernel, with both kinds of scales, and with each meeting; the widest with all."""
+    everything = Epilogue(scaled=True, bias=True, c=True)
+    h200 = gpus.spec("h200")
+    for i, blocks in enumerate(sorted(WEIGHTS)):
+        config = Config("mixed_input", *blocks, persistent=True, order=orders.RowMajor())
+        for j, (n, fields) in enumerate((
+            (4096, {"b_dtype": "int8", "scales": "row"}),
+            (4096, {"b_dtype": "fp8e4m3", "scales": "group"}),
+            ((1001, {"b_dtype": "int8", "scales": "group", "epilogue": everything}),
+             (1001, {"b_dtype": "fp8e5m2", "dtype": "fp16", "epilogue": everything}),
+             (4096, {"b_dtype": "int8", "dtype": "fp16", "out_dtype": "fp32", "scales": "row"}))[i % 3],
+        )):  # fmt: skip
+            problem = Problem.dense(blocks[0], n, 4096, layout="nt", **fields)
+            meetings = config, replace(config, persistent=False), replace(config, split_k=2, persistent=False)
+            legal = [(h200, problem, meeting) for meeting in meetings if meeting.fits(problem, h200)]
+            yield from legal if j == i // 3 % 3 else legal[:1]
+    for blocks in ROUNDS:
+        for kind in ("bf16-int8", "bf16-fp8-row"):
+            problem = Problem.dense(2000, 28672, 4096, layout="nt", **KINDS[kind])
+            config = Config("mixed_input", *blocks, persistent=True, order=orders.SwizzleMerge(8))
+            if config.fits(problem, h200):
+                yield h200, problem, config
+    for blocks in HALVED:
+        config = Config("mixed_input", *blocks, persistent=True, split_tail=2, order=orders.SwizzleMerge(2))
+        for columns, fields in (
+            (33, {"scales": "group"}), (99, {"scales": "group"}), (99, {"scales": "row", "epilogue": everything}),
+        ):  # fmt: skip
+            problem = Problem.dense(2 * blocks[0], columns * blocks[1], 4096, layout="nt", b_dtype="int8", **fields)
+            if config.fits(problem, h200):
+                yield h200, problem, config
+    for stages in (3, 4, 5, 6):
+        config = Config(
+            "mixed_input", 256, 128, 64, stages, 8, persistent=True, split_tail=2, order=orders.SwizzleMerge(2)
+        )
+        kinds = [(b_dtype, scales) for b_dtype in ("int8", "fp8e4m3", "fp8e5m2", "int4") for scales in ("row", "group")]
+        for i, (b_dtype, scales) in enumerate([*kinds, ("int4", "group-zero")]):  # programs assist each other
+            m = (500, 512, 250)[(i + stages) % 3]
+            fields = {"layout": "nt", "b_dtype": b_dtype, "scales": scales}
+            problem = Problem.dense(m, 115 * 128 - 8 * (i % 2), 4096, **fields)
+            if config.fits(problem, h200):
+                yield h200, problem, config
+    two_groups = (
+        (16, 128, 128, 4, 8),
+        (32, 192, 128, 5, 12),
+        (64, 128, 128, 6, 8),
+        (80, 128, 128, 5, 8),
+        (128, 128, 128, 4, 8),
+        (200, 128, 128, 3, 8),
+        (256, 128, 128, 2, 8),
+    )  # in a step
+    for blocks in two_groups:
+        problem = Problem.dense(blocks[0], 4096, 4096, layout="nt", b_dtype="int8", scales="group")
+        yield h200, replace(problem, group=64), Config("mixed_input", *blocks, persistent=True, order=orders.RowMajor())
+    for stages in (4, 5):  # parts of tiles of 256 rows, without scales
+        problem = Problem.dense(256, 4096, 14336, layout="nt", b_dtype="int8")
+        config = Config("mixed_input", 256, 128, 64, stages, 8, split_k=2, persistent=False, order=orders.RowMajor())
+        yield h200, problem, config
+    for rows in (200, 208, 224):  # several rows of tiles, of which the last begins earlier
+        for kind in ("bf16-int8", "bf16-fp8-row", "bf16-int4"):
+            epilogue = Epilogue(scaled=True, bias=kind == "bf16-fp8-row")
+            problem = Problem.dense(3 * rows - 5, 4096, 4096, layout="nt", epilogue=epilogue, **KINDS[kind])
+            yield (
+                h200,
+                problem,
+                Config("mixed_input", rows, 128, 128, 3, 8, persistent=True, order=orders.SwizzleMerge(2)),
+            )
+    for order in ("split-merge:8", "swizzle-merge:16,8@n", "hilbert"):
+        problem = Problem.dense(100, 4096, 4096, layout="nt", **KINDS["bf16-int8"])
+        yield h200, problem, Config("mixed_input", 64, 128, 128, 6, 8, persistent=True, order=orders.parse(order))
