@@ -93,11 +93,12 @@ def load(a_descs, b_desc, m, n, pipeline, schedule, groups, scales, S: gl.conste
         at, end = line_of(schedule, S)
         wait_for_previous_grid()
     let_next_grid_start()
-    # What follows from these would be computed ahead of all partitions, and consumers have no registers to keep it.
     SCALES: gl.constexpr = S.scale_layout
-    lanes = unhoisted(gl.arange(0, S.rows, SCALES))
-    n = unhoisted(n)
-    scales = Scales(scales.at, unhoisted(scales.stride_n), scales.stride_k)
+    lanes = gl.arange(0, S.rows, SCALES)
+    if SUBTILES > 2:  # what follows from these would be computed ahead of all partitions, and kept by consumers
+        lanes = unhoisted(lanes)
+        n = unhoisted(n)
+        scales = Scales(scales.at, unhoisted(scales.stride_n), scales.stride_k)
     stage = 0
     phase = 1
     while at < end:
