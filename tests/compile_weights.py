@@ -19,12 +19,16 @@ HALVED = ((256, 128, 64, 5, 8), (256, 128, 128, 2, 8), (128, 256, 128, 3, 8))
 """Tiles of which two programs may share one in the last round."""
 
 
+def persistent(blocks, order, **fields):
+    return Config("mixed_input", *blocks, persistent=True, order=order, **fields)
+
+
 def weights_cases():
     """Every tile of the mixed-input kernel, with both kinds of scales, and with each meeting; the widest with all."""
     everything = Epilogue(scaled=True, bias=True, c=True)
     h200 = gpus.spec("h200")
     for i, blocks in enumerate(sorted(WEIGHTS)):
-        config = Config("mixed_input", *blocks, persistent=True, order=orders.RowMajor())
+        config = persistent(blocks, orders.RowMajor())
         for j, (n, fields) in enumerate((
             (4096, {"b_dtype": "int8", "scales": "row"}),
             (4096, {"b_dtype": "fp8e4m3", "scales": "group"}),
@@ -39,11 +43,11 @@ def weights_cases():
     for blocks in ROUNDS:
         for kind in ("bf16-int8", "bf16-fp8-row"):
             problem = Problem.dense(2000, 28672, 4096, layout="nt", **KINDS[kind])
-            config = Config("mixed_input", *blocks, persistent=True, order=orders.SwizzleMerge(8))
+            config = persistent(blocks, orders.SwizzleMerge(8))
             if config.fits(problem, h200):
                 yield h200, problem, config
     for blocks in HALVED:
-        config = Config("mixed_input", *blocks, persistent=True, split_tail=2, order=orders.SwizzleMerge(2))
+        config = persistent(blocks, orders.SwizzleMerge(2), split_tail=2)
         for columns, fields in (
             (33, {"scales": "group"}), (99, {"scales": "group"}), (99, {"scales": "row", "epilogue": everything}),
         ):  # fmt: skip
@@ -51,9 +55,7 @@ def weights_cases():
             if config.fits(problem, h200):
                 yield h200, problem, config
     for stages in (3, 4, 5, 6):
-        config = Config(
-            "mixed_input", 256, 128, 64, stages, 8, persistent=True, split_tail=2, order=orders.SwizzleMerge(2)
-        )
+        config = persistent((256, 128, 64, stages, 8), orders.SwizzleMerge(2), split_tail=2)
         kinds = [(b_dtype, scales) for b_dtype in ("int8", "fp8e4m3", "fp8e5m2", "int4") for scales in ("row", "group")]
         for i, (b_dtype, scales) in enumerate([*kinds, ("int4", "group-zero")]):  # programs assist each other
             m = (500, 512, 250)[(i + stages) % 3]
@@ -61,18 +63,12 @@ def weights_cases():
             problem = Problem.dense(m, 115 * 128 - 8 * (i % 2), 4096, **fields)
             if config.fits(problem, h200):
                 yield h200, problem, config
-    two_groups = (
-        (16, 128, 128, 4, 8),
-        (32, 192, 128, 5, 12),
-        (64, 128, 128, 6, 8),
-        (80, 128, 128, 5, 8),
-        (128, 128, 128, 4, 8),
-        (200, 128, 128, 3, 8),
-        (256, 128, 128, 2, 8),
-    )  # in a step
-    for blocks in two_groups:
+    for blocks in (  # two groups in a step
+        (16, 128, 128, 4, 8), (32, 192, 128, 5, 12), (64, 128, 128, 6, 8), (80, 128, 128, 5, 8), (128, 128, 128, 4, 8),
+        (200, 128, 128, 3, 8), (256, 128, 128, 2, 8),
+    ):  # fmt: skip
         problem = Problem.dense(blocks[0], 4096, 4096, layout="nt", b_dtype="int8", scales="group")
-        yield h200, replace(problem, group=64), Config("mixed_input", *blocks, persistent=True, order=orders.RowMajor())
+        yield h200, replace(problem, group=64), persistent(blocks, orders.RowMajor())
     for stages in (4, 5):  # parts of tiles of 256 rows, without scales
         problem = Problem.dense(256, 4096, 14336, layout="nt", b_dtype="int8")
         config = Config("mixed_input", 256, 128, 64, stages, 8, split_k=2, persistent=False, order=orders.RowMajor())
@@ -81,11 +77,7 @@ def weights_cases():
         for kind in ("bf16-int8", "bf16-fp8-row", "bf16-int4"):
             epilogue = Epilogue(scaled=True, bias=kind == "bf16-fp8-row")
             problem = Problem.dense(3 * rows - 5, 4096, 4096, layout="nt", epilogue=epilogue, **KINDS[kind])
-            yield (
-                h200,
-                problem,
-                Config("mixed_input", rows, 128, 128, 3, 8, persistent=True, order=orders.SwizzleMerge(2)),
-            )
+            yield h200, problem, persistent((rows, 128, 128, 3, 8), orders.SwizzleMerge(2))
     for order in ("split-merge:8", "swizzle-merge:16,8@n", "hilbert"):
         problem = Problem.dense(100, 4096, 4096, layout="nt", **KINDS["bf16-int8"])
-        yield h200, problem, Config("mixed_input", 64, 128, 128, 6, 8, persistent=True, order=orders.parse(order))
+        yield h200, problem, persistent((64, 128, 128, 6, 8), orders.parse(order))

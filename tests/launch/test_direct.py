@@ -49,7 +49,7 @@ CASES = {
     "hopper, split K": (Problem(192, 136, 1024, out_dtype="fp32"), replace(HOPPER, split_k=4)),
     "hopper, split tail": (Problem(192, 136, 1024, layout="nt", epilogue=EVERYTHING), replace(HOPPER, split_tail=2)),
 }
-CASES["hopper, two strips"] = (
+CASES["hopper, two subtiles"] = (
     Problem(130, 264, 128, layout="nt"),
     replace(HOPPER, block_m=64, block_n=192),
 )
@@ -62,8 +62,8 @@ EXACT = Problem(70, 136, 256, layout="nt", dtype="fp32", epilogue=EVERYTHING)
 CASES["sliced"] = replace(EXACT, epilogue=Epilogue()), SLICED
 WEIGHTS = Config("mixed_input", 64, 128, 128, 4, 8, persistent=True)
 CASES["weights"] = Problem.dense(64, 256, 256, layout="nt", b_dtype="int8"), WEIGHTS
-CASES["weights, two strips"] = CASES["weights"][0], replace(WEIGHTS, block_m=40)
-CASES["weights, three strips"] = (
+CASES["weights, two subtiles"] = CASES["weights"][0], replace(WEIGHTS, block_m=40)
+CASES["weights, three subtiles"] = (
     Problem.dense(193, 256, 256, layout="nt", b_dtype="int8"),
     replace(WEIGHTS, block_m=200, num_stages=3),
 )

@@ -343,7 +343,7 @@ def test_alpha_and_bias_without_c(blocks, n, device):
 
 @pytest.mark.parametrize("b_dtype", ["int8", "fp8e4m3", "fp8e5m2"])
 def test_tiles_that_convert_at_once_have_the_bits_of_others(b_dtype, device):
-    """With scales of rows; also where all products are 0 or -0, and with a NaN and an infinity."""
+    """With scales of rows; also for rows of 0 and of -0, and with a NaN and an infinity."""
     problem = dense(50, 1000, 2064, b_dtype)
     a, b, out = space.operands(problem, device)
     space.fill(a)

@@ -2,6 +2,7 @@
 
 import math
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from tritonmm.config import Config
 from tritonmm.families.mixed_input import model as streams
 from tritonmm.families.mixed_input.rules import fixup, programs, subtiles
 from tritonmm.orders import RowMajor
+from tritonmm.problem import Epilogue
 from tritonmm.selection import timed
 
 H200 = gpus.spec("h200")
@@ -87,3 +89,13 @@ def test_pieces_of_sums_leave_room_for_a_third_stage(stages, legal):
     config = Config("mixed_input", 256, 128, 128, stages, 8, persistent=True, order=RowMajor())
     assert bool(config.fits(problem, H200)) == legal
     assert (config.shared_bytes(problem, H200) <= H200.shared_bytes) == legal
+
+
+@pytest.mark.parametrize(("m", "rows"), [(193, 200), (208, 208), (224, 224)])
+def test_tiles_of_three_subtiles_are_chosen_where_they_are_legal(m, rows):
+    """With C they are not legal, and tiles of 256 rows are chosen."""
+    problem = space.problem(m, 14336, 4096, dtype="bf16-int8", layout="nt")
+    best, *_ = timed(problem, H200, "mixed_input")
+    assert best.block_m == rows
+    with_c, *_ = timed(replace(problem, epilogue=Epilogue(c=True)), H200, "mixed_input")
+    assert with_c.block_m == 256

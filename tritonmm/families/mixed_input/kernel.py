@@ -64,15 +64,15 @@ from tritonmm.families.mixed_input.scheduler import (
 
 
 @gluon.jit
-def fetch_scales(stage, step, row, lanes, n, scales, pipeline, S: gl.constexpr):
-    """The producer starts to copy the scales of a step's groups into a stage. lanes: 0, 1, ..., for a consumer's rows.
+def fetch_scales(stage, step, row, indices, n, scales, pipeline, S: gl.constexpr):
+    """The producer starts to copy the scales of a step's groups into a stage. indices: of a consumer's rows, 0, 1, ...
 
     `full` counts each of its threads once the thread's copies are there.
     """
     GROUPS: gl.constexpr = S.groups
     CONSUMERS: gl.constexpr = S.consumers
     for who in gl.static_range(CONSUMERS):
-        rows = gl.minimum(row + who * S.rows + lanes, n - 1)  # what lies beyond is not written
+        rows = gl.minimum(row + who * S.rows + indices, n - 1)  # what lies beyond is not written
         for i in gl.static_range(GROUPS):
             group = step if GROUPS == 1 else gl.minimum(step * GROUPS + i, S.all_groups - 1)
             at = scales.at + group.to(gl.int64) * scales.stride_k + rows.to(gl.int64) * scales.stride_n
@@ -94,9 +94,9 @@ def load(a_descs, b_desc, m, n, pipeline, schedule, groups, scales, S: gl.conste
         wait_for_previous_grid()
     let_next_grid_start()
     SCALES: gl.constexpr = S.scale_layout
-    lanes = gl.arange(0, S.rows, SCALES)
-    if SUBTILES > 2:  # what follows from these would be computed ahead of all partitions, and kept by consumers
-        lanes = unhoisted(lanes)
+    indices = gl.arange(0, S.rows, SCALES)
+    if SUBTILES > 2:  # LLVM would use these ahead of all partitions, and consumers would keep the results
+        indices = unhoisted(indices)
         n = unhoisted(n)
         scales = Scales(scales.at, unhoisted(scales.stride_n), scales.stride_k)
     stage = 0
@@ -125,7 +125,7 @@ def load(a_descs, b_desc, m, n, pipeline, schedule, groups, scales, S: gl.conste
                     if S.ragged:
                         own += group.to(gl.int64) * groups.stride_scale
                     of_group = Scales(own, scales.stride_n, scales.stride_k)
-                    fetch_scales(stage, step, row, lanes, n, of_group, pipeline, S)
+                    fetch_scales(stage, step, row, indices, n, of_group, pipeline, S)
                 stage, phase = next_use(stage, phase, S.num_stages)
 
 

@@ -301,7 +301,7 @@ def multiply_at_once(pipeline, stage, phase, first, last, stride, WHO: gl.conste
                     a += (converted(w[i // SLICES], zero_points, i % SLICES, S),)
             ordered_mma.wait(WHO, S)
             for i in gl.static_range(COUNT):
-                use_acc = True if S.rescales else (step > first) | (i > 0)
+                use_acc = True if S.rescales else (step > first) | (i > 0)  # the bits of `multiply_added`
                 sums = multiplied(a[i], stages[i // SLICES], sums, pipeline.x, use_acc, group * SLICES + i % SLICES, S)
             if COUNT > 1:
                 sums = waited(sums, SUBTILES)
