@@ -78,6 +78,15 @@ def weights_cases():
             epilogue = Epilogue(scaled=True, bias=kind == "bf16-fp8-row")
             problem = Problem.dense(3 * rows - 5, 4096, 4096, layout="nt", epilogue=epilogue, **KINDS[kind])
             yield h200, problem, persistent((rows, 128, 128, 3, 8), orders.SwizzleMerge(2))
+    for rows, split_k, kind, bias in (  # the same, and parts are added 32 columns at a time
+        (136, 2, "bf16-int8", False), (136, 1, "bf16-fp8-row", False), (144, 3, "bf16-int4", False),
+        (144, 2, "bf16-fp8-row", True), (160, 2, "bf16-int4", False), (160, 1, "bf16-int8", False),
+        (192, 4, "bf16-int8", False), (192, 1, "bf16-int4", False), (200, 4, "bf16-int8", False),
+        (200, 2, "bf16-int4", True), (200, 3, "bf16-fp8-row", False), (72, 4, "bf16-int8", False),
+    ):  # fmt: skip
+        problem = Problem.dense(3 * rows - 5, 1024, 4096, layout="nt", epilogue=Epilogue(bias=bias), **KINDS[kind])
+        config = persistent((rows, 128, 128, 3, 8), orders.SwizzleMerge(2))
+        yield h200, problem, replace(config, split_k=split_k, persistent=split_k == 1)
     for order in ("split-merge:8", "swizzle-merge:16,8@n", "hilbert"):
         problem = Problem.dense(100, 4096, 4096, layout="nt", **KINDS["bf16-int8"])
         yield h200, problem, persistent((64, 128, 128, 6, 8), orders.parse(order))

@@ -109,6 +109,17 @@ def test_shares_that_cut_tiles_anywhere(blocks, split_k, device):
             assert_right_if_it_fits(dense(m, n, k, scales=scales), config(blocks, split_k=split_k), device)
 
 
+@pytest.mark.parametrize("split_k", [2, 3, 7])
+@pytest.mark.parametrize("rows", [72, 136, 144, 160, 192, 200])
+def test_programs_that_add_up_a_tile_write_all_of_its_rows_and_no_others(rows, split_k, device):
+    """They add up 32 columns of the sums at a time, which does not divide all of these."""
+    stages = 6 if rows == 72 else 3
+    for m in (rows - 7, rows, rows + 1, 2 * rows - 5, 2 * rows):
+        for b_dtype, scales in (("int8", "group"), ("fp8e4m3", "row"), ("int4", "group")):
+            problem = dense(m, 264, 4096, b_dtype, scales)
+            assert_right_if_it_fits(problem, config((rows, 128, 128, stages, 8), split_k=split_k), device)
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 @PACKED_TILES
 def test_int4_at_edges(packed, dtype, device):

@@ -209,6 +209,9 @@ def reduce_scatter(sums, tile, row, col, schedule, scratch, output, addends, WHO
     store_part(sums, part == 0, col, workspace, output, WHO, S)
     arrive_and_wait(flags + tile * S.consumers + WHO, part == 0, splits)
     first = tile * splits
+    if S.block_c % COLS:  # the last columns are fewer
+        end = gl.minimum(output.m, col + S.block_c)
+        output = Output(output.at, output.stride_m, output.stride_n, output.first, end, output.n, output.buf)
     for at in range(part * COLS, gl.minimum(S.block_c, output.m - col), splits * COLS):
         add_and_write(first, first + splits - 1, at, row, col, workspace, output, addends, COLS, WHO, S)
 

@@ -290,7 +290,7 @@ def fixup_cols(config: Config, problem: Problem) -> int:
 def scatter_cols(config: Config, problem: Problem) -> int:
     """Columns that each program of a reduce-scatter adds up at a time: its share, as a power of two."""
     share = -(-config.block_m // config.split_k)
-    return min(piece_cols(config, problem), max(8, 1 << (share - 1).bit_length()), subtiles(config)[-1])
+    return min(piece_cols(config, problem), max(8, 1 << (share - 1).bit_length()))
 
 
 def _rows(config: Config) -> int:
