@@ -19,10 +19,12 @@ from tritonmm.families.mixed_input.rules import (
     rescales,
     resident,
     rounds,
+    scatter_cols,
     shared_work,
     slice_k,
     stages_of_step,
     step_k,
+    subtiles,
 )
 from tritonmm.gpu import Gpu
 from tritonmm.model import constants
@@ -53,6 +55,8 @@ class Fitted:
     overlap: The p of the p-norm that adds reading and computing: 1 would be one after the other.
     reduce_scatter_us: A cooperative launch, and the meeting of programs that share a tile and each add up some of it.
     part_us: The same for each of them.
+    scatter_pass_us: Each pass behind the first in which a program adds up columns of its share.
+    scatter_column_us: Each of these columns.
     last_arriver_us: The meeting of a tile's parts: they are stored and counted, and the last one reads them.
     pass_us: Each pass behind the first in which columns of the parts are added up.
     last_arriver_bandwidth: Bytes/s at which the one program that arrives last reads the sums of all parts.
@@ -74,6 +78,8 @@ class Fitted:
     overlap: float
     reduce_scatter_us: float
     part_us: float
+    scatter_pass_us: float
+    scatter_column_us: float
     last_arriver_us: float
     pass_us: float
     last_arriver_bandwidth: float
@@ -161,11 +167,15 @@ def passed_over(problem: Problem, gpu: Gpu) -> str:
 
 
 def _sizes(m: int) -> list[int]:
-    """Rows of tiles worth trying for so many: those that hold all of them or an equal part, and powers of two."""
-    tiles = -(-m // 256)
-    least = [next(rows for rows in ROWS if rows * count >= m) for count in (tiles, tiles + 1)]
+    """Rows of tiles worth trying for so many: the fewest for each number of tiles up to that of 128 rows, or two, and
+    powers of two."""
+    if m <= 64:
+        return [next(rows for rows in ROWS if rows >= m)]
+    fewest = {-(-m // rows): rows for rows in reversed(ROWS)}
+    most = max(-(-m // 256) + 1, -(-m // 128))
+    least = [rows for tiles, rows in fewest.items() if tiles <= most]
     also = (rows for rows in (64, 128, 256) if rows < m or least[0] > 192)  # three subtiles are not always legal
-    return sorted({*least, *also}) if m > 64 else least[:1]
+    return sorted({*least, *also})
 
 
 def _sizes_of_groups(problem: Problem) -> list[int]:
@@ -214,13 +224,15 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     Constants are fits to an H200 (burst, 2026-11-23), 2,984 times of bf16 by int8 with 16 to 4096 rows, Triton 3.6.0
     and 3.9.0 (h200-weights-7.csv and -8.csv in autotune/results). The fit did not see several subtiles (-11.csv,
     -12.csv), sums that are rescaled from group to group (h100-weights-configs.csv), and weights with scales of rows
-    that are converted at once. In all these files the estimates of configs within 35% of a GEMM's best are off by 5.4%
-    (root mean square); the chosen ones take 0.4% longer than the best (geometric mean), at most 11%. More programs than
-    the SMs hold were timed with more than 64 rows. Groups of rows count as equal ones, without a fit.
+    that are converted at once. In all these files the estimates of configs within 35% of a GEMM's best are off by 4.9%
+    (root mean square); the chosen ones take 0.4% longer than the best (geometric mean), at most 11%. What a pass of a
+    reduce-scatter and turns of three consumers or beside several subtiles take is of other shapes
+    (h200-weights-20-before.csv). More programs than the SMs hold were timed with more than 64 rows. Groups of rows
+    count as equal ones, without a fit.
     """
     p, f = problem, fitted(gpu)
     moved = _moved(config, p, gpu)
-    tiles_m, tiles_n, tiles = moved.tiles_m, moved.tiles_n, moved.tiles
+    tiles_m, tiles = moved.tiles_m, moved.tiles
     step = step_k(config, p)
     steps = -(-p.k // step)
     count = max(1, programs(config, p, gpu, tiles))
@@ -237,7 +249,8 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     tensor_us = 2 * products / (f.tensor * gpu.rate(p.dtype) / gpu.sms) * 1e6
     latency_us = f.latency_us * stages_of_step(config, p) / (config.num_stages - 1)
     if ordered_mma(config, p) and rescales(config, p):  # one consumer converts and scales while another multiplies
-        step_us = max(tensor_us + p.b_element_bytes * f.step_us, latency_us)
+        turns_us = config.num_warps / 16 * (1 + len(subtiles(config))) * p.b_element_bytes * f.step_us
+        step_us = max(tensor_us + turns_us, latency_us)
     else:
         step_us = max(way_us + busy_us, held * (busy_us + f.beside * way_us), latency_us, held * tensor_us)
     stage = step * (config.block_n * p.b_element_bytes + min(moved.rows, config.block_m) * p.element_bytes)
@@ -256,13 +269,25 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     compute_us = waves * (first_us + work_us)
     order = config.order.inner if isinstance(config.order, Grouped) else config.order
     tall = order.factors[0] if isinstance(order, SwizzleMerge) else 1  # tiles that read weights together
-    again = -(-tiles_m // tall) - 1
-    if how == "last-arriver" and min(count, tiles_n) * config.block_n * p.k * p.b_element_bytes > gpu.l2_bytes:
-        again = tiles_m - 1  # programs read other steps of K, and L2 has lost them when it is their turn
-    read_us = (moved.once_bytes + again * moved.weight_bytes) / (f.stream * gpu.bandwidth) * 1e6
+    again: float = -(-tiles_m // tall) - 1
+    read = moved.once_bytes
+    if how == "last-arriver":
+        # Programs read other steps of K, and what L2 cannot hold is lost when it is their turn.
+        shared = tiles - rounds(config, count, tiles) * count
+        live = p.operand_bytes("a") + min(count, moved.tiles_n) * config.block_n * p.k * p.b_element_bytes
+        if live > gpu.l2_bytes:
+            again += (tiles_m - 1 - again) * shared / tiles
+            if p.operand_bytes("a") > gpu.l2_bytes / 2:
+                read += shared * min(moved.rows, config.block_m) * p.k * p.element_bytes
+    read_us = (read + again * moved.weight_bytes) / (f.stream * gpu.bandwidth) * 1e6
     split_us = 0.0
-    if how in ("reduce-scatter", "exchange", "assist"):
-        split_us = f.reduce_scatter_us + config.split_k * config.split_tail * f.part_us
+    if how == "reduce-scatter":
+        cols = scatter_cols(config, p)
+        passes = max(1.0, config.block_m / config.split_k / cols)  # of the average program
+        pass_us = f.scatter_pass_us + cols * f.scatter_column_us
+        split_us = f.reduce_scatter_us + config.split_k * f.part_us + (passes - 1) * pass_us
+    elif how in ("exchange", "assist"):
+        split_us = f.reduce_scatter_us + config.split_tail * f.part_us
     elif how == "last-arriver":
         parts = -(-count // tiles) + (count % tiles > 0)
         passes = config.block_m // fixup_cols(config, p)
