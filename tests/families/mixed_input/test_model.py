@@ -9,7 +9,7 @@ import pytest
 from tritonmm import gpu as gpus
 from tritonmm.autotune.measuring import results_file, space
 from tritonmm.autotune.studies.measured_products import RESULTS
-from tritonmm.autotune.studies.weights import KINDS as KINDS_OF_STUDY
+from tritonmm.autotune.studies.weights import problem_of
 from tritonmm.config import Config
 from tritonmm.families.mixed_input import model as streams
 from tritonmm.families.mixed_input.rules import ROWS, fixup, programs, subtiles
@@ -86,7 +86,7 @@ def test_groups_of_tiles_that_read_weights_together_have_about_one_size(m, block
 
 @pytest.mark.parametrize("m", [200, 300, 700, 1500, 4096, 100_000])
 def test_no_tile_that_divides_the_rows_as_evenly_is_left_out(m):
-    """Of two tiles that are as many, that of fewer rows pads less."""
+    """Of two sizes of tiles that cut the rows into equally many, the smaller one pads less."""
     problem = space.problem(m, 6144, 4096, dtype="bf16-int8-row", layout="nt")
     tried = {config.block_m for config in streams.candidates(problem, H200)}
     for rows in (rows for rows in ROWS if 128 <= rows < m):
@@ -94,7 +94,7 @@ def test_no_tile_that_divides_the_rows_as_evenly_is_left_out(m):
 
 
 def test_tiles_are_not_cut_anywhere_where_l2_cannot_hold_the_activations():
-    """By 57 MB cut tiles of 128 rows took 430 us, and whole ones of 256 rows 290."""
+    """Activations of 57 MB: tiles of 128 rows, cut anywhere, took 430 us, and whole tiles of 256 rows 290."""
     problem = space.problem(1500, 3584, 18944, dtype="bf16-int8-row", layout="nt")
     cut = Config("mixed_input", 128, 128, 128, 4, 8, persistent=True, order=SwizzleMerge(12))
     assert fixup(cut, 132, cut.programs(problem)) == "last-arriver"
@@ -109,7 +109,7 @@ def test_estimates_of_what_is_chosen_are_near_what_was_measured(name):
     errors = []
     for row in results_file.read(RESULTS / f"{name}.csv")[2]:
         m, n, k = (int(row[column]) for column in "mnk")
-        problem = space.problem(m, n, k, dtype=KINDS_OF_STUDY[row["weights"]][0], layout="nt")
+        problem = problem_of(m, n, k, row["weights"])
         best, *_ = timed(problem, H200)
         if str(best) == row["config"]:
             errors.append(math.log(streams.estimate(best, problem, H200).us / float(row["ours_us"])))
@@ -120,10 +120,14 @@ def test_estimates_of_what_is_chosen_are_near_what_was_measured(name):
 
 
 @pytest.mark.parametrize(
-    ("shape", "rows"), [((600, 14336, 4096), 200), ((1500, 6144, 4096), 192), ((1500, 1024, 8192), 192)]
+    ("shape", "rows"),
+    [
+        ((600, 14336, 4096), 200),  # 115 us; 119 in tiles of 128 x 192
+        ((1500, 6144, 4096), 192),  # 114 us; 122 to 128 in tiles of 144 and 256 rows, and of 128 x 192
+        ((1500, 1024, 8192), 192),  # 44 us, two programs a tile; 50 in tiles of 128 rows that are cut anywhere
+    ],
 )
 def test_the_fastest_of_the_tiles_that_were_timed_is_chosen(shape, rows):
-    """200 rows took 115 us, 192 columns 119; 192 rows 114, others 122 to 128; parts of 192 rows 44, cut tiles 50."""
     best, *_ = timed(space.problem(*shape, dtype="bf16-int8", layout="nt"), H200)
     assert best.block_m == rows
 

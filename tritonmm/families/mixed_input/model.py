@@ -56,7 +56,7 @@ class Fitted:
     reduce_scatter_us: A cooperative launch, and the meeting of programs that share a tile and each add up some of it.
     part_us: The same for each of them.
     scatter_pass_us: Each pass behind the first in which a program adds up columns of its share.
-    scatter_column_us: Each of these columns.
+    scatter_column_us: Each column of such a pass.
     last_arriver_us: The meeting of a tile's parts: they are stored and counted, and the last one reads them.
     pass_us: Each pass behind the first in which columns of the parts are added up.
     last_arriver_bandwidth: Bytes/s at which the one program that arrives last reads the sums of all parts.
@@ -225,14 +225,14 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     and 3.9.0 (h200-weights-7.csv and -8.csv in autotune/results). The fit did not see several subtiles (-11.csv,
     -12.csv), sums that are rescaled from group to group (h100-weights-configs.csv), and weights with scales of rows
     that are converted at once. In all these files the estimates of configs within 35% of a GEMM's best are off by 4.9%
-    (root mean square); the chosen ones take 0.4% longer than the best (geometric mean), at most 11%. What a pass of a
-    reduce-scatter and turns of three consumers or beside several subtiles take is of other shapes
-    (h200-weights-20-before.csv). More programs than the SMs hold were timed with more than 64 rows. Groups of rows
-    count as equal ones, without a fit.
+    (root mean square); the chosen ones take 0.4% longer than the best (geometric mean), at most 11%. The
+    times of passes of a reduce-scatter, and of turns with three consumers or several subtiles, were set by hand
+    (h200-weights-18.csv to -20-before.csv). More programs than the SMs hold were timed with more than 64 rows. Groups
+    of rows count as equal ones, without a fit.
     """
     p, f = problem, fitted(gpu)
     moved = _moved(config, p, gpu)
-    tiles_m, tiles = moved.tiles_m, moved.tiles
+    tiles = moved.tiles
     step = step_k(config, p)
     steps = -(-p.k // step)
     count = max(1, programs(config, p, gpu, tiles))
@@ -249,7 +249,8 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     tensor_us = 2 * products / (f.tensor * gpu.rate(p.dtype) / gpu.sms) * 1e6
     latency_us = f.latency_us * stages_of_step(config, p) / (config.num_stages - 1)
     if ordered_mma(config, p) and rescales(config, p):  # one consumer converts and scales while another multiplies
-        turns_us = config.num_warps / 16 * (1 + len(subtiles(config))) * p.b_element_bytes * f.step_us
+        consumers = config.num_warps // 4  # each waits for the others, and more so with sums of several subtiles
+        turns_us = consumers / 2 * (1 + len(subtiles(config))) / 2 * p.b_element_bytes * f.step_us
         step_us = max(tensor_us + turns_us, latency_us)
     else:
         step_us = max(way_us + busy_us, held * (busy_us + f.beside * way_us), latency_us, held * tensor_us)
@@ -267,34 +268,45 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
         )
         work_us = rounds(config, count, tiles) * (steps * step_us + piece_us) + last_us
     compute_us = waves * (first_us + work_us)
+    read_us = _read_bytes(config, p, gpu, moved, count) / (f.stream * gpu.bandwidth) * 1e6
+    split_us = _meeting_us(config, p, f, count, tiles)
+    us = moved.before_us + f.fixed_us + joined((read_us, compute_us), f.overlap) + split_us
+    return Time(us, Parts(mma=compute_us, dram=read_us, launch=moved.before_us + f.fixed_us, split_k=split_us))
+
+
+def _read_bytes(config: Config, problem: Problem, gpu: Gpu, moved: "_Moved", count: int) -> float:
+    """Bytes that `count` programs read from memory and write to it: some weights, and activations, more than once."""
+    p, tiles_m, tiles = problem, moved.tiles_m, moved.tiles
     order = config.order.inner if isinstance(config.order, Grouped) else config.order
     tall = order.factors[0] if isinstance(order, SwizzleMerge) else 1  # tiles that read weights together
     again: float = -(-tiles_m // tall) - 1
-    read = moved.once_bytes
-    if how == "last-arriver":
-        # Programs read other steps of K, and what L2 cannot hold is lost when it is their turn.
+    found = moved.once_bytes
+    live = p.operand_bytes("a") + min(count, moved.tiles_n) * config.block_n * p.k * p.b_element_bytes
+    if fixup(config, count, tiles) == "last-arriver" and live > gpu.l2_bytes:
+        # Programs that share tiles read other steps of K. L2 has lost what it cannot hold when it is their turn.
         shared = tiles - rounds(config, count, tiles) * count
-        live = p.operand_bytes("a") + min(count, moved.tiles_n) * config.block_n * p.k * p.b_element_bytes
-        if live > gpu.l2_bytes:
-            again += (tiles_m - 1 - again) * shared / tiles
-            if p.operand_bytes("a") > gpu.l2_bytes / 2:
-                read += shared * min(moved.rows, config.block_m) * p.k * p.element_bytes
-    read_us = (read + again * moved.weight_bytes) / (f.stream * gpu.bandwidth) * 1e6
-    split_us = 0.0
+        again += (tiles_m - 1 - again) * shared / tiles
+        if p.operand_bytes("a") > gpu.l2_bytes / 2:
+            found += shared * min(moved.rows, config.block_m) * p.k * p.element_bytes
+    return found + again * moved.weight_bytes
+
+
+def _meeting_us(config: Config, problem: Problem, f: Fitted, count: int, tiles: int) -> float:
+    """Time of `count` programs that add up the parts of tiles that they share."""
+    how = fixup(config, count, tiles)
     if how == "reduce-scatter":
-        cols = scatter_cols(config, p)
+        cols = scatter_cols(config, problem)
         passes = max(1.0, config.block_m / config.split_k / cols)  # of the average program
         pass_us = f.scatter_pass_us + cols * f.scatter_column_us
-        split_us = f.reduce_scatter_us + config.split_k * f.part_us + (passes - 1) * pass_us
-    elif how in ("exchange", "assist"):
-        split_us = f.reduce_scatter_us + config.split_tail * f.part_us
-    elif how == "last-arriver":
+        return f.reduce_scatter_us + config.split_k * f.part_us + (passes - 1) * pass_us
+    if how in ("exchange", "assist"):
+        return f.reduce_scatter_us + config.split_tail * f.part_us
+    if how == "last-arriver":
         parts = -(-count // tiles) + (count % tiles > 0)
-        passes = config.block_m // fixup_cols(config, p)
+        passes = config.block_m // fixup_cols(config, problem)
         sums = parts * config.block_n * config.block_m
-        split_us = f.last_arriver_us + f.pass_us * (passes - 1) + 4 * sums / f.last_arriver_bandwidth * 1e6
-    us = moved.before_us + f.fixed_us + joined((read_us, compute_us), f.overlap) + split_us
-    return Time(us, Parts(mma=compute_us, dram=read_us, launch=moved.before_us + f.fixed_us, split_k=split_us))
+        return f.last_arriver_us + f.pass_us * (passes - 1) + 4 * sums / f.last_arriver_bandwidth * 1e6
+    return 0.0
 
 
 class _Moved(NamedTuple):

@@ -288,7 +288,8 @@ def fixup_cols(config: Config, problem: Problem) -> int:
 
 
 def scatter_cols(config: Config, problem: Problem) -> int:
-    """Columns that each program of a reduce-scatter adds up at a time: its share, as a power of two."""
+    """Columns that each program of a reduce-scatter adds up at a time, a power of two: its share, or the columns of a
+    piece if that has fewer. They need not divide the tile's."""
     share = -(-config.block_m // config.split_k)
     return min(piece_cols(config, problem), max(8, 1 << (share - 1).bit_length()))
 
