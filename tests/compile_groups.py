@@ -18,7 +18,7 @@ SCALED_GROUPS = (
 """Kind, what groups divide, and layout of grouped products with scales."""
 
 EXPERTS = (
-    ("bf16-int8", 128), ("bf16-int8", 16), ("bf16-int8-row", 128), ("bf16-fp8", 64), ("bf16-fp8-row", 128),
+    ("bf16-int8", 128), ("bf16-int8p", 16), ("bf16-int8p-row", 128), ("bf16-fp8", 64), ("bf16-fp8-row", 128),
     ("bf16-int4", 128), ("bf16-int4", 32), ("bf16-int4-row", 128), ("bf16-int4-zero", 64), ("bf16-int4-zero", 32),
 )  # fmt: skip
 """Kinds of 8- and 4-bit weights of groups of rows, and the elements of K that share a scale."""
@@ -93,8 +93,8 @@ def warp_specialized_expert_cases():
         "largest-groups/row-major",
     )
     for table, kinds in (
-        (streams.BLOCKS, ("bf16-int8", "bf16-int8-row", "bf16-fp8", "bf16-fp8-row")),
-        (streams.PACKED, ("bf16-int4", "bf16-int4-zero", "bf16-int4-row")),
+        (streams.BLOCKS, ("bf16-int8p", "bf16-int8p-row", "bf16-fp8", "bf16-fp8-row")),
+        (streams.INT4_BLOCKS, ("bf16-int4", "bf16-int4-zero", "bf16-int4-row")),
     ):
         for i, (block_m, blocks) in enumerate((rows, each) for rows in ROWS_OF_GROUPS for each in table[rows]):
             fields = KINDS[kinds[i % len(kinds)]] | {"dtype": ("bf16", "fp16")[i // 2 % 2]}
@@ -105,7 +105,7 @@ def warp_specialized_expert_cases():
             if config.fits(problem, h200):
                 yield h200, problem, config
     for kind, group, blocks in (
-        ("bf16-int8", 64, (16, 128, 128, 4, 8)), ("bf16-int4", 64, (16, 128, 128, 7, 8)),
+        ("bf16-int8p", 64, (16, 128, 128, 4, 8)), ("bf16-int4", 64, (16, 128, 128, 7, 8)),
         ("bf16-int4-zero", 32, (16, 128, 64, 8, 8)), ("bf16-int4", 32, (64, 256, 64, 8, 8)),
     ):  # fmt: skip
         fields = KINDS[kind] | {"ragged": "m", "groups": 16}

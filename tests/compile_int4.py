@@ -10,7 +10,7 @@ from tritonmm.problem import KINDS, Epilogue, Problem
 
 TARGETS = ("a100", "rtx4090", "h200", "b200", "rtx5090", "mi300x", "mi355x")
 
-PACKED = {(block_m, *rest) for block_m, blocks in streams.PACKED.items() for rest in blocks}
+PACKED = {(block_m, *rest) for block_m, blocks in streams.INT4_BLOCKS.items() for rest in blocks}
 """(block_m, block_n, block_k, num_stages, num_warps) of the mixed-input kernel for int4 that are chosen from."""
 
 
@@ -42,5 +42,5 @@ def packed_cases():
             config = Config("mixed_input", *blocks, persistent=True, order=orders.RowMajor())
             yield h200, replace(problem, scales=scales), config
     for gpu in map(gpus.spec, TARGETS):
-        for kind in ("bf16-int4", "bf16-int4-row", "bf16-int4-zero"):
+        for kind in ("bf16-int4", "bf16-int4-row", "bf16-int4-zero", "bf16-int8p"):
             yield gpu, Problem.dense(70, 4096, 4096, layout="nt", **KINDS[kind]), Config("tile", 64, 64, 32, 3, 4)

@@ -2,11 +2,12 @@
 
 import torch
 
+from tritonmm.nn import int8
 from tritonmm.nn.int4 import pack, packed_bytes, with_zero_points
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
-WEIGHTS = ("int8", "e4m3", "e5m2", "int4", "int4-zero")
+WEIGHTS = ("int8", "int8p", "e4m3", "e5m2", "int4", "int4-zero")
 
 
 class Experts:
@@ -22,7 +23,7 @@ class Experts:
             scale = torch.randint(-2, 3, (g, n, parts), device=device).float().exp2()
         else:
             scale = torch.empty(g, n, parts, device=device).uniform_(-6, -4).exp2().bfloat16().float()
-        most = {"int8": 127, "e4m3": 16, "e5m2": 8, "int4": 8, "int4-zero": 8}[kind] if not exact else 4
+        most = {"int8": 127, "int8p": 127, "e4m3": 16, "e5m2": 8, "int4": 8, "int4-zero": 8}[kind] if not exact else 4
         values = torch.randint(-most, most + (not kind.startswith("int4")), shape, device=device)
         zero = torch.zeros(scale.shape, device=device, dtype=torch.int64)
         if kind == "int4-zero":
@@ -30,6 +31,8 @@ class Experts:
         if kind.startswith("int4"):
             self.weight = pack((values + 8).view(g * n, k)).view(g, n, packed_bytes(k))
             values = values + 8 - (zero if kind == "int4-zero" else zero + 8).repeat_interleave(k // parts, 2)
+        elif kind == "int8p":
+            self.weight = int8.pack(values.char())
         else:
             self.weight = values.to({"int8": torch.int8, "e4m3": E4M3, "e5m2": E5M2}[kind])
         self.dense = values.double() * scale.double().repeat_interleave(k // parts, 2)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from tritonmm import families, orders
+from tritonmm.dtypes import PACKED
 from tritonmm.gpu import Gpu
 from tritonmm.problem import Problem
 
@@ -146,8 +147,10 @@ class Config:
             return Fit(f"precision is {problem.precision}, whose int8 products have configs that are chosen for them")
         if problem.ragged and not family.grouped:
             return Fit(f"the {family.name} kernel multiplies no groups")
-        if problem.b_dtype == "int4" and "b" in self.repack:
-            return Fit("repack copies B; int4 is packed along K, and its rows are not copied")
+        if problem.b_dtype == "int8p" and problem.layout[1] != "t" and problem.n > 1:
+            return Fit(f"layout is {problem.layout}; the rows of packed int8 must be contiguous along K, as in nt")
+        if problem.b_dtype in PACKED and "b" in self.repack:
+            return Fit(f"repack copies B; {problem.b_dtype} is packed along K, and its rows are not copied")
         reason = family.reason(self, problem.repacked(self.repack), gpu)
         reason = reason or self.symmetry_reason(problem) or self._groups_reason(problem)
         return Fit(reason or self._order_reason(problem))

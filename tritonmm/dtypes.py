@@ -10,16 +10,21 @@ DTYPES = {
     "fp32": torch.float32,
     "fp64": torch.float64,
     "int8": torch.int8,
+    "int8p": torch.int16,
     "int4": torch.uint8,
     "fp8e4m3": torch.float8_e4m3fn,
     "fp8e5m2": torch.float8_e5m2,
     "int32": torch.int32,
 }
 """torch's dtypes by the short names used in configs, tables, suites and on the command line. int32 is for outputs
-only. int4 is for weights only, two in a byte: see `nn/int4.py`."""
+only. int8p, packed int8, and int4 are for weights only: see `PACKED`."""
 
-BYTES = {name: dtype.itemsize for name, dtype in DTYPES.items()} | {"int4": 0.5}
+BYTES = {name: dtype.itemsize for name, dtype in DTYPES.items()} | {"int8p": 1, "int4": 0.5}
 """Bytes of an element. Faster than dtype.itemsize."""
+
+PACKED = {"int8p": (16, 8), "int4": (32, 16)}
+"""Weights that are packed along K, in the order in which tensor cores read them: so many elements of K together, in so
+many elements of the tensor. See `nn/int8.py` and `nn/int4.py`."""
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -34,7 +39,7 @@ HALF = ("bf16", "fp16")
 
 FP8 = ("fp8e4m3", "fp8e5m2")
 
-WEIGHTS = ("int8", "int4", *FP8)
+WEIGHTS = ("int8", *PACKED, *FP8)
 """Dtypes of weights that bf16 and fp16 activations are multiplied by."""
 
 PRECISIONS = {
@@ -46,7 +51,7 @@ PRECISIONS = {
 """Ways to multiply a dtype, the default first. Dtypes that are not listed have one way, "ieee". "ozaki" may name its
 moduli, as in "ozaki:14", or be "ozaki:safe"."""
 
-INPUTS = tuple(name for name in DTYPES if name not in ("int32", "int4"))
+INPUTS = tuple(name for name in DTYPES if name not in ("int32", *PACKED))
 """Dtypes that both operands may have."""
 
 
@@ -108,10 +113,16 @@ def dtypes_reason(a: str, b: str, out: str) -> str:
     """Why no kernel takes these dtypes of A, B and the output; "" if the combination is legal."""
     if a == "int32" or b == "int32":
         return "int32 is the dtype of outputs only"
-    if a == "int4":
-        return "int4 is the dtype of weights only"
+    if a in PACKED:
+        return f"{a} is the dtype of weights only"
     if a != b and not (a in FP8 and b in FP8) and not (a in HALF and b in WEIGHTS):
-        weights = "bf16 or fp16 and int8, int4 or fp8 weights"
+        weights = "bf16 or fp16 and int8, int8p, int4 or fp8 weights"
         return f"dtypes are {a} and {b}; they may differ as two kinds of fp8, or {weights}"
     outs = {"int8": ("int32", *HALF, "fp32"), "fp64": ("fp64",), "fp32": ("fp32",)}.get(a, (*HALF, "fp32"))
     return "" if out in outs else f"out_dtype is {out!r}; for {a} operands it must be one of {', '.join(outs)}"
+
+
+def rows_of(dtype: str, k: int) -> int:
+    """Rows of a (K, N) tensor that holds k elements of K: k, or whole units where they are packed, see `PACKED`."""
+    elements, rows = PACKED.get(dtype, (1, 1))
+    return -(-k // elements) * rows

@@ -13,6 +13,7 @@ from tritonmm.dtypes import (
     FLOATS,
     FP8,
     HALF,
+    PACKED,
     PRECISIONS,
     any_name,
     default_output,
@@ -20,6 +21,7 @@ from tritonmm.dtypes import (
     has_precision,
     precision_of,
     precisions_of,
+    rows_of,
     short_name,
 )
 from tritonmm.moduli import moduli_of, planes_reason, precision_reason
@@ -42,6 +44,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "bf16-fp8": {"dtype": "bf16", "b_dtype": "fp8e4m3", "scales": "group"},
     "bf16-int8-row": {"dtype": "bf16", "b_dtype": "int8", "scales": "row"},
     "bf16-fp8-row": {"dtype": "bf16", "b_dtype": "fp8e4m3", "scales": "row"},
+    "bf16-int8p": {"dtype": "bf16", "b_dtype": "int8p", "scales": "group"},
+    "bf16-int8p-row": {"dtype": "bf16", "b_dtype": "int8p", "scales": "row"},
     "bf16-int4": {"dtype": "bf16", "b_dtype": "int4", "scales": "group"},
     "bf16-int4-row": {"dtype": "bf16", "b_dtype": "int4", "scales": "row"},
     "bf16-int4-zero": {"dtype": "bf16", "b_dtype": "int4", "scales": "group-zero"},
@@ -50,7 +54,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 fp8 has e4m3 operands with one scale each and is summed fast; -row: scales of rows; -block: of 1x128 blocks of A and
 128x128 blocks of B;
--ieee: summed accurately; -e5m2: by that B. bf16-int8, bf16-fp8 and bf16-int4 have weights with scales of 128 elements
+-ieee: summed accurately; -e5m2: by that B. bf16-int8, -int8p, -fp8 and -int4 have weights with scales of 128 elements
 of K, -row: one for each row of the weights, a column of B; -zero: with a zero point in each scale.
 """
 
@@ -101,7 +105,7 @@ class Problem:
     dtype, out_dtype: of A and of the output: names in `DTYPES`, or torch's. out_dtype is by default the dtype, int32
         for int8, and bf16 for fp8. Accumulation is in fp32, for int8 in int32, and for fp64 in fp64.
     b_dtype: of B where it differs from A's: the other kind of fp8, or int8, int4 or fp8 weights with bf16 or fp16.
-        int4 is stored along K, as `nn/int4.py` says: see `b_rows`.
+        int8p, packed int8, and int4 are stored along K, as `nn/int8.py` and `nn/int4.py` say: see `b_rows`.
     precision: how fp32 operands are multiplied: "ieee", "tf32" (reduced to 10 bits), or as three GEMMs of parts of the
         operands, "tf32x3" or "bf16x3"; and fp64, too, by exact int8 products: "ozaki", "ozaki:N" for N moduli, or
         "ozaki:safe", which falls back to "ieee" (docs/ozaki.md). For fp8, "fast" accumulates as tensor cores do, with
@@ -216,8 +220,8 @@ class Problem:
             return f"ragged is {self.ragged!r}; of {self.groups} groups it must be {' or '.join(RAGGED)}"
         if not 0 < self.groups <= MOST_GROUPS:
             return f"groups is {self.groups}; they divide {self.ragged}, so there must be 1 to {MOST_GROUPS}"
-        if self.b_dtype == "int4" and self.ragged == "k":
-            return "b_dtype is int4; where groups divide k there are no weights of 4 bits"
+        if self.b_dtype in PACKED and self.ragged == "k":
+            return f"b_dtype is {self.b_dtype}; where groups divide k there are no packed weights"
         if self.batch != 1 or self.symmetric:
             return f"batch is {self.batch} and symmetric {self.symmetric!r}; with groups they must be 1 and ''"
         if self.epilogue.scaled or self.epilogue.c:
@@ -438,8 +442,8 @@ class Problem:
 
     @property
     def b_rows(self) -> int:
-        """Rows of B as a tensor: K, or the bytes of so many int4, which are packed 32 at a time."""
-        return -(-self.k // 32) * 16 if self.b_dtype == "int4" else self.k
+        """Rows of B as a tensor: K, or fewer where its elements are packed, see `dtypes.PACKED`."""
+        return rows_of(self.b_dtype, self.k)
 
     @property
     def out_element_bytes(self) -> int:

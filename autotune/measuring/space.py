@@ -153,9 +153,10 @@ def keywords(asked: Problem, device: torch.device, sizes: Sequence[int] | None =
 
 def fill(x: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
     """Fills x in place with random values, and returns it: standard normal numbers, or uniform integers for int8 and
-    int4."""
-    if x.dtype == torch.int8:
-        return x.random_(-128, 128, generator=generator)
+    packed weights."""
+    if x.dtype in (torch.int8, torch.int16):
+        info = torch.iinfo(x.dtype)
+        return x.random_(info.min, info.max + 1, generator=generator)
     if x.dtype == torch.uint8:
         return x.random_(0, 256, generator=generator)
     if x.itemsize > 1:

@@ -12,7 +12,7 @@ from tritonmm.autotune.measuring import space
 from tritonmm.autotune.measuring.group_sizes import sizes_of
 from tritonmm.config import Config
 from tritonmm.dtypes import DTYPES, FP8
-from tritonmm.nn import int4
+from tritonmm.nn import int4, int8
 from tritonmm.plan import bind
 from tritonmm.problem import Problem
 
@@ -206,7 +206,7 @@ class Integers:
             of_a, of_b = self.scales
             a, b = scaled(problem, a, b, (None if of_a is None else 1 / of_a, 1 / of_b))
         self.a.copy_(a)
-        self.b.copy_(int4.pack(b.mT.char() + int4.ZERO).mT if problem.b_dtype == "int4" else b)
+        self.b.copy_(packed(problem, b))
 
     def are_exact(self, out: torch.Tensor) -> bool:
         """True if `out` is exactly the product of these operands."""
@@ -242,10 +242,21 @@ def scaled(
 
 
 def values(problem: Problem, b: torch.Tensor) -> torch.Tensor:
-    """What B holds, (k, n): of packed int4 the numbers from -8 to 7."""
-    if b.dtype != torch.uint8:
-        return b
-    return int4.unpack(b.mT, problem.k).mT.to(torch.int8) - int4.ZERO
+    """What B holds, (k, n): of packed weights the integers, of int4 from -8 to 7. Values are returned as they are."""
+    if b.dtype == torch.int16:
+        return int8.unpack(b.mT, problem.k).mT
+    if b.dtype == torch.uint8:
+        return int4.unpack(b.mT, problem.k).mT.to(torch.int8) - int4.ZERO
+    return b
+
+
+def packed(problem: Problem, values: torch.Tensor) -> torch.Tensor:
+    """B as the problem has it, of what it holds: the inverse of `values`."""
+    if problem.b_dtype == "int8p":
+        return int8.pack(values.mT.char()).mT
+    if problem.b_dtype == "int4":
+        return int4.pack(values.mT.char() + int4.ZERO).mT
+    return values
 
 
 def bounds(sizes: Sequence[int]) -> list[tuple[int, int]]:

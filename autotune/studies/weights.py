@@ -37,6 +37,8 @@ KINDS = {
     "int8-row": ("bf16-int8-row", "int8"),
     "fp8-row": ("bf16-fp8-row", "fp8"),
     "int8-group": ("bf16-int8", "int8"),
+    "int8p-group": ("bf16-int8p", "int8p"),
+    "int8p-row": ("bf16-int8p-row", "int8p"),
     "int4-group": ("bf16-int4", "int4"),
 }
 """The dtype of `Problem.dense`, and the codes of `nn.weights`. A scale is that of a row or of 128 elements of it."""

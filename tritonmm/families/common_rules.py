@@ -5,7 +5,7 @@ A function whose name ends in `_reason` returns why a config is not legal, or ""
 
 from tritonmm.alignment import power_of_two
 from tritonmm.config import Config
-from tritonmm.dtypes import BYTES
+from tritonmm.dtypes import BYTES, PACKED
 from tritonmm.gpu import TRITON, Gpu
 from tritonmm.model.chunks import chunks
 from tritonmm.orders import Dies
@@ -114,8 +114,9 @@ def dot_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"precision is tf32; {gpu.name} has no tf32, use bf16x3"
     if p.element_bytes == 1 and config.block_k < 32:
         return f"block_k is {config.block_k}; tl.dot needs at least 32 of {p.dtype}"
-    if p.b_dtype == "int4" and config.block_k < 32:
-        return f"block_k is {config.block_k}; int4 is packed 32 elements of K at a time"
+    together, _ = PACKED.get(p.b_dtype, (1, 1))
+    if config.block_k < together:
+        return f"block_k is {config.block_k}; {p.b_dtype} is packed {together} elements of K at a time"
     if p.block_scaled and p.group % config.block_k:
         return f"block_k is {config.block_k}; it must divide the {p.group} elements of K that share a scale"
     if p.promotes and config.block_k > 128:
@@ -160,7 +161,7 @@ def accumulator_limit(config: Config, problem: Problem, gpu: Gpu) -> int:
             return 8  # FMA: two registers an element
         return 32 if problem.alignment == 16 and config.num_warps <= 8 else 16
     of_experts = problem.ragged and problem.element_bytes != problem.b_element_bytes
-    if (problem.b_dtype in ("int8", "int4") or of_experts) and gpu.is_nvidia and gpu.capability != 90:
+    if (problem.b_dtype in ("int8", *PACKED) or of_experts) and gpu.is_nvidia and gpu.capability != 90:
         return 32  # 8-bit operands are permuted or converted in registers
     by_element = min(problem.alignment, problem.out_alignment) < 16
     if by_element and problem.epilogue.c and gpu.capability != 90:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import torch
 
-from tritonmm.nn.weights import QuantizedModule, dequantized, described
+from tritonmm.nn.weights import QuantizedModule, dequantized, described, room_of
 from tritonmm.torch_ops import grouped_operator
 from tritonmm.torch_ops.grouped_product import GroupedHow
 from tritonmm.torch_ops.quantize_rows import quantize_rows
@@ -36,10 +36,10 @@ SECOND = "down_proj"
 class Projection(NamedTuple):
     """A linear layer of each expert.
 
-    weight: codes (experts, out_features, in_features), int8 or fp8, or int4 packed along in_features.
+    weight: codes (experts, out_features, in_features), int8 or fp8, or packed along in_features.
     scale: fp32 (experts, out_features) or (experts, out_features, in_features / group), or int32 with zero points.
     bias: (experts, out_features) or None.
-    in_features: of packed int4, by default as many as weight has room for.
+    in_features: of packed weights, by default as many as weight has room for.
     """
 
     weight: Tensor
@@ -225,5 +225,4 @@ differentiable.register_autograd(_backward, setup_context=_keep)
 
 
 def _in_features(projection: Projection) -> int:
-    weight = projection.weight
-    return projection.in_features or weight.shape[2] * (2 if weight.dtype == torch.uint8 else 1)
+    return projection.in_features or room_of(projection.weight)

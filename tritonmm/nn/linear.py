@@ -2,7 +2,7 @@
 
 import torch
 
-from tritonmm.nn.weights import QuantizedModule, dequantized, described, group_of
+from tritonmm.nn.weights import QuantizedModule, dequantized, described, group_of, room_of
 from tritonmm.torch_ops.dense import matmul
 from tritonmm.torch_ops.quantize_rows import quantize_rows
 from tritonmm.torch_ops.quantized import scaled_mm, weight_only_linear
@@ -13,9 +13,9 @@ Tensor = torch.Tensor
 class QuantizedLinear(QuantizedModule):
     """What replaces a torch.nn.Linear whose weights are codes of 8 or 4 bits and scales.
 
-    Buffers: `weight` (out_features, in_features), int8 or fp8, or int4 as `int4.pack` packs it; `scale`, fp32,
-    (out_features,) or (out_features, in_features / group), or int32 from `int4.with_zero_points`; `bias` or None. They
-    are the module's state_dict. Casts such as `module.half()` leave codes and scales as they are, and apply to the
+    Buffers: `weight` (out_features, in_features), int8 or fp8, or packed as `int8.pack` and `int4.pack` do it; `scale`,
+    fp32, (out_features,) or (out_features, in_features / group), or int32 from `int4.with_zero_points`; `bias` or None.
+    They are the module's state_dict. Casts such as `module.half()` leave codes and scales as they are, and apply to the
     bias. Only activations have derivatives, once: those of a product with the dequantized weights.
     """
 
@@ -28,13 +28,13 @@ class QuantizedLinear(QuantizedModule):
     def __init__(
         self, weight: Tensor, scale: Tensor, bias: Tensor | None = None, in_features: int | None = None
     ) -> None:
-        """in_features: of packed int4, by default as many as weight has room for."""
+        """in_features: of packed weights, by default as many as weight has room for."""
         super().__init__()
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scale)
         self.register_buffer("bias", bias)
         self.out_features = weight.shape[0]
-        self.in_features = in_features or weight.shape[1] * (2 if weight.dtype == torch.uint8 else 1)
+        self.in_features = in_features or room_of(weight)
 
     @property
     def group(self) -> int | None:

@@ -2,13 +2,15 @@
 
 import torch
 
-from tritonmm.nn import int4
+from tritonmm.dtypes import rows_of
+from tritonmm.nn import int4, int8
 from tritonmm.torch_ops.checks import spanned
 
 Tensor = torch.Tensor
 
 CODES = {
     "int8": (torch.int8, 127.0),
+    "int8p": (torch.int16, 127.0),
     "int4": (torch.uint8, 7.0),
     "fp8": (torch.float8_e4m3fn, torch.finfo(torch.float8_e4m3fn).max),
 }
@@ -22,8 +24,9 @@ AT_ONCE = 2**26
 
 
 def quantized(weight: Tensor, codes: str, group: int | None = None) -> tuple[Tensor, Tensor]:
-    """Codes (n, k) of the dtype in `CODES`, and fp32 scales, (n,), or (n, k / group) for each `group` of a row. int4 is
-    packed as `int4.pack` does it. Weights of experts, (experts, n, k), become codes (experts, n, k) with their scales.
+    """Codes (n, k) of the dtype in `CODES`, and fp32 scales, (n,), or (n, k / group) for each `group` of a row. int8p
+    and int4 are packed as `int8.pack` and `int4.pack` do it. Weights of experts, (experts, n, k), become codes of
+    (experts, n, k) with their scales.
 
     weight: (n, k), about codes * scale. A scale is the largest absolute value of its weights over the largest code;
     codes are rounded to nearest, ties to even.
@@ -38,8 +41,7 @@ def quantized(weight: Tensor, codes: str, group: int | None = None) -> tuple[Ten
     dtype, most = CODES[codes]
     n, k = weight.shape
     groups = 1 if group is None else k // group
-    row = int4.packed_bytes(k) if codes == "int4" else k
-    found = torch.empty(n, row, dtype=dtype, device=weight.device)
+    found = torch.empty(n, rows_of(codes, k), dtype=dtype, device=weight.device)
     scales = torch.empty(groups, n, dtype=torch.float32, device=weight.device).t()  # a step reads those of a group
     rows = max(1, AT_ONCE // max(k, 1))
     for first in range(0, n, rows):
@@ -48,6 +50,8 @@ def quantized(weight: Tensor, codes: str, group: int | None = None) -> tuple[Ten
         part = (part / scale.unsqueeze(-1)).view(-1, k)
         if codes == "int4":
             part = int4.pack((part.round() + int4.ZERO).to(dtype))
+        elif codes == "int8p":
+            part = int8.pack(part.round().char())
         found[first : first + rows] = (part.round() if codes == "int8" else part).to(dtype)
         scales[first : first + rows] = scale
     return found, scales.squeeze(1) if group is None else scales
@@ -55,7 +59,7 @@ def quantized(weight: Tensor, codes: str, group: int | None = None) -> tuple[Ten
 
 def dequantized(weight: Tensor, scale: Tensor, dtype: torch.dtype, k: int | None = None) -> Tensor:
     """weight * scale in dtype, rounded once; codes and scales as of `quantized`, or scales of `int4.with_zero_points`.
-    Those of experts, (experts, n, k), too. k: of packed int4, by default all.
+    Those of experts, (experts, n, k), too. k: of packed weights, by default all.
 
     >>> dequantized(*quantized(torch.tensor([[0.5, -1.0]]), "int8"), torch.float32)
     tensor([[ 0.5039, -1.0000]])
@@ -64,7 +68,9 @@ def dequantized(weight: Tensor, scale: Tensor, dtype: torch.dtype, k: int | None
         found = dequantized(weight.flatten(0, 1), scale.flatten(0, 1), dtype, k)
         return found.view(*weight.shape[:2], found.shape[1])
     zero: float | Tensor = 0.0
-    if weight.dtype == torch.uint8:
+    if weight.dtype == torch.int16:
+        weight = int8.unpack(weight, k)
+    elif weight.dtype == torch.uint8:
         weight, zero = int4.unpack(weight, k), float(int4.ZERO)
     if scale.dtype == torch.int32:
         scale, zero = int4.scales_and_zero_points(scale)
@@ -79,10 +85,16 @@ def group_of(weight: Tensor, scale: Tensor, in_features: int) -> int | None:
     return None if scale.dim() < weight.dim() else in_features // scale.shape[-1]
 
 
+def room_of(weight: Tensor) -> int:
+    """Elements of K that rows of codes have room for: two in an element of packed ones."""
+    return weight.shape[-1] * (2 if weight.dtype in (torch.int16, torch.uint8) else 1)
+
+
 def described(weight: Tensor, scale: Tensor, in_features: int) -> str:
     """Codes and scales in the words of a module's repr."""
     group = group_of(weight, scale, in_features)
-    codes = "int4" if weight.dtype == torch.uint8 else str(weight.dtype).removeprefix("torch.")
+    packed = {torch.int16: "int8", torch.uint8: "int4"}
+    codes = packed.get(weight.dtype, str(weight.dtype).removeprefix("torch."))
     of_groups = "" if group is None else f", group={group}"
     return f"weight={codes}{of_groups}" + (", zero_points=True" if scale.dtype == torch.int32 else "")
 
@@ -103,6 +115,13 @@ class QuantizedModule(torch.nn.Module):
             if found.dtype != old.dtype:  # a cast, maybe of another device: codes are no numbers to be cast
                 setattr(self, name, old.to(found.device))
         return self
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        for name in self.codes:
+            x = state_dict.get(f"{prefix}{name}")
+            if x is not None and x.dtype == torch.int8 and getattr(self, name).dtype == torch.int16:
+                state_dict[f"{prefix}{name}"] = int8.pack(x)  # a file in which weights are not packed
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _save_to_state_dict(self, destination, prefix, keep_vars):
         super()._save_to_state_dict(destination, prefix, keep_vars)

@@ -18,7 +18,7 @@ import math
 import torch
 
 from tritonmm.config import Config
-from tritonmm.dtypes import DTYPES, FP8, HALF, WEIGHTS
+from tritonmm.dtypes import DTYPES, FP8, HALF, WEIGHTS, any_name, rows_of
 from tritonmm.scales import scales_of
 from tritonmm.torch_ops.checks import check_dims, check_inner, prepare_out, shape_of
 from tritonmm.torch_ops.deliver import deliver
@@ -30,6 +30,12 @@ Tensor = torch.Tensor
 FP8_DTYPES = tuple(DTYPES[name] for name in FP8)
 
 WEIGHT_DTYPES = tuple(DTYPES[name] for name in WEIGHTS)
+
+PACKERS = {
+    torch.int16: ("packed int8", "tritonmm.nn.int8.pack"),
+    torch.uint8: ("int4", "tritonmm.nn.int4.pack"),
+}
+"""What packed weights hold, by dtype, and what packs them."""
 
 OUTPUTS = tuple(DTYPES[name] for name in (*HALF, "fp32"))
 
@@ -147,8 +153,9 @@ def weight_only_linear(
     """input @ (weight * scale).T + bias, with weights of 8 or 4 bits: (..., k) by (n, k) to (..., n).
 
     input: bf16 or fp16; the result has its dtype.
-    weight: int8 or fp8; or int4 as `nn.int4.pack` packs it, uint8 (n, ceil(k / 32) * 16), whose codes from 0 to 15
-        stand for -8 to 7.
+    weight: int8 or fp8; or int8 as `nn.int8.pack` packs it, int16 (n, ceil(k / 16) * 8), which is faster with many
+        rows of input; or int4 as `nn.int4.pack` packs it, uint8 (n, ceil(k / 32) * 16), whose codes from 0 to 15 stand
+        for -8 to 7.
     scale: fp32. (n,) or (n, 1): one for each row of weight. (n, k / group): one for each `group` elements of a row, 16
         (not of int4), 32, 64 or 128. Scales below 2**-126 may count as 0. For int4 it may be int32 instead, (n, k /
         group), with a zero point for each group as well: see `nn.int4.with_zero_points`.
@@ -184,19 +191,26 @@ def weight_only_linear(
 
 def check_weights(name: str, input: Tensor, weight: Tensor, rows: Tensor, right: Tensor) -> None:
     """Raises unless activations can be multiplied by weights of 8 or 4 bits. rows, right: both as matrices."""
-    if weight.dtype == torch.uint8:
+    if weight.dtype in PACKERS:
+        codes, packer = PACKERS[weight.dtype]
         k, row = input.shape[-1], weight.shape[-1]
-        if row != -(-k // 32) * 16:
+        needed = rows_of(any_name(weight.dtype), k)
+        if row != needed:
+            spelled = str(weight.dtype).removeprefix("torch.")
             raise RuntimeError(
-                f"{name}: weight {shape_of(weight)} is uint8, so it has int4 in rows of {row} bytes; input"
-                f" {shape_of(input)} needs rows of {-(-k // 32) * 16} bytes for its {k} columns, as"
-                " tritonmm.nn.int4.pack makes them"
+                f"{name}: weight {shape_of(weight)} is {spelled}, so it has {codes} in rows of {row} elements; input"
+                f" {shape_of(input)} needs rows of {needed} elements for its {k} columns, as {packer} makes them"
+            )
+        if weight.dtype == torch.int16 and weight.stride(-1) != 1:
+            raise RuntimeError(
+                f"{name}: weight {shape_of(weight)} has packed int8 and strides {list(weight.stride())}; its rows"
+                " must be contiguous, as weight.contiguous() makes them"
             )
     else:
         check_inner(name, input, weight, rows, right)
     if input.dtype not in (torch.bfloat16, torch.float16) or weight.dtype not in WEIGHT_DTYPES:
         raise RuntimeError(
-            f"{name}: input must be bf16 or fp16 and weight int8 or fp8, or uint8 with packed int4, but they are"
+            f"{name}: input must be bf16 or fp16 and weight int8 or fp8, or packed in int16 or uint8, but they are"
             f" {input.dtype} and {weight.dtype}"
         )
 
@@ -205,13 +219,13 @@ def weight_scales(name: str, weight: Tensor, scale: Tensor, k: int) -> tuple[Ten
     """The scales of weights (..., n, k), as `Problem` has them: fp32 (..., scale groups, n), what they apply to, and
     the elements of K that share one. Raises RuntimeError for scales that do not fit."""
     lines = tuple(weight.shape[:-1])
-    is_packed = weight.dtype == torch.uint8
+    is_int4 = weight.dtype == torch.uint8
     groups = scale.shape[-1] if scale.dim() == len(lines) + 1 else 1
-    has_zero_points = is_packed and scale.dtype == torch.int32
+    has_zero_points = is_int4 and scale.dtype == torch.int32
     of_whole_rows = groups == 1 and not has_zero_points
     group = 128 if of_whole_rows else k // max(groups, 1)
     fits_lines = tuple(scale.shape) in (lines, (*lines, groups))
-    sizes = (32, 64, 128) if is_packed else (16, 32, 64, 128)
+    sizes = (32, 64, 128) if is_int4 else (16, 32, 64, 128)
     fits_k = of_whole_rows or not groups or (group in sizes and group * groups == k)
     is_known = scale.dtype == torch.float32 or has_zero_points
     if not is_known or not fits_lines or not fits_k or (k and not groups):
@@ -219,7 +233,7 @@ def weight_scales(name: str, weight: Tensor, scale: Tensor, k: int) -> tuple[Ten
         raise RuntimeError(
             f"{name}: scale is {scale.dtype} {list(scale.shape)}; for weights {[*lines, k]} it must be float32"
             f" [{spelled}] or [{spelled}, {k} / group], with a group of {', '.join(map(str, sizes[:-1]))} or 128"
-            + (f"; or int32 with zero points, [{spelled}, {k} / group]" if is_packed else "")
+            + (f"; or int32 with zero points, [{spelled}, {k} / group]" if is_int4 else "")
         )
     scales = "group-zero" if has_zero_points else "row" if of_whole_rows else "group"
     scale = scale.view(torch.float32) if has_zero_points else scale  # their bits

@@ -28,7 +28,8 @@ def weight_only_grouped_mm(
     """`weight_only_linear` of groups of rows, each by weights of its own: (t, k) by (g, n, k) to (t, n).
 
     input: bf16 or fp16, the rows of one group after those of another; the result has its dtype.
-    weight: int8 or fp8; or int4, each group's packed as `nn.int4.pack` does it, uint8 (g, n, ceil(k / 32) * 16).
+    weight: int8 or fp8; or int8 as `nn.int8.pack` packs it, int16 (g, n, ceil(k / 16) * 8); or int4, each group's
+        packed as `nn.int4.pack` does it, uint8 (g, n, ceil(k / 32) * 16).
     scale: fp32. (g, n) or (g, n, 1): one for each row of weight. (g, n, k / group): one for each `group` elements of a
         row, 16 (not of int4), 32, 64 or 128. For int4 it may be int32 instead, (g, n, k / group), with zero points as
         in `weight_only_linear`. Any strides; fastest if the scales of one group of K are contiguous.

@@ -22,7 +22,7 @@ pytestmark = [
 
 TILES = [
     (kinds, rows, blocks)
-    for table, kinds in ((streams.BLOCKS, WEIGHTS[:3]), (streams.PACKED, WEIGHTS[3:]))
+    for table, kinds in ((streams.BLOCKS, WEIGHTS[:4]), (streams.INT4_BLOCKS, WEIGHTS[4:]))
     for rows in ROWS_OF_GROUPS
     for blocks in table[rows]
 ]

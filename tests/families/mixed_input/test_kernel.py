@@ -19,7 +19,7 @@ from tritonmm import gpu as gpus
 from tritonmm import orders
 from tritonmm.autotune.measuring import space
 from tritonmm.config import Config
-from tritonmm.nn import int4
+from tritonmm.nn import int4, int8
 from tritonmm.plan import plan_for
 from tritonmm.problem import Epilogue, Problem
 
@@ -115,7 +115,7 @@ def test_programs_that_add_up_a_tile_write_all_of_its_rows_and_no_others(rows, s
     """They add up 32 columns of the sums at a time, which does not divide all of these."""
     stages = 6 if rows == 72 else 3
     for m in (rows - 7, rows, rows + 1, 2 * rows - 5, 2 * rows):
-        for b_dtype, scales in (("int8", "group"), ("fp8e4m3", "row"), ("int4", "group")):
+        for b_dtype, scales in (("int8", "group"), ("int8p", "group"), ("fp8e4m3", "row"), ("int4", "group")):
             problem = dense(m, 264, 4096, b_dtype, scales)
             assert_right_if_it_fits(problem, config((rows, 128, 128, stages, 8), split_k=split_k), device)
 
@@ -204,6 +204,40 @@ def test_int4_has_the_bits_of_int8(scales, dtype, accumulation, device):
         assert torch.equal(plan_for(packed, chosen, device)(a, codes, out.fill_(torch.nan), scales=scale), expected)
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@TILES
+def test_packed_int8_at_edges(blocks, dtype, device):
+    block_m, block_n, block_k, *_ = blocks
+    for m in (1, block_m, 2 * block_m + 9):
+        for n in (1, block_n, 2 * block_n + 8):
+            for k in (16, block_k, 9 * block_k - 16):
+                for scales in ("", "row", "group"):
+                    assert_right_if_it_fits(dense(m, n, k, "int8p", scales, dtype=dtype), config(blocks), device)
+    for k in (20, 200, 1000):  # rows are filled up
+        assert_right_if_it_fits(dense(block_m, 1000, k, "int8p", dtype=dtype), config(blocks), device)
+
+
+@pytest.mark.parametrize("split_k", [0, 1, 3, 8])
+@TILES
+def test_packed_int8_has_the_bits_of_int8(blocks, split_k, device):
+    """With the same weights and scales, in every tile, also where programs share one."""
+    for m, n, k, scales, dtype in (
+        (50, 4096, 2048, "row", "bf16"), (700, 1000, 2048, "group", "bf16"), (33, 1000, 2064, "row", "fp16"),
+        (300, 3000, 1024, "group", "fp16"),
+    ):  # fmt: skip
+        problem, packed = (dense(m, n, k, b_dtype, scales, dtype=dtype) for b_dtype in ("int8", "int8p"))
+        chosen = config(blocks, split_k=split_k)
+        if not chosen.fits(problem, gpus.of_device(device.index)):
+            continue
+        a, b, out = space.operands(problem, device)
+        space.fill(a)
+        space.fill(b)
+        scale = space.scales(problem, device)
+        expected = plan_for(problem, chosen, device)(a, b, out, scales=scale).clone()
+        codes = int8.pack(b.t()).t()
+        assert torch.equal(plan_for(packed, chosen, device)(a, codes, out.fill_(torch.nan), scales=scale), expected)
+
+
 @pytest.mark.parametrize("blocks", ROUNDS, ids=str)
 def test_whole_tiles_come_in_rounds_before_shares(blocks, device):
     """Two and a half rounds, with and without groups, three, and two tiles more and less."""
@@ -257,7 +291,7 @@ def test_two_programs_share_a_tile_of_the_last_round(blocks, b_dtype, device):
         assert_repeatable(lambda plan=plan, a=a, b=b, out=out, s=scales: plan(a, b, torch.empty_like(out), scales=s))
 
 
-@pytest.mark.parametrize("b_dtype", ["int8", "fp8e4m3", "int4"])
+@pytest.mark.parametrize("b_dtype", ["int8", "int8p", "fp8e4m3", "int4"])
 def test_assistants_with_odd_columns_and_idle_indices(b_dtype, device):
     """Outputs that are written an element at a time, and an order with indices that have no tile."""
     sms = gpus.of_device(device.index).sms

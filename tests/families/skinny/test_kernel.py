@@ -353,11 +353,17 @@ def test_flags_are_shared_with_the_hopper_kernel(device):
 
 
 @pytest.mark.parametrize(
-    ("dtypes", "scales", "split_k"), all_pairs(["bf16 int8", "fp16 fp8e4m3", "bf16 fp8e5m2"], ["row", "group"], [1, 3])
+    ("dtypes", "scales", "split_k"),
+    all_pairs(
+        ["bf16 int8", "fp16 fp8e4m3", "bf16 fp8e5m2", "bf16 int8p", "fp16 int8p"],
+        ["row", "group"],
+        [1, 3],
+    ),
 )
 def test_weights_of_a_byte_with_scales(dtypes, scales, split_k, device):
     dtype, b_dtype = dtypes.split()
     for m, n, k, layout in ((5, 70, 200, "nt"), (1, 65, 257, "nn"), (17, 33, 64, "tt")):
+        layout = layout[0] + "t" if b_dtype == "int8p" else layout
         problem = Problem(
             m=m, n=n, k=k, dtype=dtype, b_dtype=b_dtype, scales=scales, layout=layout, group=64,
             a_alignment=1, b_alignment=1,

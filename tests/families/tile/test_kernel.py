@@ -37,15 +37,18 @@ def test_within_the_bound_at_block_edges(size, dtype, layout, device):
     all_pairs(
         [(31, 15, 32), (32, 16, 64), (33, 17, 96), (64, 31, 256), (1, 1, 128), (95, 33, 70)],
         [{"scales": ""}, {"scales": "row", "layout": "tt"}, {"scales": "group"}, {"scales": "group", "layout": "nn"}],
-        [("bf16", 32), ("bf16", 128), ("fp16", 64)],
+        [("bf16", "int4", 32), ("fp16", "int4", 128), ("bf16", "int8p", 16), ("fp16", "int8p", 64)],
     ),
     ids=str,
 )  # fmt: skip
 def test_packed_weights_within_the_bound_at_block_edges(size, fields, kind, device):
-    (m, n, k), (dtype, group) = size, kind
+    (m, n, k), (dtype, b_dtype, group) = size, kind
     fields = {"layout": "nt"} | fields
-    problem = Problem(m=m, n=n, k=k, dtype=dtype, b_dtype="int4", group=group, a_alignment=2, b_alignment=1, **fields)
-    assert_right(problem, Config(**BLOCKS), device)
+    if b_dtype == "int8p":  # its rows are contiguous
+        fields["layout"] = fields["layout"][0] + "t"
+    fields |= {"b_dtype": b_dtype, "group": group, "a_alignment": 2, "b_alignment": 1}
+    blocks = BLOCKS | {"block_k": min(BLOCKS["block_k"], group)} if fields["scales"] == "group" else BLOCKS
+    assert_right(Problem(m=m, n=n, k=k, dtype=dtype, **fields), Config(**blocks), device)
 
 
 @pytest.fixture(scope="module")

@@ -116,7 +116,7 @@ def load(a_descs, b_desc, m, n, pipeline, schedule, groups, scales, S: gl.conste
                 bar = pipeline.full.index(stage)
                 mbarrier.expect(bar, S.stage_bytes)
                 for i in gl.static_range(CONSUMERS):
-                    w_k = k // 4 if S.packed else k
+                    w_k = k // S.per_word if S.per_word else k
                     tma_load(b_desc, [group, row + i * S.rows, w_k], bar, pipeline.w.index(stage * CONSUMERS + i))
                 for i in gl.static_range(SUBTILES):
                     tma_load(a_descs[i], [0, col + S.starts[i], k], bar, pipeline.x[i].index(stage))

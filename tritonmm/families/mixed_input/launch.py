@@ -65,7 +65,7 @@ class MixedInputPlan(Plan):
         a, b, out = (x.unsqueeze(0) if x.dim() == 2 else x for x in (a, b, out))
         *_, scale_b, stride_sn, stride_sk = scale_arguments(p, scales)
         blocks = zip(spec.x_blocks, spec.x_shared, strict=True)
-        weights = b.mT.view(torch.int16) if spec.packed else b.mT
+        weights = b.mT.view(torch.int16) if spec.per_word else b.mT
         descriptors = [TensorDescriptor(*described(a), *block) for block in blocks]
         arguments = (
             *descriptors, *[None] * (MOST_SUBTILES - len(descriptors)),
@@ -104,7 +104,7 @@ def _spec(plan: MixedInputPlan) -> MixedInputSpec:
         resident=resident(config, p),
         dtype=GLUON_DTYPES[p.dtype],
         w_dtype=GLUON_DTYPES[p.b_dtype],
-        packed=p.b_dtype == "int4",
+        per_word={"int8p": 2, "int4": 4}.get(p.b_dtype, 0),
         out_dtype=GLUON_DTYPES[p.out_dtype],
         scales=p.scales,
         groups=groups(config, p),

@@ -26,7 +26,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from tritonmm.device import ordered_mma
+from tritonmm.device import int8, ordered_mma
 from tritonmm.device.dequantize import dequantized, dequantized_times, power_and_rest
 from tritonmm.device.epilogue import plus_scaled
 from tritonmm.device.gluon_compat import barrier, computed, keep_order
@@ -46,9 +46,9 @@ class Pipeline(NamedTuple):
 
 @gluon.jit
 def words(w, J: gl.constexpr, S: gl.constexpr):
-    """Slice J of a consumer's packed weights of a step, int16 [rows, slice_k / 4]."""
+    """Slice J of a consumer's packed weights of a step, int16 [rows, slice_k / per_word]."""
     LAYOUT: gl.constexpr = S.words
-    WORDS: gl.constexpr = S.slice_k // 4
+    WORDS: gl.constexpr = S.slice_k // S.per_word
     return w.slice(J * WORDS, WORDS, 1).load(LAYOUT)
 
 
@@ -59,8 +59,10 @@ def converted(w, zero_points, J: gl.constexpr, S: gl.constexpr):
     if S.has_zero_points:
         zero = zero_points[J // (S.slices // S.groups)]
         return gl.convert_layout(unpacked_from(words(w, J, S), zero, S.dtype), READ, assert_trivial=True)
-    elif S.packed:
+    elif S.per_word == 4:
         return gl.convert_layout(unpacked(words(w, J, S), S.dtype), READ, assert_trivial=True)
+    elif S.per_word == 2:
+        return gl.convert_layout(int8.unpacked(words(w, J, S), S.dtype), READ, assert_trivial=True)
     else:
         return dequantized(w.slice(J * S.slice_k, S.slice_k, 1).load(READ), S.dtype, False)
 
@@ -227,7 +229,7 @@ def multiply_added(pipeline, stage, phase, first, last, stride, WHO: gl.constexp
 @gluon.jit
 def group_power(buf, S: gl.constexpr):
     """The powers of two in a consumer's scales of a group, [rows, 1] in the layout of its weights."""
-    LAYOUT: gl.constexpr = gl.SliceLayout(1, S.words if S.packed else S.reads[0])
+    LAYOUT: gl.constexpr = gl.SliceLayout(1, S.words if S.per_word else S.reads[0])
     power, rest = power_and_rest(scales_in(buf, LAYOUT, S))
     return power[:, None]
 
@@ -244,9 +246,11 @@ def group_rests(buf, S: gl.constexpr):
 def converted_times(w, power, zero_points, GROUP: gl.constexpr, J: gl.constexpr, S: gl.constexpr):
     """`converted` weights times the power of their group."""
     READ: gl.constexpr = S.reads[0]
-    if S.packed:
+    if S.per_word == 4:
         zero = zero_points[GROUP] if S.has_zero_points else ZERO
         return gl.convert_layout(unpacked_times(words(w, J, S), power, zero), READ, assert_trivial=True)
+    elif S.per_word == 2:
+        return gl.convert_layout(int8.unpacked_times(words(w, J, S), power), READ, assert_trivial=True)
     else:
         return dequantized_times(w.slice(J * S.slice_k, S.slice_k, 1).load(READ), power)
 

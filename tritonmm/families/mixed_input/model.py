@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tritonmm.config import Config
+from tritonmm.dtypes import PACKED
 from tritonmm.families.family import Bounded
 from tritonmm.families.mixed_input.rules import (
     ROWS,
@@ -115,7 +116,7 @@ BLOCKS = {
 }
 
 
-PACKED = {
+INT4_BLOCKS = {
     # The same for int4.
     8: ((128, 256, 4, 8), (128, 128, 8, 8), (128, 256, 8, 8), (256, 256, 4, 8)),
     16: ((128, 256, 3, 8), (128, 128, 7, 8), (128, 256, 7, 8), (256, 256, 4, 8)),
@@ -142,7 +143,7 @@ PACKED = {
 def candidates(problem: Problem, gpu: Gpu) -> Iterator[Config]:
     """As `Family.candidates`."""
     for block_m in _sizes_of_groups(problem) if problem.ragged else _sizes(problem.m):
-        for block_n, block_k, stages, warps in (PACKED if problem.b_dtype == "int4" else BLOCKS)[block_m]:
+        for block_n, block_k, stages, warps in (INT4_BLOCKS if problem.b_dtype == "int4" else BLOCKS)[block_m]:
             order = _order(problem, gpu, block_m, block_n)
             config = Config("mixed_input", block_m, block_n, block_k, stages, warps, order=order)
             yield from shares(config, problem, gpu)
@@ -250,7 +251,8 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     latency_us = f.latency_us * stages_of_step(config, p) / (config.num_stages - 1)
     if ordered_mma(config, p) and rescales(config, p):  # one consumer converts and scales while another multiplies
         consumers = config.num_warps // 4  # each waits for the others, and more so with sums of several subtiles
-        turns_us = consumers / 2 * (1 + len(subtiles(config))) / 2 * p.b_element_bytes * f.step_us
+        loads = 0.5 if p.b_dtype in PACKED else 1.0  # words of packed weights take fewer
+        turns_us = consumers / 2 * (1 + len(subtiles(config))) / 2 * loads * f.step_us
         step_us = max(tensor_us + turns_us, latency_us)
     else:
         step_us = max(way_us + busy_us, held * (busy_us + f.beside * way_us), latency_us, held * tensor_us)

@@ -27,8 +27,8 @@ class MixedInputSpec(Pipelined):
     consumers: int  # warpgroups that multiply
     resident: int  # programs that an SM holds
     dtype: gl.dtype
-    w_dtype: gl.dtype  # int4 is read in words of four, int16
-    packed: bool  # weights are int4
+    w_dtype: gl.dtype  # int16 where weights are packed
+    per_word: int  # weights of such a word: 4 of int4, 2 of packed int8; 0 where they are not packed
     out_dtype: gl.dtype
     scales: str  # "row": one for each row of weights; "group", "group-zero": for each of its groups of K; or ""
     groups: int  # groups of K in a step that have scales, 1 or 2; 0 where none have
@@ -50,7 +50,7 @@ class MixedInputSpec(Pipelined):
 
     @property
     def unit(self):
-        """What converted weights are multiples of: see `device/dequantize.py` and `device/int4.py`."""
+        """What converted weights are multiples of: see `device/dequantize.py`, `int8.py` and `int4.py`."""
         return 64.0 if self.dtype == gl.bfloat16 and self.w_dtype in (gl.int8, gl.int16) else 1.0
 
     @property
@@ -99,11 +99,11 @@ class MixedInputSpec(Pipelined):
 
     @property
     def words(self):
-        """Layout of a consumer's slice of packed weights, int16 [rows, slice_k / 4]: each thread has those of `reads`.
+        """Layout of a consumer's slice of packed weights, int16 [rows, words]: each thread has those of `reads`.
 
-        Words of 64 elements of K have the layout of 16 elements of 16 bits, and words of 32 that of half of them.
+        16 words have the layout of 16 elements of K of 16 bits. 8 have that of half of them.
         """
-        if self.slice_k == 64:
+        if self.slice_k >= 16 * self.per_word:
             return self.reads[0]
         registers = [[0, 1], [8, 0], *([[64, 0]] if self.rows == 128 else [])]
         lanes = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]
@@ -111,7 +111,7 @@ class MixedInputSpec(Pipelined):
 
     @property
     def w_block(self):
-        return [1, self.rows, self.block_k // 4 if self.packed else self.block_k]
+        return [1, self.rows, self.block_k // max(self.per_word, 1)]
 
     @property
     def x_blocks(self):
@@ -127,7 +127,7 @@ class MixedInputSpec(Pipelined):
 
     @property
     def stage_bytes(self):
-        return (self.block_r // (2 if self.packed else 1) + 2 * self.block_c) * self.block_k
+        return (self.block_r // (2 if self.per_word == 4 else 1) + 2 * self.block_c) * self.block_k
 
     @property
     def ahead(self):

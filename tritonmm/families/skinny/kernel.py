@@ -28,6 +28,7 @@ import triton.language as tl
 from tritonmm.device.constexpr_args import Static
 from tritonmm.device.dequantize import as_fp32, dequantized, interleaved, unit
 from tritonmm.device.epilogue import plus_c, plus_scaled, scaled_plus_bias
+from tritonmm.device.int8 import packed_k, packed_order, signed
 from tritonmm.device.numeric import block_offsets, multiple_of, rounded
 from tritonmm.device.operand import Operand
 from tritonmm.device.order import tile_at
@@ -54,6 +55,7 @@ class SkinnySpec(Static):
     unroll: int  # parts of a split tile whose loads are in flight together
     scaled: bool  # alpha multiplies
     group: int  # elements of K that share a scale; 0: all of K
+    packed: bool  # W is packed int8, as bytes along K
     interleaved: bool  # multiply in an order of K in which loads of 8-bit weights from shared memory are wide
     precision: str  # input_precision of tl.dot
     wide: bool  # offsets within a tile have 64 bits
@@ -95,8 +97,11 @@ def dotted(w, x, rows_left, cols_left, k, first, steps, scales, S: tl.constexpr)
             activations = tl.load(x_at + x_offsets, mask=x_mask, other=0.0)
         else:
             k_mask = depth < k - step * S.block_k
-            weights = tl.load(w_at + w_offsets, mask=w_mask & k_mask[None, :], other=0.0)
+            held = depth < packed_k(k - step * S.block_k) if S.packed else k_mask
+            weights = tl.load(w_at + w_offsets, mask=w_mask & held[None, :], other=0.0)
             activations = tl.load(x_at + x_offsets, mask=k_mask[:, None] & x_mask, other=0.0)
+        if S.packed:
+            weights, activations = signed(weights), packed_order(activations.T).T
         if S.interpreted:  # numpy has no bf16
             weights, activations = weights.to(tl.float32), activations.to(tl.float32)
         elif CONVERTED:
@@ -136,7 +141,15 @@ def streamed(w, x, rows_left, k, first, steps, scales, S: tl.constexpr):
     units = block_offsets(S.block_k // UNIT, S.wide)[None, :] * UNIT
     acc = tl.zeros(SUMS, tl.float32)
     for step in tl.range(steps, num_stages=STAGES):
-        if S.even_k:
+        # X is loaded first where W is packed: so the compiler lets a thread read 16 neighbours of W, and X fits them.
+        if S.packed and S.even_k:
+            activations = packed_order(tl.load(x_at + x_offsets))
+            weights = signed(tl.load(w_at + w_offsets, mask=w_mask, other=0.0))
+        elif S.packed:
+            left = k - step * S.block_k
+            activations = packed_order(tl.load(x_at + x_offsets, mask=depth < left, other=0.0))
+            weights = signed(tl.load(w_at + w_offsets, mask=w_mask & (depth < packed_k(left)), other=0.0))
+        elif S.even_k:
             weights = tl.load(w_at + w_offsets, mask=w_mask, other=0.0)
             activations = tl.load(x_at + x_offsets)
         else:

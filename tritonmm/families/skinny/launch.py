@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
+
 from tritonmm.config import Config
 from tritonmm.families.skinny.kernel import SkinnySpec, skinny_kernel
 from tritonmm.families.skinny.rules import streams_a
@@ -24,6 +26,8 @@ class SkinnyPlan(Plan):
         order, factors, along = self.order
         # A [m, k], B [k, n] and the output as the kernel sees them: W [rows, k], X [cols, k], out [rows, cols].
         swapped = streams_a(config)
+        if p.b_dtype == "int8p":
+            b = b.mT.view(torch.int8).mT
         a_strides, b_strides = strides(a), _swap(strides(b))
         out_strides, c_strides, bias_strides = strides(out), addend_strides(c, out), (0, 1)
         layout_a, layout_b = p.layout[0], p.layout[1].translate(_TRANSPOSED)
@@ -60,6 +64,7 @@ class SkinnyPlan(Plan):
             unroll=_unroll(block_r * block_c // config.num_warps, config.split_k),
             scaled=p.epilogue.scaled,
             group=p.group if p.block_scaled else 0,
+            packed=p.b_dtype == "int8p",
             interleaved=_interleaved(config, p, layouts[0]),
             precision=dot_precision(p),
             wide=wide,

@@ -31,6 +31,8 @@ def reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return f"dtype is {problem.dtype}; the skinny kernel multiplies bf16, fp16 and fp32, and B of 1 byte"
     if problem.b_dtype == "int4":
         return "dtype of B is int4; the skinny kernel multiplies weights of 8 and 16 bits"
+    if problem.b_dtype == "int8p" and (config.block_k < 16 or streams_a(config)):
+        return f"block_k is {config.block_k}; int8p is packed 16 elements of K at a time, and is the streamed operand"
     if problem.scales and (problem.scales not in ("row", "group") or streams_a(config)):
         return f"scales are {problem.scales}; the skinny kernel takes scales of B, row or group, and streams B"
     narrow, wide = sorted((config.block_m, config.block_n))

@@ -25,6 +25,7 @@ from tritonmm.device.constexpr_args import Static
 from tritonmm.device.epilogue import plus_c, plus_scaled, scaled_plus_bias
 from tritonmm.device.groups import part_of, rows_of_tiles, tile_of
 from tritonmm.device.int4 import plain_unpacked, scale_of, zero_point_of
+from tritonmm.device.int8 import packed_k, packed_order, signed
 from tritonmm.device.numeric import block_offsets, multiple_of, rounded
 from tritonmm.device.operand import Addends, Operand, Output
 from tritonmm.device.order import tile_at
@@ -44,7 +45,7 @@ class TileSpec(Static):
     layout: str  # letters of A and B, see Problem.layout
     divisor: int  # divides the lengths and strides of the contiguous lines of all three operands
     b_divisor: int  # the same of B alone
-    packed: bool  # B is int4, two in a byte along K
+    packed: str  # how B is packed along K: "int4", two in a byte, "int8p", as bytes, or ""
     persistent: bool
     scaled: bool  # alpha multiplies
     precision: str  # input_precision of tl.dot
@@ -113,9 +114,9 @@ def accumulate(a, b, m_left, n_left, k, scales, row, col, S: tl.constexpr):
     # Offsets within a tile stay the same along K and only the two pointers move: offsets are half as wide as pointers,
     # and there is one for each element where lines are not aligned.
     a_offsets = rows[:, None] * a.stride_line + depth[None, :] * a.stride_k
-    B_ROWS: tl.constexpr = S.block_k // 2 if S.packed else S.block_k
+    B_ROWS: tl.constexpr = S.block_k // 2 if S.packed == "int4" else S.block_k
     b_depth = block_offsets(B_ROWS, S.wide)
-    b_rows = tl.cdiv(k, 32) * 16 if S.packed else k
+    b_rows = tl.cdiv(k, 32) * 16 if S.packed == "int4" else packed_k(k) if S.packed == "int8p" else k
     b_offsets = b_depth[:, None] * b.stride_k + cols[None, :] * b.stride_line
     a_at, b_at = a.at, b.at
     a_mask = (rows < m_left)[:, None]
@@ -128,9 +129,11 @@ def accumulate(a, b, m_left, n_left, k, scales, row, col, S: tl.constexpr):
     for step in range(tl.maximum(tl.cdiv(k, S.block_k), 1)):
         k_mask = depth < k - step * S.block_k
         x = tl.load(a_at + a_offsets, mask=a_mask & k_mask[None, :], other=0.0)
-        inside = (b_depth < b_rows - step * B_ROWS)[:, None] & b_mask if S.packed else k_mask[:, None] & b_mask
+        inside = (b_depth < b_rows - step * B_ROWS)[:, None] & b_mask if S.packed != "" else k_mask[:, None] & b_mask
         y = tl.load(b_at + b_offsets, mask=inside, other=0.0)
-        if S.packed:
+        if S.packed == "int8p":
+            x, y = packed_order(x), signed(y)
+        elif S.packed == "int4":
             y = plain_unpacked(y, tl.float32 if S.interpreted else x.dtype)
             if S.has_zero_points:
                 coded = col_scales(scales, col + cols, step * S.block_k // S.group, cols < n_left, S)

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 import triton.language as tl
 
+from tritonmm.dtypes import PACKED
 from tritonmm.families.common_rules import divisor
 from tritonmm.families.tile.kernel import TileSpec, tile_kernel
 from tritonmm.launch import (
@@ -35,6 +37,8 @@ class TilePlan(Plan):
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None, groups=None, skip=None):
         p, config = self.problem, self.config
         order, factors, along = self.order
+        if p.b_dtype == "int8p":
+            b = b.mT.view(torch.int8).mT
         a_strides, b_strides, out_strides, c_strides = strides(a), strides(b), strides(out), addend_strides(c, out)
         # Of a symmetric product a tile is written transposed, too.
         mirrored = [x[:0:-1] for x in (out_strides, c_strides)] if p.symmetric else []
@@ -61,7 +65,7 @@ class TilePlan(Plan):
             layout=p.layout,
             divisor=shared,
             b_divisor=line,
-            packed=p.b_dtype == "int4",
+            packed=p.b_dtype if p.b_dtype in PACKED else "",
             persistent=config.persistent,
             scaled=p.epilogue.scaled,
             precision=dot_precision(p),
