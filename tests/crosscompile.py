@@ -67,8 +67,8 @@ ATTENTION_SPILLS = {80: 8}
 """The same of attention, by compute capability: with 4 heads of 128 and Triton 3.9. It has not run there."""
 
 ASSIST_SPILLS = 12
-"""The same of the mixed-input kernel for packed int8 with scales of rows where programs assist each other and a tile has
-all rows, with Triton 3.9. It is stored and loaded outside of the loop over K."""
+"""The same of the mixed-input kernel for packed int8 with scales of rows where programs assist each other and a tile
+has all rows, with Triton 3.9. They are stored and loaded outside of the loop over K."""
 
 RANDOM_SPILLS = 1024
 """The same of what is chosen for random products: such kernels are slower than they could be, but right. One that

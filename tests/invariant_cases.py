@@ -13,7 +13,7 @@ import torch
 
 from tritonmm import Config, Problem
 from tritonmm.accumulation import Verdict, emulate, verify
-from tritonmm.dtypes import DTYPES
+from tritonmm.dtypes import DTYPES, PACKED
 from tritonmm.problem import KINDS
 from tritonmm.torch_ops.product import How, problem_of, product
 
@@ -24,8 +24,8 @@ FURTHER = {
     "bf16-int8-16": {"dtype": "bf16", "b_dtype": "int8", "scales": "group", "group": 16},
     "fp16-fp8-row": {"dtype": "fp16", "b_dtype": "fp8e5m2", "scales": "row"},
 }
-CASES = {name: fields for name, fields in KINDS.items() if fields.get("b_dtype") != "int4"} | FURTHER
-"""Fields of a `Problem` by the name of a case. int4 has the bits of int8 with the same weights."""
+CASES = {name: fields for name, fields in KINDS.items() if fields.get("b_dtype") not in PACKED} | FURTHER
+"""Fields of a `Problem` by the name of a case. Packed weights have the bits of int8 with the same weights."""
 
 EPILOGUES = {"": {}, "alpha": {"alpha": 0.7}, "alpha bias": {"alpha": -1.3}, "alpha C": {"alpha": 0.7, "beta": 1.9}}
 EPILOGUES |= {"bias": {}, "C": {"beta": 0.3}, "alpha bias C": {"alpha": 0.7, "beta": 1.9}}

@@ -473,7 +473,7 @@ def test_problem_counts_its_work():
 
 def test_kinds_and_problems_name_each_other():
     for name, fields in KINDS.items():
-        problem = Problem(64, 64, 64, **fields)
+        problem = Problem(64, 64, 64, layout="nt", **fields)
         assert problem.kind == name
         assert Problem(**json.loads(problem_json(problem)) | {"epilogue": Epilogue()}) == problem
     assert Problem(1, 1, 1, dtype="fp8e5m2").kind == "fp8e5m2-fp8e5m2-bf16-ieee"

@@ -100,6 +100,7 @@ def test_groups_of_4_bit_weights_are_those_of_packed_words():
     for fields, wrong in (
         ({"group": 16}, "32 elements of K"),
         ({"b_dtype": "int8", "scales": "group-zero"}, "int4 has"),
+        ({"b_dtype": "int8p", "layout": "nn"}, "contiguous along K: 'nt'"),
     ):
         with pytest.raises(ValueError, match=wrong):
             replace(problem, **fields)

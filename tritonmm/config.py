@@ -147,8 +147,6 @@ class Config:
             return Fit(f"precision is {problem.precision}, whose int8 products have configs that are chosen for them")
         if problem.ragged and not family.grouped:
             return Fit(f"the {family.name} kernel multiplies no groups")
-        if problem.b_dtype == "int8p" and problem.layout[1] != "t" and problem.n > 1:
-            return Fit(f"layout is {problem.layout}; the rows of packed int8 must be contiguous along K, as in nt")
         if problem.b_dtype in PACKED and "b" in self.repack:
             return Fit(f"repack copies B; {problem.b_dtype} is packed along K, and its rows are not copied")
         reason = family.reason(self, problem.repacked(self.repack), gpu)

@@ -201,6 +201,8 @@ class Problem:
             raise ValueError("Problem: group is 16 and b_dtype int4, which is packed 32 elements of K at a time")
         if len(self.layout) != 2 or set(self.layout) - set("nts"):
             raise ValueError(f'Problem: layout is {self.layout!r}; it must be two letters of "n", "t", "s", as in "nt"')
+        if self.b_dtype == "int8p" and self.layout[1] != "t" and self.n > 1:
+            raise ValueError(f"Problem: layout is {self.layout!r} and b_dtype int8p, which is contiguous along K: 'nt'")
         for name in ("a_alignment", "b_alignment", "out_alignment"):
             if getattr(self, name) not in (1, 2, 4, 8, 16):
                 raise ValueError(f"Problem: {name} is {getattr(self, name)!r}; it must be 1, 2, 4, 8 or 16 bytes")

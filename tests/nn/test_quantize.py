@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import tritonmm
+from tritonmm.nn import int8
 from tritonmm.nn.int4 import pack, unpack
 from tritonmm.nn.linear import DynamicFp8Linear, WeightOnlyLinear
 from tritonmm.nn.quantize import KINDS
@@ -105,7 +106,7 @@ def test_groups_and_biases(device):
     model = tritonmm.quantize_(nn.Sequential(layer), "int8", group=32)
     assert model[0].scale.shape == (20, 4)
     found = model[0]
-    exact = x.double() @ (found.weight.double() * found.scale.double().repeat_interleave(32, 1)).t()
+    exact = x.double() @ (int8.unpack(found.weight).double() * found.scale.double().repeat_interleave(32, 1)).t()
     assert torch.allclose(found(x).double(), exact + layer.bias.double(), rtol=2e-3, atol=2e-3)
     assert "group=32" in repr(model)
 

@@ -20,7 +20,7 @@ ROWS = "rows"
 """The group that is a whole row."""
 
 KINDS: dict[str, tuple[type[QuantizedLinear], str]] = {
-    "int8": (WeightOnlyLinear, "int8"),
+    "int8": (WeightOnlyLinear, "int8p"),
     "int4": (WeightOnlyLinear, "int4"),
     "fp8": (WeightOnlyLinear, "fp8"),
     "fp8-dynamic": (DynamicFp8Linear, "fp8"),

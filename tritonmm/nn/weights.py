@@ -2,7 +2,6 @@
 
 import torch
 
-from tritonmm.dtypes import rows_of
 from tritonmm.nn import int4, int8
 from tritonmm.torch_ops.checks import spanned
 
@@ -41,7 +40,8 @@ def quantized(weight: Tensor, codes: str, group: int | None = None) -> tuple[Ten
     dtype, most = CODES[codes]
     n, k = weight.shape
     groups = 1 if group is None else k // group
-    found = torch.empty(n, rows_of(codes, k), dtype=dtype, device=weight.device)
+    row = {"int8p": int8.packed_words(k), "int4": int4.packed_bytes(k)}.get(codes, k)
+    found = torch.empty(n, row, dtype=dtype, device=weight.device)
     scales = torch.empty(groups, n, dtype=torch.float32, device=weight.device).t()  # a step reads those of a group
     rows = max(1, AT_ONCE // max(k, 1))
     for first in range(0, n, rows):
