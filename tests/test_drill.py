@@ -333,8 +333,16 @@ CONFIGS = st.builds(
     repack=st.sampled_from(["", "a", "b", "ab"]),
 )
 SIZE = st.one_of(st.integers(0, 300), st.integers(0, 2**20))
+
+
+def problem_of_kind(m, n, k, batch, layout, kind):
+    """Packed int8 is contiguous along K."""
+    layout = "nt" if KINDS[kind].get("b_dtype") == "int8p" else layout
+    return Problem.dense(m, n, k, batch=batch, layout=layout, **KINDS[kind])
+
+
 PROBLEMS = st.builds(
-    lambda m, n, k, batch, layout, kind: Problem.dense(m, n, k, batch=batch, layout=layout, **KINDS[kind]),
+    problem_of_kind,
     *(SIZE, SIZE, SIZE, st.integers(1, 5), st.sampled_from(["nn", "nt", "tn", "tt", "sn", "ss"])),
     st.sampled_from(list(KINDS)),
 )
