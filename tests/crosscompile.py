@@ -66,6 +66,10 @@ SM89_SPILLS = 8
 ATTENTION_SPILLS = {80: 8}
 """The same of attention, by compute capability: with 4 heads of 128 and Triton 3.9. It has not run there."""
 
+PACKED_SPILLS = 8
+"""The same of the skinny kernel for packed int8 on GPUs of AMD: one row on an mi300x, with Triton 3.6. It has not run
+there."""
+
 ASSIST_SPILLS = 12
 """The same of the mixed-input kernel for packed int8 with scales of rows where programs assist each other and a tile
 has all rows, with Triton 3.9. They are stored and loaded outside of the loop over K."""
@@ -259,6 +263,8 @@ def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -
     counted = gpu.shared_bytes if config.repack else config.shared_bytes(problem, gpu)
     spills = {89: SM89_SPILLS, 120: SM120_SPILLS}.get(gpu.capability, 0)
     spills = SKINNY_SPILLS if config.kernel == "skinny" and gpu.is_nvidia else spills
+    if config.kernel == "skinny" and problem.b_dtype == "int8p" and not gpu.is_nvidia:
+        spills = PACKED_SPILLS
     packed_rows = problem.b_dtype == "int8p" and problem.scales == "row"
     if packed_rows and config.split_tail > 1 and problem.m <= config.block_m:
         spills = ASSIST_SPILLS
