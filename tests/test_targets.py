@@ -54,7 +54,7 @@ def test_select_is_legal_for_groups_with_scales(name):
 def test_random_products_are_of_every_kind_and_lie_in_every_way():
     found = [product.problem for product in products(0, 2000)]
     terms = {(p.dtype, p.b_dtype, p.out_dtype, p.precision, p.scales) for p in found}
-    assert len(terms) == len(KINDS) + len(MORE_KINDS)
+    assert len(terms) == len(KINDS) - 2 + len(MORE_KINDS)  # without packed int8
     assert {p.layout for p in found} == {a + b for a in "nts" for b in "nts"}
     for alignment in ("a_alignment", "b_alignment"):
         assert {getattr(p, alignment) for p in found} == {1, 2, 4, 8, 16}

@@ -139,7 +139,8 @@ TYPICAL |= {"tile": ["bf16", "fp16", "bf16-fp32", "int8", "tf32"], "skinny": ["b
 @pytest.mark.parametrize(("name", "kind"), [(name, kind) for name in families.names() for kind in KINDS])
 def test_a_default_config_is_legal_or_says_which_field_or_operand_is_in_the_way(name, kind):
     fields = KINDS[kind] | GROUPS.get(name, {})
-    layout = "nt" if name == "mixed_input" or fields["dtype"] in ("int8", "fp8e4m3") else "nn"
+    is_nt = name == "mixed_input" or fields["dtype"] in ("int8", "fp8e4m3") or fields.get("b_dtype") == "int8p"
+    layout = "nt" if is_nt else "nn"
     if "ragged" in fields and fields.get("scales", "") not in GROUPED_SCALES["m"]:
         pytest.skip("groups have no such scales")
     problem = Problem.dense(4096, 4096, 4096, layout=layout, **fields)

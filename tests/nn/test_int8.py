@@ -4,9 +4,12 @@ import pytest
 import torch
 
 import tritonmm
+from tritonmm import gpu as gpus
 from tritonmm.nn import int8
 from tritonmm.nn.linear import WeightOnlyLinear
 from tritonmm.nn.weights import dequantized, quantized
+from tritonmm.problem import KINDS, Problem
+from tritonmm.selection import choose
 
 
 @pytest.mark.parametrize("shape", [(3, 64), (5, 40), (1, 1), (2, 7, 33), (0, 16), (4, 0)], ids=str)
@@ -66,6 +69,17 @@ def test_products_have_the_bits_of_int8(m, k, device):
     config = tritonmm.Config("tile", 16, 16, 32, 2, 1)
     expected = tritonmm.weight_only_linear(x, weight, scale, config=config)
     assert torch.equal(tritonmm.weight_only_linear(x, int8.pack(weight), scale, config=config), expected)
+
+
+@pytest.mark.parametrize("name", gpus.names())
+@pytest.mark.parametrize("kind", ["bf16-int8p", "bf16-int8p-row"])
+def test_every_gpu_has_a_config(kind, name):
+    gpu = gpus.spec(name)
+    for m in (1, 8, 70, 300, 3000):
+        for n, k in ((1, 128), (768, 512), (1001, 4096)):
+            problem = Problem.dense(m, n, k, layout="nt", **KINDS[kind])
+            assert choose(problem, gpu).fits(problem, gpu)
+            assert choose(problem, gpu, "tile").fits(problem, gpu)
 
 
 def test_rows_that_are_not_contiguous_are_refused(device):
