@@ -258,17 +258,22 @@ def resource_fault(compiled: Compiled, gpu: gpus.Gpu, counted: int, spills: int 
     return ""
 
 
+def allowed_spills(config: Config, problem: Problem, gpu: gpus.Gpu) -> int:
+    """Bytes that a kernel may store and load for want of registers."""
+    is_packed = problem.b_dtype == "int8p"
+    if config.kernel == "skinny" and gpu.is_nvidia:
+        return SKINNY_SPILLS
+    if config.kernel == "skinny" and is_packed:
+        return PACKED_SPILLS
+    if is_packed and problem.scales == "row" and config.split_tail > 1 and problem.m <= config.block_m:
+        return ASSIST_SPILLS
+    return {89: SM89_SPILLS, 120: SM120_SPILLS}.get(gpu.capability, 0)
+
+
 def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:
     """What is wrong with a compiled kernel, or ""."""
     counted = gpu.shared_bytes if config.repack else config.shared_bytes(problem, gpu)
-    spills = {89: SM89_SPILLS, 120: SM120_SPILLS}.get(gpu.capability, 0)
-    spills = SKINNY_SPILLS if config.kernel == "skinny" and gpu.is_nvidia else spills
-    if config.kernel == "skinny" and problem.b_dtype == "int8p" and not gpu.is_nvidia:
-        spills = PACKED_SPILLS
-    packed_rows = problem.b_dtype == "int8p" and problem.scales == "row"
-    if packed_rows and config.split_tail > 1 and problem.m <= config.block_m:
-        spills = ASSIST_SPILLS
-    if why := resource_fault(compiled, gpu, counted, spills):
+    if why := resource_fault(compiled, gpu, counted, allowed_spills(config, problem, gpu)):
         return why
     if config.repack:
         return repack_fault(compiled, config, problem, gpu)
