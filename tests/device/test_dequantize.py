@@ -5,13 +5,13 @@ import torch
 import triton
 import triton.language as tl
 
-from tritonmm.device.dequantize import power_and_rest
+from tritonmm.device.dequantize import power_and_significand
 
 
 @triton.jit
 def divide_kernel(scales, powers, rests, SIZE: tl.constexpr):
     at = tl.arange(0, SIZE)
-    power, rest = power_and_rest(tl.load(scales + at))
+    power, rest = power_and_significand(tl.load(scales + at))
     tl.store(powers + at, power)
     tl.store(rests + at, rest)
 

@@ -146,7 +146,7 @@ def test_a_stage_expects_the_bytes_that_its_buffers_hold(block_m, block_n, warps
 
 def test_tiles_of_weights_hold_few_more_activations_than_there_are():
     for m in range(1, 257):
-        block_m = min(rows for rows in weights.ROWS if rows >= m)
+        block_m = min(rows for rows in weights.LEGAL_BLOCK_M if rows >= m)
         assert block_m < max(4 * m / 3, m + 8)
         problem = Problem.dense(m, 4096, 4096, layout="nt", b_dtype="int8", scales="row")
         spec = plan_of(problem, Config("mixed_input", block_m, 128, 128, 2, 8, persistent=True)).spec

@@ -6,7 +6,7 @@ in that time. What compilers make of int8 -> bf16 and of fp8 -> bf16 takes more 
 
 Integers are converted by their place in a number: a byte in the mantissa of one whose last bit counts 1 is that number
 plus the byte. A bf16 has no such place for 8 bits but among its smallest numbers, from where no power of two leads back
-in one step: those come in units, see `unit`, which kernels multiply their scales by.
+in one step: those come divided by a `unit`, which kernels multiply their scales by.
 """
 
 import triton
@@ -16,13 +16,13 @@ from triton.language.target_info import cuda_capability_geq
 
 @triton.constexpr_function
 def unit(w_dtype, dtype):
-    """What `dequantized` weights are multiples of: a power of two, so that nothing is rounded by it."""
+    """A weight divided by the number that `dequantized` returns for it: a power of two, so that nothing is rounded."""
     return 64.0 if w_dtype == tl.int8 and dtype == tl.bfloat16 and cuda_capability_geq(8) else 1.0
 
 
 @triton.jit
 def dequantized(weights, DTYPE: tl.constexpr, FOUR: tl.constexpr):
-    """weights, int8 or fp8, in DTYPE, bf16 or fp16, and in units of `unit`: exactly; NaN stays NaN."""
+    """weights, int8 or fp8, divided by `unit`, in DTYPE, bf16 or fp16: exactly; NaN stays NaN."""
     if weights.dtype == tl.int8 and cuda_capability_geq(8):
         weights = _int8_as_bf16(weights, FOUR) if DTYPE == tl.bfloat16 else _int8_as_fp16(weights)
     elif weights.dtype != tl.int8 and DTYPE == tl.bfloat16:
@@ -33,10 +33,10 @@ def dequantized(weights, DTYPE: tl.constexpr, FOUR: tl.constexpr):
 
 
 @triton.jit
-def power_and_rest(scale):
-    """scale, fp32, as a power of two up to 1, in bf16, and what is left of it, from 1 to 2 if it is below 2.
+def power_and_significand(scale):
+    """scale, fp32, as a power of two up to 1, in bf16, and its quotient by that, from 1 to 2 if it is below 2.
 
-    A scale below 2**-126 counts as 0, of power 0 and rest 1; inf and NaN are in the rest.
+    A scale below 2**-126 counts as 0, of power 0 and quotient 1; inf and NaN are in the quotient.
     """
     bits = tl.minimum(scale.to(tl.int32, bitcast=True) & 0x7F800000, 0x3F800000)
     power = bits.to(tl.float32, bitcast=True)
@@ -101,7 +101,7 @@ def _int8_as_fp32(weights):
 
 @triton.jit
 def _int8_as_bf16(weights, FOUR: tl.constexpr):
-    """In units of 64: four bytes of a register at a time, or two. As the bits of a bf16, a byte counts its last bit
+    """Divided by 64: four bytes of a register at a time, or two. As the bits of a bf16, a byte counts its last bit
     2**-133, subnormal or not, so one multiplication and addition brings 128 + the weight to where bf16 ends.
     """
     if FOUR:

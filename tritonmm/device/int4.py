@@ -6,7 +6,7 @@ one multiplication and addition makes numbers of them: 9 instructions for 8 weig
 
 As the bits of a bf16, a nibble counts 2**-133 or, four bits higher, 2**-129: among the smallest numbers bits count the
 same whether they belong to the mantissa or not. No power of two leads back from there to 1 in one step, so weights in
-bf16 come in units of 64, as int8 does. In fp16 a nibble is in the mantissa of 1024.
+bf16 come divided by 64, as int8 does. In fp16 a nibble is in the mantissa of 1024.
 """
 
 import triton
@@ -18,7 +18,7 @@ ZERO = tl.constexpr(8)
 
 @triton.jit
 def unpacked(words, DTYPE: tl.constexpr):
-    """words, int16 [rows, k / 4], as weights [rows, k] in DTYPE, bf16 or fp16: in bf16 in units of 64, on sm_80 and
+    """words, int16 [rows, k / 4], as weights [rows, k] in DTYPE, bf16 or fp16: in bf16 divided by 64, on sm_80 and
     later. A thread must hold words in pairs of neighbours."""
     if DTYPE == tl.bfloat16:
         a, b, c, d = tl.inline_asm_elementwise(

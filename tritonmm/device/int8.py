@@ -2,7 +2,7 @@
 
 A 32-bit register holds the 4 weights of a row that one thread of wgmma's first operand multiplies of 16 elements of K.
 Weights become numbers as `dequantize.py` says, but the signs of the bytes are flipped in memory: four instructions for
-four weights, and bf16 comes in units of 64.
+four weights, and bf16 comes divided by 64.
 """
 
 import triton
@@ -11,7 +11,7 @@ import triton.language as tl
 
 @triton.jit
 def unpacked(words, DTYPE: tl.constexpr):
-    """words, int16 [rows, k / 2], as weights [rows, k] in DTYPE, bf16 or fp16: in bf16 in units of 64, on sm_80 and
+    """words, int16 [rows, k / 2], as weights [rows, k] in DTYPE, bf16 or fp16: in bf16 divided by 64, on sm_80 and
     later. A thread must hold words in pairs of neighbours."""
     if DTYPE == tl.bfloat16:
         a, b = tl.inline_asm_elementwise(

@@ -12,7 +12,7 @@ from tritonmm.autotune.studies.measured_products import RESULTS
 from tritonmm.autotune.studies.weights import problem_of
 from tritonmm.config import Config
 from tritonmm.families.mixed_input import model as streams
-from tritonmm.families.mixed_input.rules import ROWS, fixup, programs, subtiles
+from tritonmm.families.mixed_input.rules import LEGAL_BLOCK_M, fixup, programs, subtiles
 from tritonmm.orders import RowMajor, SwizzleMerge
 from tritonmm.problem import Epilogue
 from tritonmm.selection import timed
@@ -89,7 +89,7 @@ def test_no_tile_that_divides_the_rows_as_evenly_is_left_out(m):
     """Of two sizes of tiles that cut the rows into equally many, the smaller one pads less."""
     problem = space.problem(m, 6144, 4096, dtype="bf16-int8-row", layout="nt")
     tried = {config.block_m for config in streams.candidates(problem, H200)}
-    for rows in (rows for rows in ROWS if 128 <= rows < m):
+    for rows in (rows for rows in LEGAL_BLOCK_M if 128 <= rows < m):
         assert any(-(-m // each) == -(-m // rows) for each in tried if each <= rows)
 
 

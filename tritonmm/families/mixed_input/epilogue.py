@@ -41,7 +41,7 @@ class Output(NamedTuple):
     first: Any  # the first row that belongs to this tile; rows before it are another tile's
     m: Any
     n: Any
-    buf: Any  # shared memory of the consumer for a piece, see `Spec.rounds_first`
+    buf: Any  # shared memory of the consumer for a piece, see `MixedInputSpec.rounds_first`
 
 
 class Epilogue(NamedTuple):
@@ -58,50 +58,50 @@ class Epilogue(NamedTuple):
 
 
 @gluon.jit
-def row_factors(row, n, scales, LAYOUT: gl.constexpr, WITH_SCALES: gl.constexpr, S: gl.constexpr):
+def row_factors(first_n, n, scales, LAYOUT: gl.constexpr, WITH_SCALES: gl.constexpr, S: gl.constexpr):
     """Factors of the sums of the consumer's rows of weights: their units, and their scales if WITH_SCALES."""
     UNIT: gl.constexpr = S.unit
     factors = gl.full([S.rows], UNIT, gl.float32, LAYOUT)
     if WITH_SCALES:
-        rows = row + gl.arange(0, S.rows, LAYOUT)
+        rows = first_n + gl.arange(0, S.rows, LAYOUT)
         factors *= gl.load(scales.at + rows.to(gl.int64) * scales.stride_n, mask=rows < n, other=0.0)
     return factors
 
 
 @gluon.jit
-def scale_and_add_bias(x, row, output, epilogue, S: gl.constexpr):
+def scale_and_add_bias(x, first_n, output, epilogue, S: gl.constexpr):
     """Sums, [rows, cols], multiplied by the scales of rows and by alpha, plus the bias."""
     LAYOUT: gl.constexpr = gl.SliceLayout(1, x.type.layout)
     scale = None
     if not S.block_scaled:
         if S.scales == "row" and not S.ahead:
-            factors = row_factors(row, output.n, epilogue.scales, LAYOUT, True, S)
+            factors = row_factors(first_n, output.n, epilogue.scales, LAYOUT, True, S)
         else:
             factors = gl.convert_layout(epilogue.factors, LAYOUT)
         scale = factors[:, None]
     added = None
     if S.bias:
-        rows = row + gl.arange(0, S.rows, LAYOUT)
+        rows = first_n + gl.arange(0, S.rows, LAYOUT)
         added = gl.load(epilogue.bias + rows, mask=rows < output.n, other=0.0).to(gl.float32)[:, None]
     return scaled_plus_bias(x, None, scale, epilogue.alpha if S.scaled else None, added)
 
 
 @gluon.jit
-def finish_piece(x, row, col, output, epilogue, S: gl.constexpr):
-    """Finishes sums, [rows, cols], and writes them to the output from its column `row` and its row `col` on. What is
-    rounded first is finished already.
+def finish_piece(x, first_n, first_m, output, epilogue, S: gl.constexpr):
+    """Finishes sums, [rows, cols], and writes them to the output from its row first_m and its column first_n on: cols
+    are rows of the output. What is rounded first is finished already.
 
     Rows of the output before `output.first` are another tile's, and its parts may be added up in another order.
     """
     LAYOUT: gl.constexpr = S.stored
     OUT_DTYPE: gl.constexpr = S.out_dtype
-    rows = row + gl.arange(0, S.rows, gl.SliceLayout(1, LAYOUT))
-    cols = col + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
+    rows = first_n + gl.arange(0, S.rows, gl.SliceLayout(1, LAYOUT))
+    cols = first_m + gl.arange(0, x.shape[1], gl.SliceLayout(0, LAYOUT))
     inside = (rows < output.n)[:, None] & (cols < output.m)[None, :]
     if S.shifts:
         inside &= (cols >= output.first)[None, :]
     if not S.rounds_first:
-        x = scale_and_add_bias(x, row, output, epilogue, S)
+        x = scale_and_add_bias(x, first_n, output, epilogue, S)
     if S.add_c:
         at = rows.to(gl.int64)[:, None] * epilogue.stride_cn + cols.to(gl.int64)[None, :] * epilogue.stride_cm
         x = plus_c(x, epilogue.beta, gl.load(epilogue.c + at, mask=inside, other=0.0))
@@ -110,8 +110,8 @@ def finish_piece(x, row, col, output, epilogue, S: gl.constexpr):
 
 
 @gluon.jit
-def write_columns(sums, row, col, output, epilogue, S: gl.constexpr):
-    """Finishes and writes columns of the consumer's sums, the first of which is `col` of the activations."""
+def write_columns(sums, first_n, first_m, output, epilogue, S: gl.constexpr):
+    """Finishes and writes columns of the consumer's sums, the first of which is row first_m of the activations."""
     LAYOUT: gl.constexpr = S.stored
     OUT_DTYPE: gl.constexpr = S.out_dtype
     COLS: gl.constexpr = min(S.piece_cols, sums.shape[1])
@@ -121,43 +121,44 @@ def write_columns(sums, row, col, output, epilogue, S: gl.constexpr):
         x = pieces[i]
         if S.rounds_first:
             buf = output.buf.slice(0, COLS, 1)
-            buf.store(scale_and_add_bias(x, row, output, epilogue, S).to(OUT_DTYPE))
+            buf.store(scale_and_add_bias(x, first_n, output, epilogue, S).to(OUT_DTYPE))
             x = buf.load(LAYOUT)
         else:
             x = gl.convert_layout(x, LAYOUT)
-        finish_piece(x, row, unhoisted(col + i * COLS), output, epilogue, S)
+        finish_piece(x, first_n, unhoisted(first_m + i * COLS), output, epilogue, S)
 
 
 @gluon.jit
-def write(sums, row, col, output, addends, S: gl.constexpr):
+def write(sums, first_n, first_m, output, epilogue, S: gl.constexpr):
     """Finishes and writes the consumer's sums of a whole tile."""
     SUBTILES: gl.constexpr = len(S.subtiles)
     for i in gl.static_range(SUBTILES):
-        write_columns(sums[i], row, col + S.starts[i], output, addends, S)
+        write_columns(sums[i], first_n, first_m + S.starts[i], output, epilogue, S)
 
 
 @gluon.jit
-def store_part_subtile(sums, col, mine, output, SUBTILE: gl.constexpr, S: gl.constexpr):
+def store_part_subtile(sums, first_m, mine, output, SUBTILE: gl.constexpr, S: gl.constexpr):
     LAYOUT: gl.constexpr = S.sums[SUBTILE]
     rows = gl.arange(0, S.rows, gl.SliceLayout(1, LAYOUT))
     cols = S.starts[SUBTILE] + gl.arange(0, S.subtiles[SUBTILE], gl.SliceLayout(0, LAYOUT))
-    gl.store(mine + cols[None, :] * S.rows + rows[:, None], sums, mask=(col + cols < output.m)[None, :])
+    gl.store(mine + cols[None, :] * S.rows + rows[:, None], sums, mask=(first_m + cols < output.m)[None, :])
 
 
 @gluon.jit
-def store_part(sums, begins, col, workspace, output, WHO: gl.constexpr, S: gl.constexpr):
+def store_part(sums, begins, first_m, workspace, output, WHO: gl.constexpr, S: gl.constexpr):
     """Stores the consumer's sums in the workspace, column after column; `begins`: they have the tile's first step."""
     SUBTILES: gl.constexpr = len(S.subtiles)
     AREA: gl.constexpr = S.rows * S.block_c
     slot = slot_of(gl.program_id(0), begins, S.slots)
     mine = slot_sums(workspace + WHO * AREA, slot, S.consumers * AREA)
     for i in gl.static_range(SUBTILES):
-        store_part_subtile(sums[i], col, mine, output, i, S)
+        store_part_subtile(sums[i], first_m, mine, output, i, S)
 
 
 @gluon.jit
 def add_and_write(
-    first, last, at, row, col, workspace, output, addends, COLS: gl.constexpr, WHO: gl.constexpr, S: gl.constexpr
+    first, last, at, first_n, first_m, workspace, output, epilogue,
+    COLS: gl.constexpr, WHO: gl.constexpr, S: gl.constexpr,
 ):  # fmt: skip
     """Adds up, finishes and writes COLS columns, from `at` on, of the parts of the programs from `first` to `last`."""
     LAYOUT: gl.constexpr = S.stored
@@ -165,39 +166,42 @@ def add_and_write(
     rows = gl.arange(0, S.rows, gl.SliceLayout(1, LAYOUT))
     cols = at + unhoisted(gl.arange(0, COLS, gl.SliceLayout(0, LAYOUT)))
     offsets = cols[None, :] * S.rows + rows[:, None]
-    inside = (col + cols < output.m)[None, :]
+    inside = (first_m + cols < output.m)[None, :]
     total = gl.zeros(SHAPE, gl.float32, LAYOUT)
     AREA: gl.constexpr = S.rows * S.block_c
     sums = workspace + WHO * AREA
     TOGETHER: gl.constexpr = 2 if S.consumers == 3 else 4  # as many as a thread has registers for
     total = add_parts(total, sums, first, last, offsets, inside, S.consumers * AREA, S.slots, TOGETHER)
-    finish_piece(total, row, col + at, output, addends, S)
+    finish_piece(total, first_n, first_m + at, output, epilogue, S)
 
 
 @gluon.jit
 def last_arriver(
-    sums, tile, first, last, row, col, schedule, scratch, output, addends, WHO: gl.constexpr, S: gl.constexpr
+    sums, tile, first, last, first_n, first_m, schedule, scratch, output, epilogue,
+    WHO: gl.constexpr, S: gl.constexpr,
 ):  # fmt: skip
     """Stores the consumer's sums of steps `first` to `last` of a tile, and writes the tile if the others are stored."""
     workspace, flags = scratch
-    store_part(sums, first == 0, col, workspace, output, WHO, S)
+    store_part(sums, first == 0, first_m, workspace, output, WHO, S)
     complete, _ = arrive(flags + tile * S.consumers + WHO, first == 0, last - first, schedule.steps)
     if complete:
-        write_parts(tile, row, col, schedule, workspace, output, addends, WHO, S)
+        write_parts(tile, first_n, first_m, schedule, workspace, output, epilogue, WHO, S)
 
 
 @gluon.jit
-def write_parts(tile, row, col, schedule, workspace, output, addends, WHO: gl.constexpr, S: gl.constexpr):
+def write_parts(tile, first_n, first_m, schedule, workspace, output, epilogue, WHO: gl.constexpr, S: gl.constexpr):
     """Adds up, finishes and writes the consumer's sums of a tile."""
     first = program_of(tile * schedule.steps, schedule)
     last = program_of(tile * schedule.steps + schedule.steps - 1, schedule)
     COLS: gl.constexpr = S.fixup_cols
     for i in gl.static_range(S.block_c // COLS):
-        add_and_write(first, last, i * COLS, row, col, workspace, output, addends, COLS, WHO, S)
+        add_and_write(first, last, i * COLS, first_n, first_m, workspace, output, epilogue, COLS, WHO, S)
 
 
 @gluon.jit
-def reduce_scatter(sums, tile, row, col, schedule, scratch, output, addends, WHO: gl.constexpr, S: gl.constexpr):
+def reduce_scatter(
+    sums, tile, first_n, first_m, schedule, scratch, output, epilogue, WHO: gl.constexpr, S: gl.constexpr
+):  # fmt: skip
     """Stores the consumer's sums of a part of a tile, waits for the others, and writes its share of the columns.
 
     The wait cannot deadlock: the grid is cooperative, and no program has more than one part.
@@ -206,14 +210,14 @@ def reduce_scatter(sums, tile, row, col, schedule, scratch, output, addends, WHO
     COLS: gl.constexpr = S.scatter_cols
     splits = schedule.steps * schedule.sharers // schedule.shared_steps
     part = gl.program_id(0) - tile * splits
-    store_part(sums, part == 0, col, workspace, output, WHO, S)
+    store_part(sums, part == 0, first_m, workspace, output, WHO, S)
     arrive_and_wait(flags + tile * S.consumers + WHO, part == 0, splits)
     first = tile * splits
     if S.block_c % COLS:  # the last columns are fewer
-        end = gl.minimum(output.m, col + S.block_c)
+        end = gl.minimum(output.m, first_m + S.block_c)
         output = Output(output.at, output.stride_m, output.stride_n, output.first, end, output.n, output.buf)
-    for at in range(part * COLS, gl.minimum(S.block_c, output.m - col), splits * COLS):
-        add_and_write(first, first + splits - 1, at, row, col, workspace, output, addends, COLS, WHO, S)
+    for at in range(part * COLS, gl.minimum(S.block_c, output.m - first_m), splits * COLS):
+        add_and_write(first, first + splits - 1, at, first_n, first_m, workspace, output, epilogue, COLS, WHO, S)
 
 
 @gluon.jit
@@ -250,7 +254,7 @@ def plus_stored(sums, at):
 
 
 @gluon.jit
-def exchange(sums, shared, row, col, scratch, output, addends, WHO: gl.constexpr, S: gl.constexpr):
+def exchange(sums, shared, first_n, first_m, scratch, output, epilogue, WHO: gl.constexpr, S: gl.constexpr):
     """Adds up one half of the columns of a tile whose K two programs split, and writes it. shared: its number among
     such tiles.
 
@@ -270,7 +274,7 @@ def exchange(sums, shared, row, col, scratch, output, addends, WHO: gl.constexpr
     arrive_and_wait(flags + shared * S.consumers + WHO, part == 0, 2)
     others = slot_sums(workspace + WHO * AREA, program ^ 1, S.consumers * AREA)
     total = plus_stored(gl.where(part == 0, left, right), others)
-    write_columns(total, row, col + part * (S.block_c // 2), output, addends, S)
+    write_columns(total, first_n, first_m + part * (S.block_c // 2), output, epilogue, S)
 
 
 @gluon.jit
@@ -293,7 +297,7 @@ def end_assistance(schedule, scratch, WHO: gl.constexpr, S: gl.constexpr):
 
 @gluon.jit
 def write_assisted(
-    sums, is_part, shared, row, col, scratch, output, addends, WHO: gl.constexpr, S: gl.constexpr
+    sums, is_part, shared, first_n, first_m, scratch, output, epilogue, WHO: gl.constexpr, S: gl.constexpr
 ):  # fmt: skip
     """Writes a tile of which the consumer has the first steps' sums, or all. If it `is_part`, the sums that another
     program stored are added.
@@ -308,4 +312,4 @@ def write_assisted(
     if is_part:
         arrive_and_wait(flags + shared * S.consumers + WHO, True, 2)
         total = plus_stored(total, slot_sums(workspace + WHO * AREA, shared, S.consumers * AREA))
-    write_columns(total, row, col, output, addends, S)
+    write_columns(total, first_n, first_m, output, epilogue, S)

@@ -53,9 +53,9 @@ from tritonmm.families.mixed_input.mainloop import Pipeline, multiply
 from tritonmm.families.mixed_input.scheduler import (
     Groups,
     Schedule,
-    first_row,
     line_of,
     line_of_groups,
+    moved_inside,
     origin,
     place_in_groups,
     rounds_of,
@@ -64,15 +64,15 @@ from tritonmm.families.mixed_input.scheduler import (
 
 
 @gluon.jit
-def fetch_scales(stage, step, row, indices, n, scales, pipeline, S: gl.constexpr):
+def fetch_scales(stage, step, first_n, indices, n, scales, pipeline, S: gl.constexpr):
     """The producer starts to copy the scales of a step's groups into a stage. indices: of a consumer's rows, 0, 1, ...
 
     `full` counts each of its threads once the thread's copies are there.
     """
-    GROUPS: gl.constexpr = S.groups
+    GROUPS: gl.constexpr = S.scale_groups
     CONSUMERS: gl.constexpr = S.consumers
     for who in gl.static_range(CONSUMERS):
-        rows = gl.minimum(row + who * S.rows + indices, n - 1)  # what lies beyond is not written
+        rows = gl.minimum(first_n + who * S.rows + indices, n - 1)  # what lies beyond is not written
         for i in gl.static_range(GROUPS):
             group = step if GROUPS == 1 else gl.minimum(step * GROUPS + i, S.all_groups - 1)
             at = scales.at + group.to(gl.int64) * scales.stride_k + rows.to(gl.int64) * scales.stride_n
@@ -104,11 +104,11 @@ def load(a_descs, b_desc, m, n, pipeline, schedule, groups, scales, S: gl.conste
     while at < end:
         tile, first, last, stride, at = work_at(at, end, schedule, S)
         if S.ragged:
-            group, row, col, _ = place_in_groups(tile, schedule, groups, S)
+            group, first_n, first_m, _ = place_in_groups(tile, schedule, groups, S)
         else:
             group = 0
-            row, col = origin(tile, schedule, S)
-            col = first_row(col, m, S)
+            first_n, first_m = origin(tile, schedule, S)
+            first_m = moved_inside(first_m, m, S)
         for step in range(first, unhoisted(last), stride):
             for part in gl.static_range(PARTS):
                 k = (step * PARTS + part) * S.block_k
@@ -117,15 +117,15 @@ def load(a_descs, b_desc, m, n, pipeline, schedule, groups, scales, S: gl.conste
                 mbarrier.expect(bar, S.stage_bytes)
                 for i in gl.static_range(CONSUMERS):
                     w_k = k // S.per_word if S.per_word else k
-                    tma_load(b_desc, [group, row + i * S.rows, w_k], bar, pipeline.w.index(stage * CONSUMERS + i))
+                    tma_load(b_desc, [group, first_n + i * S.rows, w_k], bar, pipeline.w.index(stage * CONSUMERS + i))
                 for i in gl.static_range(SUBTILES):
-                    tma_load(a_descs[i], [0, col + S.starts[i], k], bar, pipeline.x[i].index(stage))
-                if S.groups:
+                    tma_load(a_descs[i], [0, first_m + S.starts[i], k], bar, pipeline.x[i].index(stage))
+                if S.scale_groups:
                     own = scales.at
                     if S.ragged:
                         own += group.to(gl.int64) * groups.stride_scale
                     of_group = Scales(own, scales.stride_n, scales.stride_k)
-                    fetch_scales(stage, step, row, indices, n, of_group, pipeline, S)
+                    fetch_scales(stage, step, first_n, indices, n, of_group, pipeline, S)
                 stage, phase = next_use(stage, phase, S.num_stages)
 
 
@@ -138,46 +138,46 @@ def consume_tile(
     tile, first, last, stride, at = work_at(at, end, schedule, S)
     bias = epilogue.bias
     if S.ragged:
-        group, row, col, group_end = place_in_groups(tile, schedule, groups, S)
-        row += WHO * S.rows
-        output = Output(output.at, output.stride_m, output.stride_n, col, group_end, output.n, output.buf)
+        group, first_n, first_m, group_end = place_in_groups(tile, schedule, groups, S)
+        first_n += WHO * S.rows
+        output = Output(output.at, output.stride_m, output.stride_n, first_m, group_end, output.n, output.buf)
         if S.scales != "":
             own = scales.at + group.to(gl.int64) * groups.stride_scale
             scales = Scales(own, scales.stride_n, scales.stride_k)
         if S.bias:
             bias += group.to(gl.int64) * output.n
     else:
-        row, col = origin(tile, schedule, S)
-        row += WHO * S.rows
-        output = Output(output.at, output.stride_m, output.stride_n, col, output.m, output.n, output.buf)
-        col = first_row(col, output.m, S)
+        first_n, first_m = origin(tile, schedule, S)
+        first_n += WHO * S.rows
+        output = Output(output.at, output.stride_m, output.stride_n, first_m, output.m, output.n, output.buf)
+        first_m = moved_inside(first_m, output.m, S)
     FACTORS: gl.constexpr = gl.SliceLayout(1, S.sums[0] if S.rounds_first else S.stored)
-    factors = row_factors(row, output.n, scales, FACTORS, S.ahead, S)
-    addends = Epilogue(
+    factors = row_factors(first_n, output.n, scales, FACTORS, S.ahead, S)
+    epilogue = Epilogue(
         epilogue.alpha, epilogue.beta, bias, epilogue.c, epilogue.stride_cm, epilogue.stride_cn, factors, scales
     )
     sums, stage, phase = multiply(pipeline, stage, phase, first, last, stride, WHO, S)
     if S.fixup == "reduce-scatter":
-        reduce_scatter(sums, tile, row, col, schedule, scratch, output, addends, WHO, S)
+        reduce_scatter(sums, tile, first_n, first_m, schedule, scratch, output, epilogue, WHO, S)
     elif S.fixup == "exchange":
         if last - first == schedule.steps:
-            write(sums, row, col, output, addends, S)
+            write(sums, first_n, first_m, output, epilogue, S)
         else:
-            exchange(sums, gl.program_id(0) // 2, row, col, scratch, output, addends, WHO, S)
+            exchange(sums, gl.program_id(0) // 2, first_n, first_m, scratch, output, epilogue, WHO, S)
     elif S.fixup == "assist":
         shared = tile - rounds_of(schedule, S) * gl.num_programs(0)
         if first == 0:
-            write_assisted(sums, last < schedule.steps, shared, row, col, scratch, output, addends, WHO, S)
+            write_assisted(sums, last < schedule.steps, shared, first_n, first_m, scratch, output, epilogue, WHO, S)
         else:
             store_assisted(sums, shared, scratch, WHO, S)
     elif S.fixup == "last-arriver":
         if last - first == schedule.steps:
-            write(sums, row, col, output, addends, S)
+            write(sums, first_n, first_m, output, epilogue, S)
         else:
             shared = tile - rounds_of(schedule, S) * gl.num_programs(0)
-            last_arriver(sums, shared, first, last, row, col, schedule, scratch, output, addends, WHO, S)
+            last_arriver(sums, shared, first, last, first_n, first_m, schedule, scratch, output, epilogue, WHO, S)
     else:
-        write(sums, row, col, output, addends, S)
+        write(sums, first_n, first_m, output, epilogue, S)
     return at, stage, phase
 
 
@@ -231,9 +231,9 @@ def allocate_pipeline(S: gl.constexpr):
     for i in gl.static_range(SUBTILES):
         x_bufs += (allocate_x(i, S),)
     scale_bufs = ()
-    if S.groups:
+    if S.scale_groups:
         FLAT: gl.constexpr = S.flat_shared
-        scale_bufs = gl.allocate_shared_memory(gl.float32, [STAGES * CONSUMERS * S.groups, S.rows], FLAT)
+        scale_bufs = gl.allocate_shared_memory(gl.float32, [STAGES * CONSUMERS * S.scale_groups, S.rows], FLAT)
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIERS)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], BARRIERS)
     for i in gl.static_range(STAGES):

@@ -6,19 +6,20 @@ from typing import Any, ClassVar
 import torch
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from tritonmm.dtypes import PACKED
 from tritonmm.families.mixed_input.kernel import mixed_input_kernel
 from tritonmm.families.mixed_input.rules import (
     MOST_SUBTILES,
     at_once,
     fixup,
     fixup_cols,
-    groups,
     ordered_mma,
     piece_cols,
     rescales,
     resident,
     rounds,
     rounds_first,
+    scale_groups,
     scatter_cols,
     shared_work,
     slice_k,
@@ -104,11 +105,11 @@ def _spec(plan: MixedInputPlan) -> MixedInputSpec:
         resident=resident(config, p),
         dtype=GLUON_DTYPES[p.dtype],
         w_dtype=GLUON_DTYPES[p.b_dtype],
-        per_word={"int8p": 2, "int4": 4}.get(p.b_dtype, 0),
+        packed=p.b_dtype if p.b_dtype in PACKED else "",
         out_dtype=GLUON_DTYPES[p.out_dtype],
         scales=p.scales,
-        groups=groups(config, p),
-        all_groups=-(-p.k // p.group) if groups(config, p) > 1 else 0,
+        scale_groups=scale_groups(config, p),
+        all_groups=-(-p.k // p.group) if scale_groups(config, p) > 1 else 0,
         ordered_mma=ordered_mma(config, p),
         at_once=at_once(config, p),
         rescales=rescales(config, p),

@@ -9,9 +9,10 @@
 2. Scales of groups of K differ from row to row, so wgmma cannot apply them. There are two ways:
    - `multiply_added`: each group's sums are added, times their scales, to totals, which take as many registers again.
    - In `multiply_at_once`, for bf16 activations from 64 rows on, where there are no registers for totals or totals take
-     longer: a scale is a power of two times a rest, from 1 to 2 for scales below 2. Weights are multiplied by the power
-     as they are converted, exactly and at no cost from int8. There is one accumulator, in units of the current group's
-     rests, and it is multiplied by the quotient of two rests from group to group. fp16 lacks the exponents for that.
+     longer: a scale is a power of two times a significand, from 1 to 2 for scales below 2. Weights are multiplied by
+     the power as they are converted, exactly and at no cost from int8. The accumulator holds sums divided by the
+     current group's significands, and is multiplied by the quotient of two significands from group to group. fp16
+     lacks the exponents for that.
 
 Both round a sum once more for each group. `rules.rescales` chooses; docs/notebook/mixed_input.md has the times.
 
@@ -26,11 +27,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from tritonmm.device import int8, ordered_mma
-from tritonmm.device.dequantize import dequantized, dequantized_times, power_and_rest
+from tritonmm.device import int4, int8, ordered_mma
+from tritonmm.device.dequantize import dequantized, dequantized_times, power_and_significand
 from tritonmm.device.epilogue import plus_scaled
 from tritonmm.device.gluon_compat import barrier, computed, keep_order
-from tritonmm.device.int4 import ZERO, scale_of, unpacked, unpacked_from, unpacked_times, zero_point_of
 from tritonmm.device.pipeline import next_use, operand, release
 
 
@@ -57,10 +57,10 @@ def converted(w, zero_points, J: gl.constexpr, S: gl.constexpr):
     """Slice J of a consumer's weights of a step, as wgmma takes it from registers."""
     READ: gl.constexpr = S.reads[0]
     if S.has_zero_points:
-        zero = zero_points[J // (S.slices // S.groups)]
-        return gl.convert_layout(unpacked_from(words(w, J, S), zero, S.dtype), READ, assert_trivial=True)
+        zero = zero_points[J // (S.slices // S.scale_groups)]
+        return gl.convert_layout(int4.unpacked_from(words(w, J, S), zero, S.dtype), READ, assert_trivial=True)
     elif S.per_word == 4:
-        return gl.convert_layout(unpacked(words(w, J, S), S.dtype), READ, assert_trivial=True)
+        return gl.convert_layout(int4.unpacked(words(w, J, S), S.dtype), READ, assert_trivial=True)
     elif S.per_word == 2:
         return gl.convert_layout(int8.unpacked(words(w, J, S), S.dtype), READ, assert_trivial=True)
     else:
@@ -71,20 +71,20 @@ def converted(w, zero_points, J: gl.constexpr, S: gl.constexpr):
 def scales_in(buf, LAYOUT: gl.constexpr, S: gl.constexpr):
     """A consumer's scales of a group, [rows]."""
     scale = buf.load(LAYOUT)
-    return scale_of(scale) if S.has_zero_points else scale
+    return int4.scale_of(scale) if S.has_zero_points else scale
 
 
 @gluon.jit
 def group_zero_point(buf, S: gl.constexpr):
     """The zero points in a consumer's scales of a group, fp32 [rows, 1] in the layout of its words."""
     LAYOUT: gl.constexpr = gl.SliceLayout(1, S.words)
-    return zero_point_of(buf.load(LAYOUT))[:, None]
+    return int4.zero_point_of(buf.load(LAYOUT))[:, None]
 
 
 @gluon.jit
 def step_zero_points(stage, scale_bufs, WHO: gl.constexpr, S: gl.constexpr):
     """The zero points that the rows of a consumer have for the groups of a step, () without any."""
-    GROUPS: gl.constexpr = S.groups
+    GROUPS: gl.constexpr = S.scale_groups
     found = ()
     if S.has_zero_points:
         for i in gl.static_range(GROUPS):
@@ -114,7 +114,7 @@ def step_factors(stage, step, scale_bufs, WHO: gl.constexpr, S: gl.constexpr):
 
     They are read after wgmma is issued: shared memory answers late while wgmma reads its operands.
     """
-    GROUPS: gl.constexpr = S.groups
+    GROUPS: gl.constexpr = S.scale_groups
     UNIT: gl.constexpr = S.unit
     LAYOUT: gl.constexpr = gl.SliceLayout(1, S.sums[0])
     keep_order()
@@ -181,7 +181,7 @@ def scaled_sums(totals, sums, factors, GROUP: gl.constexpr):
 def multiply_added(pipeline, stage, phase, first, last, stride, WHO: gl.constexpr, S: gl.constexpr):
     """`multiply` without scales of groups, or with totals: a group's sums are added while the next is multiplied."""
     SLICES: gl.constexpr = S.slices
-    GROUPS: gl.constexpr = S.groups
+    GROUPS: gl.constexpr = S.scale_groups
     SUBTILES: gl.constexpr = len(S.subtiles)
     OF_GROUP: gl.constexpr = SLICES // max(GROUPS, 1)
     sums = zeros(S)
@@ -230,16 +230,16 @@ def multiply_added(pipeline, stage, phase, first, last, stride, WHO: gl.constexp
 def group_power(buf, S: gl.constexpr):
     """The powers of two in a consumer's scales of a group, [rows, 1] in the layout of its weights."""
     LAYOUT: gl.constexpr = gl.SliceLayout(1, S.words if S.per_word else S.reads[0])
-    power, rest = power_and_rest(scales_in(buf, LAYOUT, S))
+    power, _ = power_and_significand(scales_in(buf, LAYOUT, S))
     return power[:, None]
 
 
 @gluon.jit
-def group_rests(buf, S: gl.constexpr):
-    """The rests of these scales, [rows]."""
+def group_significands(buf, S: gl.constexpr):
+    """The significands of these scales, [rows]."""
     LAYOUT: gl.constexpr = gl.SliceLayout(1, S.sums[0])
-    power, rest = power_and_rest(scales_in(buf, LAYOUT, S))
-    return rest
+    _, significand = power_and_significand(scales_in(buf, LAYOUT, S))
+    return significand
 
 
 @gluon.jit
@@ -247,8 +247,8 @@ def converted_times(w, power, zero_points, GROUP: gl.constexpr, J: gl.constexpr,
     """`converted` weights times the power of their group."""
     READ: gl.constexpr = S.reads[0]
     if S.per_word == 4:
-        zero = zero_points[GROUP] if S.has_zero_points else ZERO
-        return gl.convert_layout(unpacked_times(words(w, J, S), power, zero), READ, assert_trivial=True)
+        zero = zero_points[GROUP] if S.has_zero_points else int4.ZERO
+        return gl.convert_layout(int4.unpacked_times(words(w, J, S), power, zero), READ, assert_trivial=True)
     elif S.per_word == 2:
         return gl.convert_layout(int8.unpacked_times(words(w, J, S), power), READ, assert_trivial=True)
     else:
@@ -269,10 +269,10 @@ def rescaled(sums, factors, S: gl.constexpr):
 @gluon.jit
 def multiply_at_once(pipeline, stage, phase, first, last, stride, WHO: gl.constexpr, S: gl.constexpr):
     """`multiply` where all weights of a step, or of a scale group, are converted before their wgmma, while other
-    consumers multiply: in turn, from 128 rows on. Scale groups have one accumulator, in units of the current group's
-    rests.
+    consumers multiply: in turn, from 128 rows on. With scale groups, the accumulator holds sums divided
+    by the current group's significands.
     """
-    GROUPS: gl.constexpr = max(S.groups, 1)
+    GROUPS: gl.constexpr = max(S.scale_groups, 1)
     SUBTILES: gl.constexpr = len(S.subtiles)
     PARTS: gl.constexpr = S.stages_of_step
     SLICES: gl.constexpr = S.slices // GROUPS  # of a group in a stage
@@ -280,7 +280,7 @@ def multiply_at_once(pipeline, stage, phase, first, last, stride, WHO: gl.conste
     COUNT: gl.constexpr = PARTS * SLICES
     LAYOUT: gl.constexpr = gl.SliceLayout(1, S.sums[0])
     sums = zeros(S)
-    rests = gl.full([S.rows], 1.0, gl.float32, LAYOUT)
+    significands = gl.full([S.rows], 1.0, gl.float32, LAYOUT)
     for step in range(first, last, stride):
         stages = ()
         w = ()
@@ -297,9 +297,9 @@ def multiply_at_once(pipeline, stage, phase, first, last, stride, WHO: gl.conste
                 power = group_power(buf, S)
                 for i in gl.static_range(COUNT):
                     a += (converted_times(w[i // SLICES], power, zero_points, group, group * SLICES + i % SLICES, S),)
-                before = rests
-                rests = group_rests(buf, S)
-                sums = rescaled(sums, before / rests, S)
+                before = significands
+                significands = group_significands(buf, S)
+                sums = rescaled(sums, before / significands, S)
             else:
                 for i in gl.static_range(COUNT):
                     a += (converted(w[i // SLICES], zero_points, i % SLICES, S),)
@@ -315,7 +315,7 @@ def multiply_at_once(pipeline, stage, phase, first, last, stride, WHO: gl.conste
         for part in gl.static_range(PARTS):
             mbarrier.arrive(pipeline.empty.index(stages[part]), count=1)
     if S.rescales:
-        sums = rescaled(sums, rests * UNIT, S)
+        sums = rescaled(sums, significands * UNIT, S)
     return sums, stage, phase
 
 

@@ -10,16 +10,16 @@ from tritonmm.config import Config
 from tritonmm.dtypes import PACKED
 from tritonmm.families.family import Bounded
 from tritonmm.families.mixed_input.rules import (
-    ROWS,
+    LEGAL_BLOCK_M,
     assisted,
     fixup,
     fixup_cols,
-    groups,
     ordered_mma,
     programs,
     rescales,
     resident,
     rounds,
+    scale_groups,
     scatter_cols,
     shared_work,
     slice_k,
@@ -40,7 +40,7 @@ class Fitted:
     """What was fitted to one GPU.
 
     fixed_us: A launch that follows another, the start of its programs and their end.
-    stream: Of the bandwidth of device memory, what all programs together reach where nothing else takes time.
+    stream: Fraction of the bandwidth of device memory that all programs reach together if nothing else limits.
     step_us: From step to step of a program, for each of its consumers: barriers.
     slice_us: From slice to slice of a step: the way from shared memory to the tensor cores.
     beside: Of both, what two programs of an SM do not hide of each other.
@@ -49,16 +49,15 @@ class Fitted:
     multiply_us: An SM's time for a weight and a row of activations that it multiplies.
     scale_us: An SM's time for a sum of a step that it multiplies by its group's scale.
     write_us: An SM's time for a sum that it finishes and writes, or leaves as a part.
-    fill: What goes by before programs begin with their first steps, in times of the delivery of all of those from
-        memory.
-    tensor: Of the tensor cores' peak rate, what steps reach where nothing else takes time.
+    fill: Time before the first step, as a multiple of the time to load the first stages of all programs from memory.
+    tensor: Fraction of the tensor cores' peak rate that steps reach if nothing else limits.
     issue: Columns of sums in whose time the tensor cores wait for the weights of a product.
     overlap: The p of the p-norm that adds reading and computing: 1 would be one after the other.
-    reduce_scatter_us: A cooperative launch, and the meeting of programs that share a tile and each add up some of it.
+    reduce_scatter_us: A cooperative launch, and the synchronization of programs that share a tile and each add up some.
     part_us: The same for each of them.
     scatter_pass_us: Each pass behind the first in which a program adds up columns of its share.
     scatter_column_us: Each column of such a pass.
-    last_arriver_us: The meeting of a tile's parts: they are stored and counted, and the last one reads them.
+    last_arriver_us: The parts of a tile are stored and counted, and the last program reads them.
     pass_us: Each pass behind the first in which columns of the parts are added up.
     last_arriver_bandwidth: Bytes/s at which the one program that arrives last reads the sums of all parts.
     """
@@ -171,8 +170,8 @@ def _sizes(m: int) -> list[int]:
     """Rows of tiles worth trying for so many: the fewest for each number of tiles up to that of 128 rows, or two, and
     powers of two."""
     if m <= 64:
-        return [next(rows for rows in ROWS if rows >= m)]
-    fewest = {-(-m // rows): rows for rows in reversed(ROWS)}
+        return [next(rows for rows in LEGAL_BLOCK_M if rows >= m)]
+    fewest = {-(-m // rows): rows for rows in reversed(LEGAL_BLOCK_M)}
     most = max(-(-m // 256) + 1, -(-m // 128))
     least = [rows for tiles, rows in fewest.items() if tiles <= most]
     also = (rows for rows in (64, 128, 256) if rows < m or least[0] > 192)  # three subtiles are not always legal
@@ -242,7 +241,7 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     waves, running = -(-count // slots), min(count, slots)
     held = -(-running // gpu.sms)  # an SM's programs share its units, and hide latencies
     weights_us = config.block_n * step * (f.convert_us + f.multiply_us * config.block_m)
-    scales_us = groups(config, p) * config.block_n * config.block_m * f.scale_us
+    scales_us = scale_groups(config, p) * config.block_n * config.block_m * f.scale_us
     pieces = -(-tiles // count) + (how == "last-arriver" and count % tiles > 0)  # of a program that cuts two tiles
     busy_us = weights_us + scales_us
     way_us = config.num_warps // 4 * f.step_us + step // slice_k(config, p) * f.slice_us
@@ -271,7 +270,7 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
         work_us = rounds(config, count, tiles) * (steps * step_us + piece_us) + last_us
     compute_us = waves * (first_us + work_us)
     read_us = _read_bytes(config, p, gpu, moved, count) / (f.stream * gpu.bandwidth) * 1e6
-    split_us = _meeting_us(config, p, f, count, tiles)
+    split_us = _fixup_us(config, p, f, count, tiles)
     us = moved.before_us + f.fixed_us + joined((read_us, compute_us), f.overlap) + split_us
     return Time(us, Parts(mma=compute_us, dram=read_us, launch=moved.before_us + f.fixed_us, split_k=split_us))
 
@@ -293,7 +292,7 @@ def _read_bytes(config: Config, problem: Problem, gpu: Gpu, moved: "_Moved", cou
     return found + again * moved.weight_bytes
 
 
-def _meeting_us(config: Config, problem: Problem, f: Fitted, count: int, tiles: int) -> float:
+def _fixup_us(config: Config, problem: Problem, f: Fitted, count: int, tiles: int) -> float:
     """Time of `count` programs that add up the parts of tiles that they share."""
     how = fixup(config, count, tiles)
     if how == "reduce-scatter":

@@ -17,8 +17,8 @@ from tritonmm.gpu import Gpu
 from tritonmm.orders import Grouped
 from tritonmm.problem import Epilogue, Problem
 
-ROWS = (8, 16, 24, 32, 40, 48, 64, 72, 80, 96, 128, 136, 144, 160, 192, 200, 208, 224, 256)
-"""Legal rows of activations in a tile: powers of two, as the shapes of tensors are, and sums of up to three."""
+LEGAL_BLOCK_M = (8, 16, 24, 32, 40, 48, 64, 72, 80, 96, 128, 136, 144, 160, 192, 200, 208, 224, 256)
+"""Rows of activations in a tile: powers of two, as the shapes of tensors are, and sums of up to three."""
 
 MOST_SUBTILES = 3
 """Powers of two of which such a sum may be."""
@@ -32,8 +32,8 @@ This bound and the three below are the largest with which no tile spills: `tests
 SUM_REGISTERS_WITH_ADDENDS = 148
 """The same where the epilogue adds a bias or C: their addresses and values take registers."""
 
-SUM_REGISTERS_OF_TWO_SUBTILES = 140
-"""The same where a consumer has several subtiles of 128 rows of weights, which is four blocks of sums or more."""
+SUM_REGISTERS_OF_FOUR_BLOCKS = 140
+"""The same where a consumer has several subtiles of 128 rows of weights: four wgmma accumulators or more."""
 
 SUM_REGISTERS_OF_THREE_CONSUMERS = 68
 """The same with three consumers: a thread has 160 registers, or 152 with scale groups."""
@@ -82,7 +82,7 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         )
     if p.scales not in ("", "row", "group", "group-zero"):
         return f"scales are {p.scales}; the mixed-input kernel takes scales of each row of the weights, row or group"
-    if p.block_scaled and groups(config, p) not in (1, 2):
+    if p.block_scaled and scale_groups(config, p) not in (1, 2):
         return f"block_k is {config.block_k}; a step must have one or two scale groups, of {p.group} elements of K each"
     steps = -(-p.k // step_k(config, p))
     if config.persistent and config.split_k > 1:
@@ -94,8 +94,8 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     blocks = config.block_n, config.num_warps
     if blocks not in ((128, 8), (192, 12), (256, 8)):
         return f"block_n and num_warps are {blocks[0]} and {blocks[1]}; 128 and 8, 192 and 12, or 256 and 8 are legal"
-    if config.block_m not in ROWS:
-        return f"block_m is {config.block_m}; {', '.join(map(str, ROWS))} are legal"
+    if config.block_m not in LEGAL_BLOCK_M:
+        return f"block_m is {config.block_m}; {', '.join(map(str, LEGAL_BLOCK_M))} are legal"
     if config.block_k not in (64, 128, 256):
         return f"block_k is {config.block_k}; 64, 128 and 256 are legal"
     if len(subtiles(config)) > 1 and (config.num_warps == 12 or config.block_k > 128):
@@ -113,11 +113,11 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         least = p.group // most
         return f"block_k is {config.block_k}; scale groups, of {p.group} elements of K each, need at least {least} here"
     block = f"a tile of {config.block_m}x{config.block_n} leaves no registers"
-    scaled = 2 * _scales(config) if rescales(config, p) else groups(config, p) * (_sums(config) + _scales(config))
+    scaled = 2 * _scales(config) if rescales(config, p) else scale_groups(config, p) * (_sums(config) + _scales(config))
     if _sums(config) + scaled > _sum_registers(config, p):
         scales = " and for the scales of groups of K" if p.block_scaled else ""
         return f"{block} for the operands{scales}; fewer rows or columns do"
-    if rescales(config, p) and _rows(config) > 64 and config.block_m > 64:
+    if rescales(config, p) and _consumer_rows(config) > 64 and config.block_m > 64:
         return f"{block} for a scale group of weights; fewer rows or columns do"
     if config.block_n == 192 and config.block_m > 32 and (p.epilogue.c or (p.block_scaled and config.persistent)):
         return f"{block} to {'add C' if p.epilogue.c else 'add up parts of groups'}; 128 and 256 columns do"
@@ -148,7 +148,7 @@ def _may_have_three(config: Config, problem: Problem) -> bool:
     )
 
 
-def groups(config: Config, problem: Problem) -> int:
+def scale_groups(config: Config, problem: Problem) -> int:
     """Scale groups of K in a step; 0 where groups have no scales."""
     return step_k(config, problem) // problem.group if problem.block_scaled else 0
 
@@ -171,7 +171,7 @@ def rescales(config: Config, problem: Problem) -> bool:
     """
     if not problem.block_scaled or problem.dtype != "bf16" or _has_four_blocks(config):
         return False
-    totals = groups(config, problem) * (_sums(config) + _scales(config))
+    totals = scale_groups(config, problem) * (_sums(config) + _scales(config))
     if _sums(config) + totals > _sum_registers(config, problem):
         return True
     return config.block_m >= 64 and not problem.fixes_sums
@@ -198,17 +198,17 @@ def ordered_mma(config: Config, problem: Problem) -> bool:
 
 def _sums(config: Config) -> int:
     """Registers of a thread for sums."""
-    return config.block_m * _rows(config) // 128
+    return config.block_m * _consumer_rows(config) // 128
 
 
 def _has_four_blocks(config: Config) -> bool:
     """True if a consumer has four blocks of sums or more: several subtiles by 128 rows of weights."""
-    return len(subtiles(config)) > 1 and _rows(config) > 64
+    return len(subtiles(config)) > 1 and _consumer_rows(config) > 64
 
 
 def _scales(config: Config) -> int:
     """Registers of a thread for scales of a group."""
-    return len(subtiles(config)) * _rows(config) // 32
+    return len(subtiles(config)) * _consumer_rows(config) // 32
 
 
 def _sum_registers(config: Config, problem: Problem) -> int:
@@ -216,7 +216,7 @@ def _sum_registers(config: Config, problem: Problem) -> int:
     if config.num_warps == 12:
         return SUM_REGISTERS_OF_THREE_CONSUMERS
     if _has_four_blocks(config):
-        return SUM_REGISTERS_OF_TWO_SUBTILES
+        return SUM_REGISTERS_OF_FOUR_BLOCKS
     return SUM_REGISTERS_WITH_ADDENDS if problem.epilogue.bias or problem.epilogue.c else SUM_REGISTERS
 
 
@@ -232,7 +232,8 @@ def _shared(config: Config, problem: Problem) -> int:
 
 def _pipeline_bytes(config: Config, problem: Problem) -> int:
     """Shared memory of the pipeline and its barriers in bytes."""
-    stage = config.step_bytes(problem) + groups(config, problem) * config.block_n * 4  # each stage of a step has scales
+    scales = scale_groups(config, problem) * config.block_n * 4  # in each stage of a step
+    stage = config.step_bytes(problem) + scales
     return config.num_stages * stage + BARRIER_BYTES
 
 
@@ -247,7 +248,8 @@ def _piece_bytes(config: Config, problem: Problem) -> int:
 def resident(config: Config, problem: Problem) -> int:
     """Programs that an SM holds, at most 2."""
     small = config.block_n == 128 and config.block_m <= 32  # larger tiles need more than half of an SM's registers
-    if problem.block_scaled and (len(subtiles(config)) > 1 or (problem.epilogue.c and groups(config, problem) > 1)):
+    several = len(subtiles(config)) > 1 or (problem.epilogue.c and scale_groups(config, problem) > 1)
+    if problem.block_scaled and several:
         small = False  # as do their sums and scales
     return 2 if small and 2 * (_shared(config, problem) + RESERVED_BYTES) <= SM_SHARED_BYTES else 1
 
@@ -259,7 +261,7 @@ def slice_k(config: Config, problem: Problem) -> int:
     by at most 128 rows of activations or where all is converted at once, in a program alone on its SM. A slice is at
     most a scale group.
     """
-    roomy = resident(config, problem) == 1 and _rows(config) == 64
+    roomy = resident(config, problem) == 1 and _consumer_rows(config) == 64
     roomy = roomy and (config.block_m <= 128 or at_once(config, problem))
     return 64 if roomy and not (problem.block_scaled and problem.group < 64) else 32
 
@@ -277,13 +279,13 @@ def piece_cols(config: Config, problem: Problem) -> int:
     A thread has 16 words of them, or 8 where two programs share an SM's registers.
     """
     element = 2 if rounds_first(config, problem) else 4
-    cols = _piece_bytes(config, problem) // element // _rows(config) // resident(config, problem)
+    cols = _piece_bytes(config, problem) // element // _consumer_rows(config) // resident(config, problem)
     return min(subtiles(config)[0], cols)
 
 
 def fixup_cols(config: Config, problem: Problem) -> int:
     """Columns that the last arriver adds up at a time: all, if a thread has registers for 32 elements of four parts."""
-    small = _rows(config) * config.block_m <= 4096 and config.num_warps == 8 and resident(config, problem) == 1
+    small = _consumer_rows(config) * config.block_m <= 4096 and config.num_warps == 8 and resident(config, problem) == 1
     return config.block_m if small and not problem.epilogue.c else piece_cols(config, problem)
 
 
@@ -294,7 +296,7 @@ def scatter_cols(config: Config, problem: Problem) -> int:
     return min(piece_cols(config, problem), max(8, 1 << (share - 1).bit_length()))
 
 
-def _rows(config: Config) -> int:
+def _consumer_rows(config: Config) -> int:
     """Rows of weights of a consumer."""
     return config.block_n // (config.num_warps // 4)
 

@@ -7,9 +7,10 @@ All steps of all tiles form one line, tile after tile, and each program takes an
 - With one program for each tile, or several (split-K, added up by reduce-scatter), no share lies in two tiles.
 - Persistent programs with two tiles or more each first take whole tiles in rounds. Programs that run together then have
   neighbouring tiles, and L2 holds their operands. Shares are of the one to two rounds' tiles that remain.
-- With 256 rows of activations, or several subtiles, there are no registers to add up parts: all tiles are whole. Or two
-  programs split the K of each tile of the last round. If that has tiles for at most half of the programs, they exchange
-  halves. Otherwise the programs without a tile assist the others: each sums the last steps of several of their tiles.
+- The last arriver needs registers. Persistent programs therefore have only whole tiles if a thread has more than 64
+  sums, or a tile several subtiles. If it has one, two programs may instead split the K of each tile of the last round.
+  If that has tiles for at most half of the programs, they exchange halves. Otherwise the programs without a tile assist
+  the others: each sums the last steps of several of their tiles.
 - Where groups divide the rows of activations, only the device knows how many tiles there are: all are whole, and each
   program takes every p-th of p programs, in the sequence of the table of groups (`device/groups.py`).
 """
@@ -59,10 +60,10 @@ def place_in_groups(tile, schedule, groups, S: gl.constexpr):
     ALONG: gl.constexpr = S.along
     BLOCK: gl.constexpr = S.block_c
     JOINED: gl.constexpr = S.joined
-    group, col, end, n = tile_of(
+    group, first_m, end, n = tile_of(
         tile, schedule.tiles_n, groups.table, schedule.factors, BLOCK, BLOCK, ORDER, ALONG, JOINED
     )
-    return group, n * S.block_r, col, end
+    return group, n * S.block_r, first_m, end
 
 
 @gluon.jit
@@ -197,6 +198,6 @@ def origin(tile, schedule, S: gl.constexpr):
 
 
 @gluon.jit
-def first_row(col, m, S: gl.constexpr):
+def moved_inside(first_m, m, S: gl.constexpr):
     """The first of the activations that are multiplied for the tile that would begin at `col`."""
-    return gl.minimum(col, m - S.block_c) if S.shifts else col
+    return gl.minimum(first_m, m - S.block_c) if S.shifts else first_m

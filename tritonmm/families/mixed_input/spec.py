@@ -28,10 +28,10 @@ class MixedInputSpec(Pipelined):
     resident: int  # programs that an SM holds
     dtype: gl.dtype
     w_dtype: gl.dtype  # int16 where weights are packed
-    per_word: int  # weights of such a word: 4 of int4, 2 of packed int8; 0 where they are not packed
+    packed: str  # "int4", "int8p", or "" where weights are not packed
     out_dtype: gl.dtype
     scales: str  # "row": one for each row of weights; "group", "group-zero": for each of its groups of K; or ""
-    groups: int  # groups of K in a step that have scales, 1 or 2; 0 where none have
+    scale_groups: int  # groups of K in a step that have scales, 1 or 2; 0 where none have
     all_groups: int  # groups of K, where a step has 2
     ordered_mma: bool  # consumers multiply in turn, see `device/ordered_mma.py`
     at_once: bool  # all weights of a step, or of a scale group, are converted before their wgmma
@@ -50,8 +50,13 @@ class MixedInputSpec(Pipelined):
 
     @property
     def unit(self):
-        """What converted weights are multiples of: see `device/dequantize.py`, `int8.py` and `int4.py`."""
+        """A weight divided by its converted number: sums are multiplied by it. See `device/dequantize.py`."""
         return 64.0 if self.dtype == gl.bfloat16 and self.w_dtype in (gl.int8, gl.int16) else 1.0
+
+    @property
+    def per_word(self):
+        """Packed weights in an int16; 0 where they are not packed."""
+        return {"int8p": 2, "int4": 4}.get(self.packed, 0)
 
     @property
     def has_zero_points(self):
@@ -160,4 +165,4 @@ class MixedInputSpec(Pipelined):
     @property
     def block_scaled(self):
         """True if groups of K have scales, which the pipeline then holds."""
-        return self.groups > 0
+        return self.scale_groups > 0
