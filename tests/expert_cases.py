@@ -3,7 +3,7 @@
 import torch
 
 from tritonmm.nn import int8
-from tritonmm.nn.int4 import pack, packed_bytes, with_zero_points
+from tritonmm.nn.int4 import pack, with_zero_points
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
@@ -29,7 +29,7 @@ class Experts:
         if kind == "int4-zero":
             zero = torch.randint(16, scale.shape, device=device)
         if kind.startswith("int4"):
-            self.weight = pack((values + 8).view(g * n, k)).view(g, n, packed_bytes(k))
+            self.weight = pack(values + 8)
             values = values + 8 - (zero if kind == "int4-zero" else zero + 8).repeat_interleave(k // parts, 2)
         elif kind == "int8p":
             self.weight = int8.pack(values.char())

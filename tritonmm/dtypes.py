@@ -23,12 +23,12 @@ BYTES = {name: dtype.itemsize for name, dtype in DTYPES.items()} | {"int8p": 1, 
 """Bytes of an element. Faster than dtype.itemsize."""
 
 PACKED = {"int8p": (16, 8), "int4": (32, 16)}
-"""Weights that are packed along K, in the order in which tensor cores read them: so many elements of K together, in so
-many elements of the tensor. See `nn/int8.py` and `nn/int4.py`."""
+"""Weights that are packed along K, in the order in which tensor cores read them: (a, b) if a weights are packed
+together in b elements of the tensor that kernels read. See `nn/int8.py` and `nn/int4.py`."""
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
-_SPELLINGS = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items()}
+_SPELLINGS = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items() if name not in PACKED}
 _SPELLINGS |= {"half": "fp16", "float": "fp32", "double": "fp64", "int": "int32"}
 """Short names by torch's spellings, without "torch."."""
 
@@ -106,7 +106,8 @@ def any_name(dtype: torch.dtype) -> str:
     try:
         return _NAMES[dtype]
     except KeyError:
-        raise NotImplementedError(f"tritonmm multiplies {', '.join(map(str, _NAMES))}; got {dtype}") from None
+        known = ", ".join(str(DTYPES[name]) for name in INPUTS)
+        raise NotImplementedError(f"tritonmm multiplies {known}, and packed weights; got {dtype}") from None
 
 
 def dtypes_reason(a: str, b: str, out: str) -> str:
@@ -122,7 +123,7 @@ def dtypes_reason(a: str, b: str, out: str) -> str:
     return "" if out in outs else f"out_dtype is {out!r}; for {a} operands it must be one of {', '.join(outs)}"
 
 
-def rows_of(dtype: str, k: int) -> int:
-    """Rows of a (K, N) tensor that holds k elements of K: k, or whole units where they are packed, see `PACKED`."""
-    elements, rows = PACKED.get(dtype, (1, 1))
-    return -(-k // elements) * rows
+def stored_k(dtype: str, k: int) -> int:
+    """Elements along K of the tensor that holds k weights: k, or fewer where they are packed, see `PACKED`."""
+    weights, elements = PACKED.get(dtype, (1, 1))
+    return -(-k // weights) * elements

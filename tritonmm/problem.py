@@ -21,8 +21,8 @@ from tritonmm.dtypes import (
     has_precision,
     precision_of,
     precisions_of,
-    rows_of,
     short_name,
+    stored_k,
 )
 from tritonmm.moduli import moduli_of, planes_reason, precision_reason
 from tritonmm.scales import FORMER_SCALES, GROUPED_SCALES, SCALES
@@ -445,7 +445,7 @@ class Problem:
     @property
     def b_rows(self) -> int:
         """Rows of B as a tensor: K, or fewer where its elements are packed, see `dtypes.PACKED`."""
-        return rows_of(self.b_dtype, self.k)
+        return stored_k(self.b_dtype, self.k)
 
     @property
     def out_element_bytes(self) -> int:

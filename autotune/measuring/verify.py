@@ -15,6 +15,7 @@ from tritonmm.dtypes import DTYPES, FP8
 from tritonmm.nn import int4, int8
 from tritonmm.plan import bind
 from tritonmm.problem import Problem
+from tritonmm.torch_ops.quantized import packed_words
 
 Launch = Callable[..., object]
 """out = a @ b, called as launch(a, b, out), with scales=(of a, of b) if the problem has any, and offs= of groups."""
@@ -244,7 +245,7 @@ def scaled(
 def values(problem: Problem, b: torch.Tensor) -> torch.Tensor:
     """What B holds, (k, n): of packed weights the integers, of int4 from -8 to 7. Values are returned as they are."""
     if b.dtype == torch.int16:
-        return int8.unpack(b.mT, problem.k).mT
+        return int8.unpack(b.mT.view(torch.int8).unflatten(-1, (-1, int8.TOGETHER)), problem.k).mT
     if b.dtype == torch.uint8:
         return int4.unpack(b.mT, problem.k).mT.to(torch.int8) - int4.ZERO
     return b
@@ -253,7 +254,7 @@ def values(problem: Problem, b: torch.Tensor) -> torch.Tensor:
 def packed(problem: Problem, values: torch.Tensor) -> torch.Tensor:
     """B as the problem has it, of what it holds: the inverse of `values`."""
     if problem.b_dtype == "int8p":
-        return int8.pack(values.mT.char()).mT
+        return packed_words(int8.pack(values.mT.char())).mT
     if problem.b_dtype == "int4":
         return int4.pack(values.mT.char() + int4.ZERO).mT
     return values

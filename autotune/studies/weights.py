@@ -27,6 +27,7 @@ from tritonmm.nn.weights import dequantized, quantized
 from tritonmm.plan import plan_for
 from tritonmm.problem import Problem
 from tritonmm.selection import choose
+from tritonmm.torch_ops.quantized import packed_words
 
 ROWS = (1, 2, 8, 16, 32, 64, 128, 193, 256, 512, 1024, 2048, 4096, 8192)
 
@@ -37,6 +38,7 @@ KINDS = {
     "int8-row": ("bf16-int8-row", "int8"),
     "fp8-row": ("bf16-fp8-row", "fp8"),
     "int8-group": ("bf16-int8", "int8"),
+    "fp8-group": ("bf16-fp8", "fp8"),
     "int8p-group": ("bf16-int8p", "int8p"),
     "int8p-row": ("bf16-int8p-row", "int8p"),
     "int4-group": ("bf16-int4", "int4"),
@@ -68,7 +70,7 @@ class Row:
 
 
 Weights = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Codes (n, k), as they are packed; scales (groups, n); the dequantized weights, (n, k) in bf16."""
+"""Codes (n, k), as kernels read them; scales (groups, n); the dequantized weights, (n, k) in bf16."""
 
 
 def problem_of(m: int, n: int, k: int, kind: str) -> Problem:
@@ -81,7 +83,8 @@ def made(problem: Problem, kind: str, device: torch.device) -> Weights:
     weight = torch.randn(problem.n, problem.k, dtype=torch.bfloat16, device=device)
     group = problem.group if problem.scales == "group" else None
     codes, scale = quantized(weight, KINDS[kind][1], group)
-    return codes, scale.reshape(problem.n, -1).t(), dequantized(codes, scale, torch.bfloat16, problem.k)
+    dense = dequantized(codes, scale, torch.bfloat16, problem.k)
+    return packed_words(codes) if problem.b_dtype == "int8p" else codes, scale.reshape(problem.n, -1).t(), dense
 
 
 def sets_of(problem: Problem, weights: Sequence[Weights]) -> tuple[list, list]:

@@ -43,7 +43,7 @@ def dense_of(given, found):
     dense = copy.deepcopy(given).double()
     for name, (weight, _) in projections_of(given).items():
         codes, scale = getattr(found, name), getattr(found, f"{name}_scale")
-        exact = dequantized(codes, scale, torch.float64, weight.shape[2])
+        exact = dequantized(codes, scale, torch.float64, weight.shape[2], lines=2)
         with torch.no_grad():
             getattr(dense, name).copy_(exact.mT if given.is_transposed else exact)
     return dense
@@ -246,6 +246,8 @@ def test_autocast_casts_hidden_states(device, x):
 @pytest.mark.parametrize(("form", "kind"), [*(("own gate", kind) for kind in KINDS), ("plain", "int8")])
 def test_derivatives_of_hidden_states_and_of_the_routers_weights(form, kind, device, x):
     given, found = experts_of(form, kind, device)
+    if form == "own gate":  # values at its limits have a derivative or none, wherever they are rounded
+        given.limit = found.activation.experts.limit = 100.0
     index, weights = routed(len(x), device)
     grad = torch.randn(len(x), WIDTH, device=device).to(BF16)
     dense, results = dense_of(given, found), []
@@ -253,7 +255,7 @@ def test_derivatives_of_hidden_states_and_of_the_routers_weights(form, kind, dev
         inputs = x.detach().to(dtype).requires_grad_(), weights.detach().to(dtype).requires_grad_()
         out = module(inputs[0], index, inputs[1])
         results.append(torch.autograd.grad(out, inputs, grad.to(dtype)))
-    error = 0.25 if kind == "fp8-dynamic" else 0.025  # clamped values have no derivative, wherever they are rounded
+    error = 0.06 if kind == "fp8-dynamic" else 0.025
     for got, expected in zip(*results, strict=True):
         assert got.dtype == BF16
         assert (got.double() - expected).norm() < error * expected.norm()
@@ -272,7 +274,7 @@ def test_weights_are_quantized_as_those_of_linear_layers():
                 alone = quantized(weight[i], codes, group)
                 assert torch.equal(found[i].view(torch.uint8), alone[0].view(torch.uint8))
                 assert torch.equal(scale[i], alone[1])
-            assert torch.equal(dequantized(found, scale, BF16)[1], dequantized(found[1], scale[1], BF16))
+            assert torch.equal(dequantized(found, scale, BF16, lines=2)[1], dequantized(found[1], scale[1], BF16))
 
 
 def changed(form="plain", **attributes):

@@ -56,7 +56,7 @@ def test_nothing_is_lost(dtype):
     ("codes", "error", "said"),
     [
         (torch.ones(2, 32), TypeError, "codes are torch.float32; they must be integers"),
-        (torch.ones(32, dtype=torch.int8), ValueError, "codes are [32]; they must be (n, k)"),
+        (torch.ones(32, dtype=torch.int8), ValueError, "codes are [32]; they must be (..., n, k)"),
         (torch.full((2, 32), 16), ValueError, "codes are 16 to 16; they must be 0 to 15"),
         (torch.full((2, 32), -8), ValueError, "codes are -8 to -8; they must be 0 to 15"),
     ],

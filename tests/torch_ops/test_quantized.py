@@ -188,7 +188,7 @@ def test_errors_are_torchs_and_say_what_would_be_right(device):
     refused(RuntimeError, "same device", scaled_mm, f8, f8.t(), one, one.to("meta"))
     refused(RuntimeError, "requires grad", scaled_mm, f8, f8.t(), one.clone().requires_grad_(), one)
     x = torch.zeros(4, 32, device=device).bfloat16()
-    refused(RuntimeError, "weight int8 or fp8, or packed", weight_only_linear, x, x, one)
+    refused(RuntimeError, "weight int8, fp8 or uint8", weight_only_linear, x, x, one)
     refused(RuntimeError, "group of 16", weight_only_linear, x, i8, torch.ones(4, 4, device=device))
     for scale in ((3,), (1, 4), (8,), (4, 0), (4, 1, 1), ()):
         refused(RuntimeError, "group of 16", weight_only_linear, x, i8, torch.ones(scale, device=device))

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import torch
 
-from tritonmm.nn.weights import QuantizedModule, dequantized, described, room_of
+from tritonmm.nn.weights import QuantizedModule, dequantized
 from tritonmm.torch_ops import grouped_operator
 from tritonmm.torch_ops.grouped_product import GroupedHow
 from tritonmm.torch_ops.quantize_rows import quantize_rows
@@ -36,7 +36,7 @@ SECOND = "down_proj"
 class Projection(NamedTuple):
     """A linear layer of each expert.
 
-    weight: codes (experts, out_features, in_features), int8 or fp8, or packed along in_features.
+    weight: codes (experts, out_features, in_features), int8 or fp8, or as `int8.pack` and `int4.pack` pack them.
     scale: fp32 (experts, out_features) or (experts, out_features, in_features / group), or int32 with zero points.
     bias: (experts, out_features) or None.
     in_features: of packed weights, by default as many as weight has room for.
@@ -64,6 +64,8 @@ class QuantizedExperts(QuantizedModule):
     64.0
     """
 
+    lines = 2
+
     def __init__(
         self,
         projections: Mapping[str, Projection],
@@ -71,7 +73,7 @@ class QuantizedExperts(QuantizedModule):
         *,
         quantizes_activations: bool = False,
     ) -> None:
-        """projections: the first and the second by their names.
+        """projections: two by their names, in the order in which they are applied.
         activation: a module or function from rows of the first projection to those of the second, such as `Gated`.
         quantizes_activations: rows are quantized to fp8, with a scale each, before each projection; weights are fp8
             with scales of rows.
@@ -82,29 +84,34 @@ class QuantizedExperts(QuantizedModule):
             self.register_buffer(name, each.weight)
             self.register_buffer(f"{name}_scale", each.scale)
             self.register_buffer(f"{name}_bias", each.bias)
-        self.codes = tuple(f"{name}{what}" for name in projections for what in ("", "_scale"))
         self.activation = activation
         self.quantizes_activations = quantizes_activations
         up, down = projections.values()
         self.num_experts = up.weight.shape[0]
-        self.hidden_dim, self.intermediate_dim = _in_features(up), _in_features(down)
+        self.hidden_dim, self.intermediate_dim = (x.in_features or self.room_of(x.weight) for x in (up, down))
+
+    def operands(self) -> dict[str, tuple[str, int]]:
+        sizes = {self.first: self.hidden_dim, self.second: self.intermediate_dim}
+        return {name: (f"{name}_scale", k) for name, k in sizes.items()}
 
     def extra_repr(self) -> str:
-        codes = described(getattr(self, self.first), getattr(self, f"{self.first}_scale"), self.hidden_dim)
         sizes = (
             f"num_experts={self.num_experts}, hidden_dim={self.hidden_dim}, intermediate_dim={self.intermediate_dim}"
         )
         activations = ", activations=fp8" if self.quantizes_activations else ""
-        return f"{sizes}, bias={getattr(self, f'{self.first}_bias') is not None}, {codes}{activations}"
+        has_bias = getattr(self, f"{self.first}_bias") is not None
+        return f"{sizes}, bias={has_bias}, {self.described(self.first)}{activations}"
 
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         """The sum of each token's experts, times their weights, as hidden_states.
 
         hidden_states: (tokens, hidden_dim), bf16 or fp16, or whatever autocast casts. top_k_index, top_k_weights:
         (tokens, top_k), the experts of each token, from 0 to num_experts - 1, and their weights.
+
+        Bitwise reproducible. Raises RuntimeError as `weight_only_grouped_mm` does, and for hidden states of another
+        width. Indices of no expert give undefined results.
         """
-        kind = hidden_states.device.type
-        x = hidden_states.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else hidden_states
+        x = self.prepared(hidden_states, self.hidden_dim)
         tokens, top_k = top_k_index.shape
         width = self.hidden_dim
         ordered, place = torch.sort(top_k_index.reshape(-1), stable=True)
@@ -216,13 +223,9 @@ def _keep(ctx, inputs, output):
 
 def _backward(ctx, grad):
     weight, scale, offs = ctx.saved_tensors
-    dense = dequantized(weight, scale, grad.dtype, ctx.in_features)
+    dense = dequantized(weight, scale, grad.dtype, ctx.in_features, lines=2)
     found = grouped_operator.compute(grad, dense, offs, how=GroupedHow(zeros=True))
     return found, None, None, None, None, None
 
 
 differentiable.register_autograd(_backward, setup_context=_keep)
-
-
-def _in_features(projection: Projection) -> int:
-    return projection.in_features or room_of(projection.weight)

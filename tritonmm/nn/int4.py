@@ -26,13 +26,8 @@ ZERO = 8
 """The code of the weight 0."""
 
 
-def packed_bytes(k: int) -> int:
-    """Bytes of a packed row of k weights."""
-    return -(-k // TOGETHER) * TOGETHER // 2
-
-
 def pack(codes: Tensor) -> Tensor:
-    """Packs codes from 0 to 15, (n, k) of any integer dtype, into uint8 (n, ceil(k / 32) * 16).
+    """Packs codes from 0 to 15, (..., n, k) of any integer dtype, into uint8 (..., n, ceil(k / 32) * 16).
 
     Raises TypeError for other dtypes and ValueError for other shapes and codes.
 
@@ -41,28 +36,37 @@ def pack(codes: Tensor) -> Tensor:
     """
     if codes.is_floating_point() or codes.is_complex() or codes.dtype == torch.bool:
         raise TypeError(f"pack: codes are {codes.dtype}; they must be integers")
-    if codes.dim() != 2:
-        raise ValueError(f"pack: codes are {list(codes.shape)}; they must be (n, k)")
+    if codes.dim() < 2:
+        raise ValueError(f"pack: codes are {list(codes.shape)}; they must be (..., n, k)")
     if codes.numel() and codes.device.type != "meta" and not 0 <= codes.min() <= codes.max() <= 15:
         raise ValueError(f"pack: codes are {codes.min().item()} to {codes.max().item()}; they must be 0 to 15")
-    n, k = codes.shape
+    *lines, k = codes.shape
+    blocks = -(-k // TOGETHER)
     codes = codes.to(torch.uint8)
-    if k % TOGETHER:
-        codes = torch.nn.functional.pad(codes, (0, -k % TOGETHER), value=ZERO)
-    low, high = codes.view(n, codes.shape[1] // TOGETHER, 2, 2, 8).unbind(3)  # [n, block, half of 32, k % 8]
-    return (low | high << 4).transpose(2, 3).reshape(n, packed_bytes(k))
+    codes = torch.nn.functional.pad(codes, (0, -k % TOGETHER), value=ZERO) if k % TOGETHER else codes.contiguous()
+    low, high = codes.view(*lines, blocks, 2, 2, 8).unbind(-2)  # [..., n, block, half of 32, k % 8]
+    return (low | high << 4).transpose(-2, -1).reshape(*lines, blocks * TOGETHER // 2)
 
 
 def unpack(weight: Tensor, k: int | None = None) -> Tensor:
-    """The codes of packed weights, uint8 (n, k): the inverse of `pack`. k: by default as many as there is room for.
+    """The codes of packed weights, uint8 (..., n, k): the inverse of `pack`. k: by default as many as there is room
+    for.
+
+    Raises TypeError for other dtypes and ValueError for other shapes and more elements than there are.
 
     >>> codes = torch.randint(16, (3, 40), dtype=torch.uint8)
     >>> torch.equal(unpack(pack(codes), 40), codes)
     True
     """
-    n, row = weight.shape
-    x = weight.view(n, row // 16, 8, 2).transpose(2, 3)  # [n, block, half of 32, k % 8]
-    return torch.stack((x & 15, x >> 4), 3).view(n, 2 * row)[:, :k]
+    if weight.dtype != torch.uint8:
+        raise TypeError(f"unpack: weights are {weight.dtype}; packed ones are torch.uint8")
+    if weight.dim() < 2 or weight.shape[-1] % 16:
+        raise ValueError(f"unpack: weights are {list(weight.shape)}; packed ones are (..., n, a multiple of 16)")
+    *lines, row = weight.shape
+    if k is not None and not 0 <= k <= 2 * row:
+        raise ValueError(f"unpack: k is {k}; weights {list(weight.shape)} have 0 to {2 * row} elements in a row")
+    x = weight.contiguous().view(*lines, row // 16, 8, 2).transpose(-2, -1)  # [..., n, block, half of 32, k % 8]
+    return torch.stack((x & 15, x >> 4), -2).view(*lines, 2 * row)[..., :k]
 
 
 SCALE_BITS = 20

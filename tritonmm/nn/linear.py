@@ -2,7 +2,7 @@
 
 import torch
 
-from tritonmm.nn.weights import QuantizedModule, dequantized, described, group_of, room_of
+from tritonmm.nn.weights import QuantizedModule, dequantized
 from tritonmm.torch_ops.dense import matmul
 from tritonmm.torch_ops.quantize_rows import quantize_rows
 from tritonmm.torch_ops.quantized import scaled_mm, weight_only_linear
@@ -16,14 +16,15 @@ class QuantizedLinear(QuantizedModule):
     Buffers: `weight` (out_features, in_features), int8 or fp8, or packed as `int8.pack` and `int4.pack` do it; `scale`,
     fp32, (out_features,) or (out_features, in_features / group), or int32 from `int4.with_zero_points`; `bias` or None.
     They are the module's state_dict. Casts such as `module.half()` leave codes and scales as they are, and apply to the
-    bias. Only activations have derivatives, once: those of a product with the dequantized weights.
+    bias. Only activations have derivatives, once: those of a product with the dequantized weights. `load_state_dict`
+    packs int8 that is not packed, and reports codes and scales of another dtype, unless with assign=True.
     """
 
     weight: Tensor
     scale: Tensor
     bias: Tensor | None
     quantizes_activations: bool
-    codes = "weight", "scale"
+    lines = 1
 
     def __init__(
         self, weight: Tensor, scale: Tensor, bias: Tensor | None = None, in_features: int | None = None
@@ -34,24 +35,27 @@ class QuantizedLinear(QuantizedModule):
         self.register_buffer("scale", scale)
         self.register_buffer("bias", bias)
         self.out_features = weight.shape[0]
-        self.in_features = in_features or room_of(weight)
+        self.in_features = in_features or self.room_of(weight)
+
+    def operands(self) -> dict[str, tuple[str, int]]:
+        return {"weight": ("scale", self.in_features)}
 
     @property
     def group(self) -> int | None:
         """Elements of a row that share a scale; None if all do."""
-        return group_of(self.weight, self.scale, self.in_features)
+        return self.group_of("weight")
 
     def extra_repr(self) -> str:
-        codes = described(self.weight, self.scale, self.in_features)
-        return (
-            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, {codes}"
-        )
+        features = f"in_features={self.in_features}, out_features={self.out_features}"
+        return f"{features}, bias={self.bias is not None}, {self.described('weight')}"
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., in_features) to (..., out_features)."""
-        kind = x.device.type
-        if torch.is_autocast_enabled(kind):
-            x = x.to(torch.get_autocast_dtype(kind))
+        """(..., in_features) to (..., out_features), bf16 or fp16, or whatever autocast casts. The result has that
+        dtype.
+
+        Bitwise reproducible. Raises RuntimeError as `weight_only_linear` does, and for rows of another length.
+        """
+        x = self.prepared(x, self.in_features)
         needs_derivative = torch.is_grad_enabled() and x.requires_grad
         multiply = differentiable if needs_derivative else product
         return multiply(x, self.weight, self.scale, self.bias, self.quantizes_activations)

@@ -1,7 +1,7 @@
 """A model with weights of 8 or 4 bits in one line: its linear layers, and its experts."""
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import torch
 
@@ -18,6 +18,9 @@ DEFAULT_GROUP = {"int4": 128}
 
 ROWS = "rows"
 """The group that is a whole row."""
+
+READERS = (torch.nn.TransformerEncoderLayer,)
+"""Modules that read the weights of linear layers inside, which therefore stay as they are."""
 
 KINDS: dict[str, tuple[type[QuantizedLinear], str]] = {
     "int8": (WeightOnlyLinear, "int8p"),
@@ -38,7 +41,8 @@ def quantize_(
     model: on any device, its linear layers and experts in bf16 or fp16. On "meta" they have shapes only, and
         `load_state_dict(..., assign=True)` fills them.
     kind: "int8", "int4" and "fp8" (e4m3) keep activations as they are, which is fastest for few rows, as in decoding.
-        "fp8-dynamic" quantizes activations too, row by row, which is fastest for many rows.
+        "fp8-dynamic" quantizes activations too, row by row, which is fastest for many rows. Weights are rounded to
+        nearest, without calibration.
     group: 16 (not for "int4"), 32, 64 or 128 elements of a row of weights that share a scale; "rows" for whole rows.
         None is 128 for "int4" and whole rows for all others. "fp8-dynamic" has whole rows only.
     skip: names of modules that stay as they are, with all that is inside: "lm_head" means `lm_head` and
@@ -49,12 +53,13 @@ def quantize_(
     and `merge_siblings`. Layers that share their weight share the codes. A layer whose weight something else uses as
     well, as tied embeddings do, stays as it is, and so do subclasses of Linear. The layers' buffers `weight`, `scale`
     and `bias` are in the model's state_dict, and those of experts, see `nn.experts.QuantizedExperts`. They are not
-    trained, but layers before and adapters beside them can be. Routers that are not a Linear stay as they are. Works
-    with torch.compile and CUDA graphs. Bitwise reproducible.
+    trained, but layers before and adapters beside them can be. Routers that are not a Linear stay as they are, as do
+    layers whose weight a hook computes, such as `weight_norm`, and those of torch.nn.TransformerEncoderLayer, which
+    reads their weights. Works with torch.compile and CUDA graphs. Bitwise reproducible.
 
-    Raises TypeError if model is no module, ValueError for other kinds and groups, for layers and experts of other
-    dtypes, whose rows do not divide into groups or whose weights are not finite, and if there is nothing to quantize.
-    The model is unchanged then.
+    Raises TypeError if model is no module or skip not several names; ValueError for other kinds and groups, for layers
+    and experts of other dtypes, without input features, whose rows do not divide into groups or whose weights are not
+    finite, and if there is nothing to quantize. The model is unchanged then.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64, device="cuda", dtype=torch.bfloat16), torch.nn.ReLU())
     >>> tritonmm.quantize_(model, "int8")
@@ -68,13 +73,12 @@ def quantize_(
     if kind not in KINDS:
         raise ValueError(f"quantize_: kind is {kind!r}; it must be one of {', '.join(map(repr, KINDS))}")
     group = _group(kind, group)
-    if isinstance(skip, str):
-        raise TypeError(f"quantize_: skip is {skip!r}; it must be several names, as in ({skip!r},)")
+    skip = _names(skip)
     layers = _layers(model, skip)
     if not layers:
         raise ValueError(
             "quantize_: there is nothing to quantize: model has no torch.nn.Linear and no experts inside, with weights"
-            f" of their own, that are not in {tuple(skip)}"
+            f" of their own, that are not in {skip} and not quantized already"
         )
     for layer, names in layers.items():
         for name, (_, weight) in _weights(layer).items():
@@ -123,16 +127,28 @@ def _group(kind: str, group: int | str | None) -> int | None:
     return group
 
 
-def _layers(model: torch.nn.Module, skip: Collection[str]) -> dict[torch.nn.Module, list[str]]:
+def _names(skip: Collection[str]) -> tuple[str, ...]:
+    """The names of modules to skip. Raises TypeError for anything else."""
+    if isinstance(skip, str) or not isinstance(skip, Iterable):
+        raise TypeError(f"quantize_: skip is {skip!r}; it must be several names, as in ({str(skip)!r},)")
+    skip = tuple(skip)
+    if wrong := [each for each in skip if not isinstance(each, str)]:
+        raise TypeError(f"quantize_: skip has {wrong[0]!r}; it must have names of modules, as in ('lm_head',)")
+    return skip
+
+
+def _layers(model: torch.nn.Module, skip: tuple[str, ...]) -> dict[torch.nn.Module, list[str]]:
     """The linear layers and experts to replace, and the names of each."""
     users: dict[int, set[torch.nn.Module]] = defaultdict(set)
     found: dict[torch.nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         for parameter in module.parameters(recurse=False):
             users[id(parameter)].add(module)
-        if name and (type(module) is torch.nn.Linear or projections_of(module)):
+        is_linear = type(module) is torch.nn.Linear and "weight" in module._parameters  # and no hook computes it
+        if name and (is_linear or projections_of(module)):
             found.setdefault(module, []).append(name)
     kept = {module for module, names in found.items() if any(_is_in(name, skip) for name in names)}
+    kept |= {child for module in model.modules() if isinstance(module, READERS) for child in module.children()}
 
     def has_others(module: torch.nn.Module) -> bool:
         return any(users[id(weight)] - (found.keys() - kept) for weight, _ in _weights(module).values())
@@ -149,7 +165,7 @@ def _weights(layer: torch.nn.Module) -> dict[str, tuple[torch.Tensor, torch.Tens
     return {name: (getattr(layer, name), weight) for name, (weight, _) in projections_of(layer).items()}
 
 
-def _is_in(name: str, skip: Collection[str]) -> bool:
+def _is_in(name: str, skip: tuple[str, ...]) -> bool:
     """Whether a module is one of those that `skip` names, or inside of one."""
     return any(f".{each}." in f".{name}." for each in skip)
 
@@ -160,6 +176,8 @@ def _check(name: str, weight: torch.Tensor, group: int | None) -> None:
         raise ValueError(
             f"quantize_: {name} has weights of {weight.dtype}; it must be bf16 or fp16, as after model.bfloat16()"
         )
+    if not weight.shape[-1]:
+        raise ValueError(f"quantize_: {name} has no input features; name it in skip=")
     if group is not None and weight.shape[-1] % group:
         raise ValueError(
             f"quantize_: {name} has {weight.shape[-1]} input features, which {group} does not divide; another group"

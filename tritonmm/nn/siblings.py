@@ -35,15 +35,15 @@ def place_siblings_(model: torch.nn.Module) -> torch.nn.Module:
     """Moves the codes, scales and biases of sibling layers next to each other in memory, and returns the model.
 
     `quantize_` does so itself. Do it for layers of `from_gptq` and `from_awq`, and again where tensors were replaced:
-    after `load_state_dict(..., assign=True)`, a move to another device, or a cast of biases. It needs the memory of one
-    group of siblings more meanwhile. Compile and capture CUDA graphs afterwards: buffers get new addresses.
+    after `load_state_dict(..., assign=True)`, a move to another device, or a cast of biases. Meanwhile it needs
+    extra memory for one group of siblings. Compile and capture CUDA graphs afterwards: buffers get new addresses.
 
     model: any module. Siblings are quantized linear layers of one module, with names such as q_proj, k_proj and v_proj,
         with the same in_features, kind, group and dtypes, all or none with a bias, and with out_features that are
         multiples of 16. Layers that share a buffer with another, and those on "meta", stay as they are.
 
-    Values, names and shapes stay the same, and `load_state_dict` copies into the same memory. What has to be next to
-    each other already is not moved.
+    Values, names and shapes stay the same, and `load_state_dict` copies into the same memory. Tensors that are
+    neighbours already are not moved.
 
     >>> names = "gate_proj", "up_proj"
     >>> model = torch.nn.ModuleDict({name: torch.nn.Linear(64, 32, device="cuda") for name in names})
@@ -90,7 +90,7 @@ def _kind(layer: QuantizedLinear) -> tuple:
 def _place(layers: list[QuantizedLinear], name: str) -> None:
     """Makes the buffers of that name slices of one tensor, along out_features."""
     parts = [getattr(layer, name) for layer in layers]
-    if parts[0] is None or joined([x.mT if x.dim() == 2 else x for x in parts]) is not None:
+    if parts[0] is None or joined([x.movedim(0, -1) for x in parts]) is not None:
         return
     first = parts[0]
     shape = sum(x.shape[0] for x in parts), *first.shape[1:]

@@ -1,5 +1,8 @@
 """Codes of a layer's weights, of 8 or 4 bits, and their scales."""
 
+import math
+from collections.abc import Iterator
+
 import torch
 
 from tritonmm.nn import int4, int8
@@ -9,11 +12,11 @@ Tensor = torch.Tensor
 
 CODES = {
     "int8": (torch.int8, 127.0),
-    "int8p": (torch.int16, 127.0),
+    "int8p": (torch.int8, 127.0),
     "int4": (torch.uint8, 7.0),
     "fp8": (torch.float8_e4m3fn, torch.finfo(torch.float8_e4m3fn).max),
 }
-"""The dtype of codes, and the largest that is used."""
+"""The dtype of codes, and the largest that is used. int8p is packed as `int8.pack` does it."""
 
 LEAST_SCALE = torch.finfo(torch.float32).tiny
 """Kernels may count smaller scales as 0."""
@@ -23,12 +26,11 @@ AT_ONCE = 2**26
 
 
 def quantized(weight: Tensor, codes: str, group: int | None = None) -> tuple[Tensor, Tensor]:
-    """Codes (n, k) of the dtype in `CODES`, and fp32 scales, (n,), or (n, k / group) for each `group` of a row. int8p
-    and int4 are packed as `int8.pack` and `int4.pack` do it. Weights of experts, (experts, n, k), become codes of
-    (experts, n, k) with their scales.
+    """Codes (n, k) of the dtype in `CODES`, int8p and int4 as `int8.pack` and `int4.pack` pack them, and fp32 scales,
+    (n,), or (n, k / group) for each `group` of a row. All have a dimension of experts in front if `weight` does.
 
-    weight: (n, k), about codes * scale. A scale is the largest absolute value of its weights over the largest code;
-    codes are rounded to nearest, ties to even.
+    weight: (n, k) or (experts, n, k), about codes * scale. A scale is the largest absolute value of its weights over
+    the largest code; codes are rounded to nearest, ties to even.
 
     >>> quantized(torch.tensor([[0.5, -1.0]]), "int8")
     (tensor([[  64, -127]], dtype=torch.int8), tensor([0.0079]))
@@ -36,79 +38,100 @@ def quantized(weight: Tensor, codes: str, group: int | None = None) -> tuple[Ten
     if weight.dim() == 3:
         found, scales = quantized(weight.flatten(0, 1), codes, group)
         of_experts = weight.shape[:2]
-        return found.view(*of_experts, -1), scales.view(*of_experts, *scales.shape[1:])
+        return found.view(*of_experts, *found.shape[1:]), scales.view(*of_experts, *scales.shape[1:])
     dtype, most = CODES[codes]
     n, k = weight.shape
     groups = 1 if group is None else k // group
-    row = {"int8p": int8.packed_words(k), "int4": int4.packed_bytes(k)}.get(codes, k)
-    found = torch.empty(n, row, dtype=dtype, device=weight.device)
-    scales = torch.empty(groups, n, dtype=torch.float32, device=weight.device).t()  # a step reads those of a group
+    found = _packed(torch.empty(n, k, dtype=dtype, device="meta"), codes)
+    found = torch.empty(found.shape, dtype=dtype, device=weight.device)
+    scales = torch.empty(n, groups, dtype=torch.float32, device=weight.device)
+    if groups > 1:
+        scales = scales.view(groups, n).t()  # a step reads those of a group
     rows = max(1, AT_ONCE // max(k, 1))
     for first in range(0, n, rows):
         part = weight[first : first + rows].float().view(-1, groups, k // groups)
         scale = (part.abs().amax(-1) / most).clamp(min=LEAST_SCALE)
         part = (part / scale.unsqueeze(-1)).view(-1, k)
-        if codes == "int4":
-            part = int4.pack((part.round() + int4.ZERO).to(dtype))
-        elif codes == "int8p":
-            part = int8.pack(part.round().char())
-        found[first : first + rows] = (part.round() if codes == "int8" else part).to(dtype)
+        if codes != "fp8":
+            part = part.round() + (int4.ZERO if codes == "int4" else 0)
+        found[first : first + rows] = _packed(part.to(dtype), codes)
         scales[first : first + rows] = scale
     return found, scales.squeeze(1) if group is None else scales
 
 
-def dequantized(weight: Tensor, scale: Tensor, dtype: torch.dtype, k: int | None = None) -> Tensor:
-    """weight * scale in dtype, rounded once; codes and scales as of `quantized`, or scales of `int4.with_zero_points`.
-    Those of experts, (experts, n, k), too. k: of packed weights, by default all.
+def _packed(codes: Tensor, kind: str) -> Tensor:
+    """Codes (n, k) as layers have those of a kind in `CODES`."""
+    pack = {"int8p": int8.pack, "int4": int4.pack}.get(kind)
+    return pack(codes) if pack else codes
+
+
+def dequantized(weight: Tensor, scale: Tensor, dtype: torch.dtype, k: int | None = None, *, lines: int = 1) -> Tensor:
+    """weight * scale in dtype, (n, k) or (experts, n, k), rounded once; codes and scales as of `quantized`, or scales
+    of `int4.with_zero_points`. k: of packed weights, by default all. lines: dimensions before K, 2 of experts.
 
     >>> dequantized(*quantized(torch.tensor([[0.5, -1.0]]), "int8"), torch.float32)
     tensor([[ 0.5039, -1.0000]])
     """
-    if weight.dim() == 3:
-        found = dequantized(weight.flatten(0, 1), scale.flatten(0, 1), dtype, k)
-        return found.view(*weight.shape[:2], found.shape[1])
     zero: float | Tensor = 0.0
-    if weight.dtype == torch.int16:
+    if weight.dim() == lines + 2:
         weight = int8.unpack(weight, k)
     elif weight.dtype == torch.uint8:
         weight, zero = int4.unpack(weight, k), float(int4.ZERO)
     if scale.dtype == torch.int32:
         scale, zero = int4.scales_and_zero_points(scale)
-        zero = zero.unsqueeze(2)
-    n, k = weight.shape
-    scale = scale.reshape(n, -1, 1)
-    return ((weight.float().view(n, scale.shape[1], -1) - zero) * scale).view(n, k).to(dtype)
-
-
-def group_of(weight: Tensor, scale: Tensor, in_features: int) -> int | None:
-    """Elements of a row of weights that share a scale; None if all do."""
-    return None if scale.dim() < weight.dim() else in_features // scale.shape[-1]
-
-
-def room_of(weight: Tensor) -> int:
-    """Elements of K that rows of codes have room for: two in an element of packed ones."""
-    return weight.shape[-1] * (2 if weight.dtype in (torch.int16, torch.uint8) else 1)
-
-
-def described(weight: Tensor, scale: Tensor, in_features: int) -> str:
-    """Codes and scales in the words of a module's repr."""
-    group = group_of(weight, scale, in_features)
-    packed = {torch.int16: "int8", torch.uint8: "int4"}
-    codes = packed.get(weight.dtype, str(weight.dtype).removeprefix("torch."))
-    of_groups = "" if group is None else f", group={group}"
-    return f"weight={codes}{of_groups}" + (", zero_points=True" if scale.dtype == torch.int32 else "")
+        zero = zero.unsqueeze(-1)
+    *rows, k = weight.shape
+    groups = scale.shape[lines] if scale.dim() > lines else 1
+    codes = weight.float().reshape(*rows, groups, k // max(groups, 1))
+    return ((codes - zero) * scale.reshape(*rows, groups, 1)).reshape(weight.shape).to(dtype)
 
 
 class QuantizedModule(torch.nn.Module):
     """A module that has codes and scales among its buffers. Casts such as `module.half()` leave these as they are.
 
-    codes: names of the buffers that hold codes or scales.
+    lines: dimensions of codes before K: 1 of a linear layer, 2 of experts.
     """
 
-    codes: tuple[str, ...] = ()
+    lines: int
+
+    def operands(self) -> dict[str, tuple[str, int]]:
+        """The names of buffers that hold codes, and of each that of its scales and its elements of K."""
+        raise NotImplementedError
+
+    def described(self, name: str) -> str:
+        """Codes of that name and their scales in the words of a module's repr."""
+        weight = getattr(self, name)
+        codes = "int4" if weight.dtype == torch.uint8 else str(weight.dtype).removeprefix("torch.")
+        group = self.group_of(name)
+        of_groups = "" if group is None else f", group={group}"
+        zero_points = getattr(self, self.operands()[name][0]).dtype == torch.int32
+        return f"weight={codes}{of_groups}" + (", zero_points=True" if zero_points else "")
+
+    def group_of(self, name: str) -> int | None:
+        """Elements of a row of codes of that name that share a scale; None if all do."""
+        of_scale, k = self.operands()[name]
+        scale = getattr(self, of_scale)
+        return None if scale.dim() == self.lines else k // max(scale.shape[-1], 1)
+
+    def room_of(self, weight: Tensor) -> int:
+        """Elements of K that rows of codes have room for."""
+        return math.prod(weight.shape[self.lines :]) * (2 if weight.dtype == torch.uint8 else 1)
+
+    def prepared(self, x: Tensor, k: int) -> Tensor:
+        """Activations, cast as autocast asks for. Raises RuntimeError unless a row has k elements."""
+        if x.shape[-1:] != (k,):
+            raise RuntimeError(
+                f"{type(self).__name__}: input is {list(x.shape)}; its last dimension must be {k}, the layer's features"
+            )
+        kind = x.device.type
+        return x.to(torch.get_autocast_dtype(kind)) if kind != "meta" and torch.is_autocast_enabled(kind) else x
+
+    def _buffers_of_codes(self) -> Iterator[str]:
+        for name, (scale, _) in self.operands().items():
+            yield from (name, scale)
 
     def _apply(self, fn, recurse=True):
-        before = {name: getattr(self, name) for name in self.codes}
+        before = {name: getattr(self, name) for name in self._buffers_of_codes()}
         super()._apply(fn, recurse)
         for name, old in before.items():
             found = getattr(self, name)
@@ -116,16 +139,29 @@ class QuantizedModule(torch.nn.Module):
                 setattr(self, name, old.to(found.device))
         return self
 
-    def _load_from_state_dict(self, state_dict, prefix, *args):
-        for name in self.codes:
-            x = state_dict.get(f"{prefix}{name}")
-            if x is not None and x.dtype == torch.int8 and getattr(self, name).dtype == torch.int16:
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors):
+        for name, (_, k) in self.operands().items():
+            x, own = state_dict.get(f"{prefix}{name}"), getattr(self, name)
+            is_packed = own.dtype == torch.int8 and own.dim() == self.lines + 2
+            if is_packed and x is not None and x.dtype == torch.int8 and x.dim() == self.lines + 1:
+                if x.shape[-1] != k:
+                    errors.append(f"{prefix}{name} has rows of {x.shape[-1]} elements; the module's have {k}")
+                    del state_dict[f"{prefix}{name}"]
+                    continue
                 state_dict[f"{prefix}{name}"] = int8.pack(x)  # a file in which weights are not packed
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        if not local_metadata.get("assign_to_params_buffers", False):
+            for name in self._buffers_of_codes():
+                x, own = state_dict.get(f"{prefix}{name}"), getattr(self, name)
+                if x is not None and x.dtype != own.dtype:  # torch would cast it
+                    errors.append(
+                        f"{prefix}{name} is {x.dtype} in the state_dict and {own.dtype} in the module: quantize the"
+                        " model by the same kind, or load with assign=True"
+                    )
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
 
     def _save_to_state_dict(self, destination, prefix, keep_vars):
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        for name in () if keep_vars else self.codes:
+        for name in () if keep_vars else self._buffers_of_codes():
             x = destination[f"{prefix}{name}"]
             if x.dim() == 2 and spanned(x) != x.nbytes:  # scales between those of siblings: files have their own
                 destination[f"{prefix}{name}"] = x.mT.contiguous().mT

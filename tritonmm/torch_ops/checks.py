@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from tritonmm.config import Config
@@ -38,6 +39,12 @@ def check_dims(name: str, **dims: tuple[torch.Tensor, int]) -> None:
     for argument, (x, expected) in dims.items():
         if x.dim() != expected:
             raise RuntimeError(f"{name}: {argument} must be {expected}-D, but it is {x.dim()}-D, {shape_of(x)}")
+
+
+def check_without_tangent(name: str, x: torch.Tensor) -> None:
+    """Raises if x has a tangent, which a function without derivatives would lose."""
+    if not is_compiling() and forward_ad.unpack_dual(x).tangent is not None:
+        raise RuntimeError(f"{name}: it has no derivative, but an operand has a tangent, as in torch.func.jvp")
 
 
 def check_inner(name: str, a: torch.Tensor, b: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:

@@ -20,7 +20,7 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from tritonmm.config import Config
-from tritonmm.dtypes import any_name, rows_of
+from tritonmm.dtypes import any_name, stored_k
 from tritonmm.torch_ops.checks import shape_of
 from tritonmm.torch_ops.grouped_product import DEFAULT, GroupedHow, grouped_product, result_shape
 from tritonmm.torch_ops.mode import required
@@ -73,7 +73,7 @@ def _check(a, b, offs, bias) -> None:
     """Raises RuntimeError where the shapes of the operands disagree."""
     dims = a.dim(), b.dim()
     torch._check(dims in ((2, 3), (3, 2), (2, 2)), lambda: f"grouped_product: a and b are {dims[0]}-D and {dims[1]}-D")
-    k = rows_of(any_name(b.dtype), a.shape[-1])
+    k = stored_k(any_name(b.dtype), a.shape[-1])
     torch._check(k == b.shape[-2], lambda: f"grouped_product: {shape_of(a)} and {shape_of(b)} differ in K")
     torch._check(
         offs.dim() == 1 and offs.dtype == torch.int32,

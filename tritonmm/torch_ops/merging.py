@@ -58,6 +58,11 @@ class MergeSiblings(CustomGraphPass):
             if common is not None and len(group) > 1:
                 _merge(graph, group)
 
+    def __reduce__(self) -> tuple:
+        """Copies are the pass itself, so that options copied by transformers equal those before, and a model is
+        compiled once."""
+        return siblings.merge_siblings, ()
+
     def uuid(self) -> bytes:
         return get_hash_for_files((__file__, siblings.__file__))
 

@@ -21,7 +21,7 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from tritonmm.config import Config
-from tritonmm.dtypes import any_name, output_dtype, rows_of
+from tritonmm.dtypes import any_name, output_dtype, stored_k
 from tritonmm.torch_ops.checks import shape_of
 from tritonmm.torch_ops.mode import required
 from tritonmm.torch_ops.product import How, product
@@ -96,7 +96,7 @@ def _fake(a, b, c=None, bias=None, alpha=1.0, beta=1.0, config="", *how):
 def _out_shape(a, b, c, bias) -> tuple[int, ...]:
     """The shape of the operator's result. Raises RuntimeError where the shapes of its operands disagree."""
     torch._check(a.dim() == b.dim() and a.dim() in (2, 3), lambda: "product: a and b must both be 2-D, or both 3-D")
-    k = rows_of(any_name(b.dtype), a.shape[-1])
+    k = stored_k(any_name(b.dtype), a.shape[-1])
     torch._check(k == b.shape[-2], lambda: f"product: {shape_of(a)} and {shape_of(b)} differ in K")
     torch._check(
         a.shape[:-2] == b.shape[:-2], lambda: f"product: {shape_of(a)} and {shape_of(b)} differ in their batch"

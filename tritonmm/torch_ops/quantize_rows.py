@@ -4,6 +4,8 @@ import math
 
 import torch
 
+from tritonmm.torch_ops.checks import check_without_tangent
+
 Tensor = torch.Tensor
 
 LEAST_SCALE = torch.finfo(torch.float32).tiny
@@ -18,13 +20,14 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     is NaN. One kernel, which reads x from memory once where a row fits into the L1 cache. Bitwise reproducible. Not
     differentiable.
 
-    Raises RuntimeError, as torch does, for other dtypes and shapes.
+    Raises RuntimeError, as torch does, for other dtypes and shapes, and if x has a tangent.
 
     >>> from tritonmm.torch_ops.quantize_rows import quantize_rows
     >>> codes, scales = quantize_rows(torch.tensor([[1.0, -896.0]], device="cuda"))
     >>> codes.float().tolist(), scales.item()
     ([[0.5, -448.0]], 2.0)
     """
+    check_without_tangent("quantize_rows", x)
     return torch.ops.tritonmm.quantize_rows(x)
 
 

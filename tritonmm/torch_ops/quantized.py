@@ -18,9 +18,9 @@ import math
 import torch
 
 from tritonmm.config import Config
-from tritonmm.dtypes import DTYPES, FP8, HALF, WEIGHTS, any_name, rows_of
+from tritonmm.dtypes import DTYPES, FP8, HALF, PACKED, any_name, stored_k
 from tritonmm.scales import scales_of
-from tritonmm.torch_ops.checks import check_dims, check_inner, prepare_out, shape_of
+from tritonmm.torch_ops.checks import check_dims, check_inner, check_without_tangent, prepare_out, shape_of
 from tritonmm.torch_ops.deliver import deliver
 from tritonmm.torch_ops.mode import check_accumulation
 from tritonmm.torch_ops.product import How
@@ -29,13 +29,11 @@ Tensor = torch.Tensor
 
 FP8_DTYPES = tuple(DTYPES[name] for name in FP8)
 
-WEIGHT_DTYPES = tuple(DTYPES[name] for name in WEIGHTS)
+WEIGHT_DTYPES = torch.int8, torch.uint8, *FP8_DTYPES
+"""Of weights, packed or not: uint8 is int4."""
 
-PACKERS = {
-    torch.int16: ("packed int8", "tritonmm.nn.int8.pack"),
-    torch.uint8: ("int4", "tritonmm.nn.int4.pack"),
-}
-"""What packed weights hold, by dtype, and what packs them."""
+BLOCK = PACKED["int8p"][0]
+"""The last dimension of packed int8: its elements of K that are packed together."""
 
 OUTPUTS = tuple(DTYPES[name] for name in (*HALF, "fp32"))
 
@@ -45,8 +43,12 @@ def int_mm(
 ) -> Tensor:
     """Multiplies two int8 matrices, as torch._int_mm: (m, k) by (k, n) to (m, n) in int32. Any size, 0 included.
 
-    Exact unless a sum overflows int32. Raises RuntimeError, as torch does, for other dtypes and for shapes that cannot
-    be multiplied, and ValueError for a config that is not legal.
+    out: (m, n), where to store the result; resized as torch does. config: the `Config` to use instead of `select`'s.
+    accumulation: "any" or "invariant"; int8 sums are exact, so here it changes nothing.
+
+    Any strides. Exact unless a sum overflows int32. Bitwise reproducible. Not differentiable. Raises RuntimeError, as
+    torch does, for other dtypes and for shapes that cannot be multiplied, and if an operand needs a derivative;
+    ValueError for a config that is not legal.
 
     >>> a = torch.full((16, 32), 3, device="cuda", dtype=torch.int8)
     >>> tritonmm.int_mm(a, a.t())[0, 0].item()
@@ -153,9 +155,9 @@ def weight_only_linear(
     """input @ (weight * scale).T + bias, with weights of 8 or 4 bits: (..., k) by (n, k) to (..., n).
 
     input: bf16 or fp16; the result has its dtype.
-    weight: int8 or fp8; or int8 as `nn.int8.pack` packs it, int16 (n, ceil(k / 16) * 8), which is faster with many
-        rows of input; or int4 as `nn.int4.pack` packs it, uint8 (n, ceil(k / 32) * 16), whose codes from 0 to 15 stand
-        for -8 to 7.
+    weight: int8 or fp8 (e4m3 or e5m2); or int8 as `nn.int8.pack` packs it, (n, ceil(k / 16), 16), which is faster with
+        many rows of input; or int4 as `nn.int4.pack` packs it, uint8 (n, ceil(k / 32) * 16), whose codes from 0 to 15
+        stand for -8 to 7. Packed weights have room for all k up to a multiple of 16 or 32, and their k is input's.
     scale: fp32. (n,) or (n, 1): one for each row of weight. (n, k / group): one for each `group` elements of a row, 16
         (not of int4), 32, 64 or 128. Scales below 2**-126 may count as 0. For int4 it may be int32 instead, (n, k /
         group), with a zero point for each group as well: see `nn.int4.with_zero_points`.
@@ -163,8 +165,11 @@ def weight_only_linear(
     out, config, accumulation: as in `int_mm`; a config is one for the rows of input as one matrix.
 
     Weights are read once and converted on their way to the tensor cores. With few rows of input, reading them is what
-    takes the time, so 8 bits take half the time of 16. Raises RuntimeError for other dtypes and for shapes that do not
-    fit, and ValueError for a config that is not legal.
+    takes the time, so 8 bits take down to half the time of 16. Rows of packed int8 must be contiguous; other strides
+    are any. Bitwise reproducible from run to run; bits depend on the number of rows of input, unless accumulation is
+    "invariant". Not differentiable. Raises RuntimeError for other dtypes, for shapes that do not fit, and if an operand
+    needs a derivative; TypeError for operands that are no tensors; ValueError for a config that is not legal and for an
+    unknown `accumulation`.
 
     >>> x = torch.ones(4, 64, device="cuda", dtype=torch.bfloat16)
     >>> weight = torch.full((32, 64), 2, device="cuda", dtype=torch.int8)
@@ -173,13 +178,13 @@ def weight_only_linear(
     """
     check_accumulation(accumulation)
     check_without_grad("weight_only_linear", input, weight, scale, bias)
-    check_dims("weight_only_linear", weight=(weight, 2))
+    stored = stored_weight("weight_only_linear", weight, 2)
     if not input.dim():
         raise RuntimeError("weight_only_linear: input needs at least one dimension, but it has none")
-    rows, right = input.reshape(math.prod(input.shape[:-1]), input.shape[-1]), weight.t()
+    rows, right = input.reshape(math.prod(input.shape[:-1]), input.shape[-1]), stored.t()
     check_weights("weight_only_linear", input, weight, rows, right)
     n, k = weight.shape[0], rows.shape[1]
-    scale, scales, group = weight_scales("weight_only_linear", weight, scale, k)
+    scale, scales, group = weight_scales("weight_only_linear", stored, scale, k)
     _check_bias("weight_only_linear", bias, n)
     shape = *input.shape[:-1], n
     if not n or not k:  # there are no weights to be scaled
@@ -189,29 +194,49 @@ def weight_only_linear(
     return deliver("weight_only_linear", given, rows, right, shape, added=bias, out=out, config=config, how=how)
 
 
+def stored_weight(name: str, weight: Tensor, dims: int) -> Tensor:
+    """Weights as kernels read them: `packed_words` of packed int8, all others as they are. Raises RuntimeError for
+    other numbers of dimensions and for packed int8 whose rows are not contiguous. dims: of weights that are not packed.
+    """
+    if weight.dtype != torch.int8 or weight.dim() != dims + 1 or weight.shape[-1] != BLOCK:
+        check_dims(name, weight=(weight, dims))
+        return weight
+    *_, blocks, element = weight.stride()
+    if weight.numel() and (element != 1 or (blocks != BLOCK and weight.shape[-2] > 1)):
+        raise RuntimeError(
+            f"{name}: weight {shape_of(weight)} is packed int8 with strides {list(weight.stride())}; its rows must be"
+            " contiguous, as weight.contiguous() makes them"
+        )
+    return packed_words(weight)
+
+
+def packed_words(weight: Tensor) -> Tensor:
+    """Packed int8 (..., ceil(k / 16), 16) as int16 (..., ceil(k / 16) * 8), which `Problem` calls int8p. No data moves.
+
+    >>> packed_words(tritonmm.nn.int8.pack(torch.zeros(3, 40, dtype=torch.int8))).shape
+    torch.Size([3, 24])
+    """
+    return weight.view(torch.int16).flatten(-2)
+
+
 def check_weights(name: str, input: Tensor, weight: Tensor, rows: Tensor, right: Tensor) -> None:
     """Raises unless activations can be multiplied by weights of 8 or 4 bits. rows, right: both as matrices."""
-    if weight.dtype in PACKERS:
-        codes, packer = PACKERS[weight.dtype]
-        k, row = input.shape[-1], weight.shape[-1]
-        needed = rows_of(any_name(weight.dtype), k)
-        if row != needed:
-            spelled = str(weight.dtype).removeprefix("torch.")
-            raise RuntimeError(
-                f"{name}: weight {shape_of(weight)} is {spelled}, so it has {codes} in rows of {row} elements; input"
-                f" {shape_of(input)} needs rows of {needed} elements for its {k} columns, as {packer} makes them"
-            )
-        if weight.dtype == torch.int16 and weight.stride(-1) != 1:
-            raise RuntimeError(
-                f"{name}: weight {shape_of(weight)} has packed int8 and strides {list(weight.stride())}; its rows"
-                " must be contiguous, as weight.contiguous() makes them"
-            )
-    else:
-        check_inner(name, input, weight, rows, right)
     if input.dtype not in (torch.bfloat16, torch.float16) or weight.dtype not in WEIGHT_DTYPES:
         raise RuntimeError(
-            f"{name}: input must be bf16 or fp16 and weight int8 or fp8, or packed in int16 or uint8, but they are"
+            f"{name}: input must be bf16 or fp16 and weight int8, fp8 or uint8 (packed int4), but they are"
             f" {input.dtype} and {weight.dtype}"
+        )
+    stored = any_name(right.dtype)
+    if stored not in PACKED:
+        check_inner(name, input, weight, rows, right)
+    elif right.shape[-2] != stored_k(stored, rows.shape[-1]):
+        codes = "int8" if stored == "int8p" else "int4"
+        together, elements = PACKED[stored]
+        room = right.shape[-2] // elements * together
+        raise RuntimeError(
+            f"{name}: weight {shape_of(weight)} is packed {codes} with room for {room} elements of K; input"
+            f" {shape_of(input)} has {rows.shape[-1]} columns, which tritonmm.nn.{codes}.pack fills up to a multiple of"
+            f" {together}"
         )
 
 
@@ -274,6 +299,7 @@ def check_without_grad(name: str, first: Tensor, *others: Tensor | None) -> None
             raise NotImplementedError(f"{name}: operands must be dense; got {x.layout}")
         if x.requires_grad and torch.is_grad_enabled():
             raise RuntimeError(f"{name}: it has no derivative, but an operand requires grad; detach() it first")
+        check_without_tangent(name, x)
 
 
 def _check_bias(name: str, bias: Tensor | None, n: int) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tritonmm.dtypes import any_name, output_dtype, rows_of
+from tritonmm.dtypes import any_name, output_dtype, stored_k
 from tritonmm.torch_ops.checks import shape_of
 from tritonmm.torch_ops.product import How, product
 
@@ -124,7 +124,7 @@ def _width(a: Tensor, weights: Sequence[Tensor], scales: Sequence[Tensor], biase
         ),
     )
     for i, (weight, scale) in enumerate(zip(weights, scales, strict=True)):
-        k = rows_of(any_name(weight.dtype), a.shape[-1])
+        k = stored_k(any_name(weight.dtype), a.shape[-1])
         torch._check(
             a.dim() == weight.dim() == scale.dim() == 2 and k == weight.shape[0] and weight.shape[1] == scale.shape[1],
             lambda i=i, weight=weight, scale=scale: (

@@ -8,7 +8,7 @@ from tritonmm.torch_ops.checks import check_config, check_dims
 from tritonmm.torch_ops.grouped_checks import check_bias, check_offsets
 from tritonmm.torch_ops.grouped_product import GroupedHow
 from tritonmm.torch_ops.mode import check_accumulation
-from tritonmm.torch_ops.quantized import check_weights, check_without_grad, weight_scales
+from tritonmm.torch_ops.quantized import check_weights, check_without_grad, stored_weight, weight_scales
 
 Tensor = torch.Tensor
 
@@ -28,8 +28,8 @@ def weight_only_grouped_mm(
     """`weight_only_linear` of groups of rows, each by weights of its own: (t, k) by (g, n, k) to (t, n).
 
     input: bf16 or fp16, the rows of one group after those of another; the result has its dtype.
-    weight: int8 or fp8; or int8 as `nn.int8.pack` packs it, int16 (g, n, ceil(k / 16) * 8); or int4, each group's
-        packed as `nn.int4.pack` does it, uint8 (g, n, ceil(k / 32) * 16).
+    weight: int8 or fp8 (e4m3 or e5m2); or int8 as `nn.int8.pack` packs it, (g, n, ceil(k / 16), 16); or int4 as
+        `nn.int4.pack` packs it, uint8 (g, n, ceil(k / 32) * 16).
     scale: fp32. (g, n) or (g, n, 1): one for each row of weight. (g, n, k / group): one for each `group` elements of a
         row, 16 (not of int4), 32, 64 or 128. For int4 it may be int32 instead, (g, n, k / group), with zero points as
         in `weight_only_linear`. Any strides; fastest if the scales of one group of K are contiguous.
@@ -56,17 +56,18 @@ def weight_only_grouped_mm(
     check_accumulation(accumulation)
     check_without_grad(NAME, input, weight, scale, bias)
     check_config(NAME, config)
-    check_dims(NAME, input=(input, 2), weight=(weight, 3))
-    right = weight.mT
+    check_dims(NAME, input=(input, 2))
+    stored = stored_weight(NAME, weight, 3)
+    right = stored.mT
     check_weights(NAME, input, weight, input, right)
     check_offsets(NAME, input, right, offs)
-    groups, n, _ = weight.shape
+    groups, n, _ = stored.shape
     k = input.shape[1]
     if bias is not None:
         check_bias(NAME, input, right, offs, bias)
         if not bias.is_floating_point():
             raise RuntimeError(f"{NAME}: bias is {bias.dtype}; it must be of a floating-point dtype")
-    scale, scales, group = weight_scales(NAME, weight, scale, k)
+    scale, scales, group = weight_scales(NAME, stored, scale, k)
     how = GroupedHow("ieee", input.dtype, None, scale, scales, accumulation, group=group)
     if not k:  # there are no weights to be scaled
         right, how = input.new_empty(groups, 0, n), GroupedHow("ieee", accumulation=accumulation)

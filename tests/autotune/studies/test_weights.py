@@ -39,7 +39,7 @@ def test_an_h200_has_configs_and_sets_larger_than_its_l2(kind, shape):
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("--kinds", "int3", "any of int8-row, fp8-row, int8-group, int8p-group, int8p-row, int4-group"),
+        ("--kinds", "int3", "any of int8-row, fp8-row, int8-group, fp8-group, int8p-group, int8p-row, int4-group"),
         ("--rows", "0,4", "must be a list of numbers above 0"),
         ("--shapes", "4096", "must be a list of n x k, as in 14336x4096"),
     ],

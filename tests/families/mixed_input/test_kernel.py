@@ -22,6 +22,7 @@ from tritonmm.config import Config
 from tritonmm.nn import int4, int8
 from tritonmm.plan import plan_for
 from tritonmm.problem import Epilogue, Problem
+from tritonmm.torch_ops.quantized import packed_words
 
 pytestmark = [
     pytest.mark.gpu,
@@ -234,7 +235,7 @@ def test_packed_int8_has_the_bits_of_int8(blocks, split_k, device):
         space.fill(b)
         scale = space.scales(problem, device)
         expected = plan_for(problem, chosen, device)(a, b, out, scales=scale).clone()
-        codes = int8.pack(b.t()).t()
+        codes = packed_words(int8.pack(b.t())).t()
         assert torch.equal(plan_for(packed, chosen, device)(a, codes, out.fill_(torch.nan), scales=scale), expected)
 
 

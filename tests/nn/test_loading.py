@@ -1,0 +1,154 @@
+"""Quantized layers whose state, inputs or surroundings are not theirs: what is refused, and what stays as it is."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import tritonmm
+from tritonmm.nn.experts import Projection, QuantizedExperts
+from tritonmm.nn.linear import WeightOnlyLinear
+from tritonmm.nn.quantize import KINDS
+from tritonmm.nn.weights import quantized
+
+BF16 = torch.bfloat16
+
+
+def layer(kind, device, k=64, n=32):
+    return tritonmm.quantize_(nn.Sequential(nn.Linear(k, n)).to(device, BF16), kind, group="rows")
+
+
+@pytest.mark.parametrize(("own", "given"), [("int8", "int4"), ("int4", "int8"), ("int8", "fp8"), ("fp8", "int8")])
+def test_codes_of_another_kind_are_not_loaded(own, given, device):
+    """torch would cast numbers of the same shape, whatever they mean."""
+    found, other = layer(own, device), layer(given, device)
+    before = found[0].weight.clone()
+    with pytest.raises(RuntimeError, match=r"in the state_dict and|size mismatch"):
+        found.load_state_dict(other.state_dict())
+    assert torch.equal(found[0].weight.view(torch.uint8), before.view(torch.uint8))
+
+
+def test_codes_of_another_dtype_are_not_cast(device):
+    weight, x = torch.randn(32, 64, device=device), torch.randn(3, 64, device=device, dtype=BF16)
+    found, other = (WeightOnlyLinear(*quantized(weight, codes)) for codes in ("int8", "fp8"))
+    with pytest.raises(RuntimeError, match=r"weight is torch\.float8_e4m3fn in the state_dict and torch\.int8 in the"):
+        found.load_state_dict(other.state_dict())
+    found.load_state_dict(other.state_dict(), assign=True)
+    assert torch.equal(found(x), other(x))
+
+
+def test_scales_with_zero_points_are_not_loaded_as_numbers(device):
+    codes, scale = quantized(torch.randn(16, 64, device=device), "int4", 32)
+    zero = torch.full(scale.shape, 3, device=device)
+    given = WeightOnlyLinear(codes, tritonmm.nn.int4.with_zero_points(scale.bfloat16(), zero))
+    with pytest.raises(RuntimeError, match=r"scale is torch\.int32 in the state_dict and torch\.float32 in the module"):
+        WeightOnlyLinear(codes, scale).load_state_dict(given.state_dict())
+
+
+def test_a_model_in_bf16_is_not_loaded_as_codes(device):
+    weight = nn.Linear(64, 32, bias=False).to(device, BF16).state_dict()
+    codes, scale = quantized(torch.randn(32, 64, device=device), "int8")
+    with pytest.raises(RuntimeError, match=r"weight is torch\.bfloat16 in the state_dict and torch\.int8"):
+        WeightOnlyLinear(codes, scale).load_state_dict(weight, strict=False)
+
+
+def test_packed_files_and_plain_modules_do_not_fit(device):
+    codes, scale = quantized(torch.randn(32, 64, device=device), "int8")
+    with pytest.raises(RuntimeError, match="size mismatch for weight"):
+        WeightOnlyLinear(codes, scale).load_state_dict(layer("int8", device)[0].state_dict(), strict=False)
+
+
+@pytest.mark.parametrize("k", [33, 47, 17])
+def test_plain_int8_of_other_features_is_not_packed(k, device):
+    codes, scale = quantized(torch.randn(32, k, device=device), "int8")
+    state = {"0.weight": codes, "0.scale": scale, "0.bias": torch.zeros(32, device=device)}
+    with pytest.raises(RuntimeError, match=rf"0\.weight has rows of {k} elements; the module's have 40"):
+        layer("int8", device, k=40).load_state_dict(state)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("needs_derivative", [False, True])
+def test_rows_of_other_features_are_refused(kind, needs_derivative, device):
+    """Packed rows have room for more."""
+    found = layer(kind, device, k=40)
+    for k in (33, 48):
+        x = torch.ones(3, k, device=device, dtype=BF16, requires_grad=needs_derivative)
+        with pytest.raises(RuntimeError, match=rf"input is \[3, {k}\]; its last dimension must be 40"):
+            found(x)
+
+
+def test_hidden_states_of_another_width_are_refused(device):
+    codes = (
+        torch.ones(2, 16, 24, dtype=torch.int8, device=device),
+        torch.ones(2, 24, 16, dtype=torch.int8, device=device),
+    )
+    up, down = (Projection(x, torch.ones(x.shape[:2], device=device)) for x in codes)
+    experts = QuantizedExperts({"up_proj": up, "down_proj": down}, nn.ReLU())
+    index, weights = torch.zeros(3, 1, dtype=torch.int64, device=device), torch.ones(3, 1, device=device)
+    with pytest.raises(RuntimeError, match=r"input is \[3, 32\]; its last dimension must be 24"):
+        experts(torch.ones(3, 32, device=device, dtype=BF16), index, weights)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tangents_are_refused(kind, device):
+    found, x = layer(kind, device), torch.randn(3, 64, device=device, dtype=BF16)
+    with pytest.raises(RuntimeError, match="an operand has a tangent"):
+        torch.func.jvp(found, (x,), (x,))
+
+
+@pytest.mark.parametrize("codes", ["int8", "int8p"])
+def test_tangents_of_grouped_products_are_refused(codes, device):
+    weight, scale = quantized(torch.randn(2, 32, 64, device=device), codes)
+    offs = torch.tensor([1, 3], device=device, dtype=torch.int32)
+    x = torch.randn(3, 64, device=device, dtype=BF16)
+    with pytest.raises(RuntimeError, match="an operand has a tangent"):
+        torch.func.jvp(lambda x: tritonmm.weight_only_grouped_mm(x, weight, scale, offs=offs), (x,), (x,))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tensors_without_memory_have_results(kind):
+    found = layer(kind, "meta")
+    assert found(torch.empty(3, 64, device="meta", dtype=BF16)).shape == (3, 32)
+
+
+def test_layers_of_torchs_encoder_stay(device):
+    """Its fast path multiplies by their weights itself."""
+    model = nn.Sequential(nn.TransformerEncoderLayer(64, 2, 128, batch_first=True), nn.Linear(64, 64))
+    model = tritonmm.quantize_(model.to(device, BF16).eval(), "int8")
+    assert type(model[0].linear1) is type(model[0].linear2) is nn.Linear
+    assert isinstance(model[1], WeightOnlyLinear)
+    with torch.no_grad():
+        assert model(torch.randn(2, 3, 64, device=device, dtype=BF16)).isfinite().all()
+
+
+def test_weights_that_a_hook_computes_stay(device):
+    """Before its first forward such a layer has a weight that is not its own, as after `load_state_dict`."""
+    model = nn.ModuleDict({"hooked": nn.Linear(64, 64), "plain": nn.Linear(64, 64)}).to(device, BF16)
+    with pytest.warns(FutureWarning):
+        nn.utils.weight_norm(model["hooked"])
+    tritonmm.quantize_(model, "int8")
+    assert type(model["hooked"]) is nn.Linear
+    assert isinstance(model["plain"], WeightOnlyLinear)
+
+
+def test_names_may_come_from_a_generator(device):
+    model = nn.ModuleDict({name: nn.Linear(64, 64) for name in "abc"}).to(device, BF16)
+    tritonmm.quantize_(model, "int8", skip=(name for name in "bc"))
+    assert [type(x) is nn.Linear for x in model.values()] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("skip", "said"), [(None, "skip is None"), ([nn.Linear], "skip has <class"), ("lm_head", "as in ('lm_head',)")]
+)
+def test_what_is_no_name_is_refused(skip, said, device):
+    with pytest.raises(TypeError, match=re.escape(said)):
+        tritonmm.quantize_(nn.Sequential(nn.Linear(64, 64)).to(device, BF16), "int8", skip=skip)
+
+
+def test_layers_without_features_leave_the_model_as_it_was(device):
+    with pytest.warns(UserWarning, match="zero-element"):
+        model = nn.ModuleDict({"a": nn.Linear(32, 16), "z": nn.Linear(0, 16)}).to(device, BF16)
+    with pytest.raises(ValueError, match="z has no input features"):
+        tritonmm.quantize_(model, "int8")
+    assert type(model["a"]) is nn.Linear
