@@ -5,6 +5,7 @@ import torch
 
 import tritonmm
 from tritonmm import gpu as gpus
+from tritonmm.dtypes import any_name, short_name
 from tritonmm.nn import int8
 from tritonmm.nn.linear import WeightOnlyLinear
 from tritonmm.nn.weights import dequantized, quantized
@@ -113,3 +114,9 @@ def test_torch_sees_int8(device):
     layer = tritonmm.quantize_(torch.nn.Sequential(torch.nn.Linear(64, 32)).to(device).bfloat16(), "int8")[0]
     assert layer.weight.dtype == torch.int8
     assert layer.weight.is_contiguous()
+
+
+def test_int16_is_not_the_name_of_packed_int8():
+    assert short_name(torch.int16) == "torch.int16"
+    with pytest.raises(NotImplementedError, match=r"and packed weights; got torch\.int64"):
+        any_name(torch.int64)

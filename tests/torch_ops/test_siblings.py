@@ -1,5 +1,7 @@
 """Several GEMMs of one input as one: the operator, and the compiler's pass that inserts it."""
 
+import copy
+import pickle
 import shutil
 from collections import Counter
 
@@ -330,3 +332,9 @@ def test_inductor_compiles_it(device, launches):
         for found, wanted in zip(compiled(x, *flat), before, strict=True):
             assert torch.equal(found, wanted)
         assert launches == [(6, n) for n in expected]
+
+
+def test_copies_of_the_pass_are_the_pass():
+    """transformers compares options that it has copied, and compiles the model again where they differ."""
+    options = {"post_grad_custom_pre_pass": tritonmm.merge_siblings()}
+    assert copy.deepcopy(options) == options == pickle.loads(pickle.dumps(options))
