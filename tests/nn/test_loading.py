@@ -97,6 +97,21 @@ def test_tangents_are_refused(kind, device):
         torch.func.jvp(found, (x,), (x,))
 
 
+@pytest.mark.parametrize("kind", ["int8", "fp8-dynamic"])
+def test_tangents_are_refused_under_torch_compile(kind, device):
+    found, x = layer(kind, device), torch.randn(3, 64, device=device, dtype=BF16)
+    tangent = torch.compile(lambda x: torch.func.jvp(found, (x,), (x,))[1], backend="eager")
+    with pytest.raises(RuntimeError, match="an operand has a tangent"):
+        tangent(x)
+
+
+def test_tangents_of_scales_are_refused(device):
+    a, b = torch.ones(16, 32, device=device).char(), torch.ones(32, 16, device=device).char()
+    one = torch.ones(1, device=device)
+    with pytest.raises(RuntimeError, match="an operand has a tangent"):
+        torch.func.jvp(lambda scale: tritonmm.scaled_mm(a, b, scale, one), (one,), (one,))
+
+
 @pytest.mark.parametrize("codes", ["int8", "int8p"])
 def test_tangents_of_grouped_products_are_refused(codes, device):
     weight, scale = quantized(torch.randn(2, 32, 64, device=device), codes)

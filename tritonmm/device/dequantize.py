@@ -34,9 +34,9 @@ def dequantized(weights, DTYPE: tl.constexpr, FOUR: tl.constexpr):
 
 @triton.jit
 def power_and_significand(scale):
-    """scale, fp32, as a power of two up to 1, in bf16, and its quotient by that, from 1 to 2 if it is below 2.
+    """scale, fp32, as a power of two up to 1, in bf16, times a significand, from 1 to 2 if the scale is below 2.
 
-    A scale below 2**-126 counts as 0, of power 0 and quotient 1; inf and NaN are in the quotient.
+    A scale below 2**-126 counts as 0, of power 0 and significand 1; inf and NaN are in the significand.
     """
     bits = tl.minimum(scale.to(tl.int32, bitcast=True) & 0x7F800000, 0x3F800000)
     power = bits.to(tl.float32, bitcast=True)

@@ -88,9 +88,9 @@ class QuantizedExperts(QuantizedModule):
         self.quantizes_activations = quantizes_activations
         up, down = projections.values()
         self.num_experts = up.weight.shape[0]
-        self.hidden_dim, self.intermediate_dim = (x.in_features or self.room_of(x.weight) for x in (up, down))
+        self.hidden_dim, self.intermediate_dim = (x.in_features or self._room_of(x.weight) for x in (up, down))
 
-    def operands(self) -> dict[str, tuple[str, int]]:
+    def _operands(self) -> dict[str, tuple[str, int]]:
         sizes = {self.first: self.hidden_dim, self.second: self.intermediate_dim}
         return {name: (f"{name}_scale", k) for name, k in sizes.items()}
 
@@ -100,7 +100,7 @@ class QuantizedExperts(QuantizedModule):
         )
         activations = ", activations=fp8" if self.quantizes_activations else ""
         has_bias = getattr(self, f"{self.first}_bias") is not None
-        return f"{sizes}, bias={has_bias}, {self.described(self.first)}{activations}"
+        return f"{sizes}, bias={has_bias}, {self._described(self.first)}{activations}"
 
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         """The sum of each token's experts, times their weights, as hidden_states.
@@ -111,7 +111,7 @@ class QuantizedExperts(QuantizedModule):
         Bitwise reproducible. Raises RuntimeError as `weight_only_grouped_mm` does, and for hidden states of another
         width. Indices of no expert give undefined results.
         """
-        x = self.prepared(hidden_states, self.hidden_dim)
+        x = self._prepared(hidden_states, self.hidden_dim)
         tokens, top_k = top_k_index.shape
         width = self.hidden_dim
         ordered, place = torch.sort(top_k_index.reshape(-1), stable=True)

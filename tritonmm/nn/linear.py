@@ -17,7 +17,7 @@ class QuantizedLinear(QuantizedModule):
     fp32, (out_features,) or (out_features, in_features / group), or int32 from `int4.with_zero_points`; `bias` or None.
     They are the module's state_dict. Casts such as `module.half()` leave codes and scales as they are, and apply to the
     bias. Only activations have derivatives, once: those of a product with the dequantized weights. `load_state_dict`
-    packs int8 that is not packed, and reports codes and scales of another dtype, unless with assign=True.
+    packs int8 that is not packed, and raises for codes and scales of another dtype, unless assign=True.
     """
 
     weight: Tensor
@@ -35,19 +35,19 @@ class QuantizedLinear(QuantizedModule):
         self.register_buffer("scale", scale)
         self.register_buffer("bias", bias)
         self.out_features = weight.shape[0]
-        self.in_features = in_features or self.room_of(weight)
+        self.in_features = in_features or self._room_of(weight)
 
-    def operands(self) -> dict[str, tuple[str, int]]:
+    def _operands(self) -> dict[str, tuple[str, int]]:
         return {"weight": ("scale", self.in_features)}
 
     @property
     def group(self) -> int | None:
         """Elements of a row that share a scale; None if all do."""
-        return self.group_of("weight")
+        return self._group_of("weight")
 
     def extra_repr(self) -> str:
         features = f"in_features={self.in_features}, out_features={self.out_features}"
-        return f"{features}, bias={self.bias is not None}, {self.described('weight')}"
+        return f"{features}, bias={self.bias is not None}, {self._described('weight')}"
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in_features) to (..., out_features), bf16 or fp16, or whatever autocast casts. The result has that
@@ -55,7 +55,7 @@ class QuantizedLinear(QuantizedModule):
 
         Bitwise reproducible. Raises RuntimeError as `weight_only_linear` does, and for rows of another length.
         """
-        x = self.prepared(x, self.in_features)
+        x = self._prepared(x, self.in_features)
         needs_derivative = torch.is_grad_enabled() and x.requires_grad
         multiply = differentiable if needs_derivative else product
         return multiply(x, self.weight, self.scale, self.bias, self.quantizes_activations)

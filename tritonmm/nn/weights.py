@@ -42,8 +42,8 @@ def quantized(weight: Tensor, codes: str, group: int | None = None) -> tuple[Ten
     dtype, most = CODES[codes]
     n, k = weight.shape
     groups = 1 if group is None else k // group
-    found = _packed(torch.empty(n, k, dtype=dtype, device="meta"), codes)
-    found = torch.empty(found.shape, dtype=dtype, device=weight.device)
+    shape = _packed(torch.empty(n, k, dtype=dtype, device="meta"), codes).shape
+    found = torch.empty(shape, dtype=dtype, device=weight.device)
     scales = torch.empty(n, groups, dtype=torch.float32, device=weight.device)
     if groups > 1:
         scales = scales.view(groups, n).t()  # a step reads those of a group
@@ -94,40 +94,38 @@ class QuantizedModule(torch.nn.Module):
 
     lines: int
 
-    def operands(self) -> dict[str, tuple[str, int]]:
+    def _operands(self) -> dict[str, tuple[str, int]]:
         """The names of buffers that hold codes, and of each that of its scales and its elements of K."""
         raise NotImplementedError
 
-    def described(self, name: str) -> str:
+    def _described(self, name: str) -> str:
         """Codes of that name and their scales in the words of a module's repr."""
         weight = getattr(self, name)
         codes = "int4" if weight.dtype == torch.uint8 else str(weight.dtype).removeprefix("torch.")
-        group = self.group_of(name)
+        group = self._group_of(name)
         of_groups = "" if group is None else f", group={group}"
-        zero_points = getattr(self, self.operands()[name][0]).dtype == torch.int32
+        zero_points = getattr(self, self._operands()[name][0]).dtype == torch.int32
         return f"weight={codes}{of_groups}" + (", zero_points=True" if zero_points else "")
 
-    def group_of(self, name: str) -> int | None:
+    def _group_of(self, name: str) -> int | None:
         """Elements of a row of codes of that name that share a scale; None if all do."""
-        of_scale, k = self.operands()[name]
+        of_scale, k = self._operands()[name]
         scale = getattr(self, of_scale)
         return None if scale.dim() == self.lines else k // max(scale.shape[-1], 1)
 
-    def room_of(self, weight: Tensor) -> int:
+    def _room_of(self, weight: Tensor) -> int:
         """Elements of K that rows of codes have room for."""
         return math.prod(weight.shape[self.lines :]) * (2 if weight.dtype == torch.uint8 else 1)
 
-    def prepared(self, x: Tensor, k: int) -> Tensor:
+    def _prepared(self, x: Tensor, k: int) -> Tensor:
         """Activations, cast as autocast asks for. Raises RuntimeError unless a row has k elements."""
         if x.shape[-1:] != (k,):
-            raise RuntimeError(
-                f"{type(self).__name__}: input is {list(x.shape)}; its last dimension must be {k}, the layer's features"
-            )
+            raise RuntimeError(f"{type(self).__name__}: input is {list(x.shape)}; its last dimension must be {k}")
         kind = x.device.type
         return x.to(torch.get_autocast_dtype(kind)) if kind != "meta" and torch.is_autocast_enabled(kind) else x
 
     def _buffers_of_codes(self) -> Iterator[str]:
-        for name, (scale, _) in self.operands().items():
+        for name, (scale, _) in self._operands().items():
             yield from (name, scale)
 
     def _apply(self, fn, recurse=True):
@@ -140,7 +138,7 @@ class QuantizedModule(torch.nn.Module):
         return self
 
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors):
-        for name, (_, k) in self.operands().items():
+        for name, (_, k) in self._operands().items():
             x, own = state_dict.get(f"{prefix}{name}"), getattr(self, name)
             is_packed = own.dtype == torch.int8 and own.dim() == self.lines + 2
             if is_packed and x is not None and x.dtype == torch.int8 and x.dim() == self.lines + 1:

@@ -41,9 +41,10 @@ def check_dims(name: str, **dims: tuple[torch.Tensor, int]) -> None:
             raise RuntimeError(f"{name}: {argument} must be {expected}-D, but it is {x.dim()}-D, {shape_of(x)}")
 
 
-def check_without_tangent(name: str, x: torch.Tensor) -> None:
-    """Raises if x has a tangent, which a function without derivatives would lose."""
-    if not is_compiling() and forward_ad.unpack_dual(x).tangent is not None:
+def check_without_tangents(name: str, *tensors: torch.Tensor | None) -> None:
+    """Raises if a tensor has a tangent of forward-mode differentiation, which an operator without derivatives would
+    lose. Only for an operator's autograd kernel, which is the last to see tangents."""
+    if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
         raise RuntimeError(f"{name}: it has no derivative, but an operand has a tangent, as in torch.func.jvp")
 
 

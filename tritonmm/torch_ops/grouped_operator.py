@@ -21,7 +21,7 @@ from torch.compiler import is_compiling
 
 from tritonmm.config import Config
 from tritonmm.dtypes import any_name, stored_k
-from tritonmm.torch_ops.checks import shape_of
+from tritonmm.torch_ops.checks import check_without_tangents, shape_of
 from tritonmm.torch_ops.grouped_product import DEFAULT, GroupedHow, grouped_product, result_shape
 from tritonmm.torch_ops.mode import required
 from tritonmm.torch_ops.operator import applied, config_of, is_launched, register_flops, spelled
@@ -160,7 +160,10 @@ def _sums(grad: Tensor, a: Tensor, offs: Tensor, how: GroupedHow) -> Tensor:
 
 def _autograd(a, b, offs, bias=None, config="", *how):
     _check(a, b, offs, bias)
-    return applied(_Grouped, a, b, offs, bias, config_of(config), GroupedHow(*how), torch.is_grad_enabled())
+    found = GroupedHow(*how)
+    if found.scales:
+        check_without_tangents("grouped product of scaled operands", a, b, bias, found.scale_a, found.scale_b)
+    return applied(_Grouped, a, b, offs, bias, config_of(config), found, torch.is_grad_enabled())
 
 
 def _vmap(info, in_dims, *arguments):

@@ -22,7 +22,7 @@ from torch.compiler import is_compiling
 
 from tritonmm.config import Config
 from tritonmm.dtypes import any_name, output_dtype, stored_k
-from tritonmm.torch_ops.checks import shape_of
+from tritonmm.torch_ops.checks import check_without_tangents, shape_of
 from tritonmm.torch_ops.mode import required
 from tritonmm.torch_ops.product import How, product
 
@@ -169,7 +169,8 @@ def _derivative(a: torch.Tensor, b: torch.Tensor, alpha: float, how: How | None)
 def _autograd(a, b, c=None, bias=None, alpha=1.0, beta=1.0, config="", *how):
     _out_shape(a, b, c, bias)
     found = How(*how) if how else None
-    if found and found.scales:  # not differentiable: `quantized` has raised if that was needed
+    if found and found.scales:  # not differentiable: `quantized` has raised if that was needed, but knows no tangents
+        check_without_tangents("product of scaled operands", a, b, c, bias, found.scale_a, found.scale_b)
         with torch._C._AutoDispatchBelowAutograd():
             return operator(a, b, c, bias, alpha, beta, config, *how)
     return applied(_Product, a, b, c, bias, alpha, beta, config_of(config), found, torch.is_grad_enabled())

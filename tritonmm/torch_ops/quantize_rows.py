@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from tritonmm.torch_ops.checks import check_without_tangent
+from tritonmm.torch_ops.checks import check_without_tangents
 
 Tensor = torch.Tensor
 
@@ -27,7 +27,6 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     >>> codes.float().tolist(), scales.item()
     ([[0.5, -448.0]], 2.0)
     """
-    check_without_tangent("quantize_rows", x)
     return torch.ops.tritonmm.quantize_rows(x)
 
 
@@ -66,6 +65,13 @@ def _on_cpu(x: Tensor) -> tuple[Tensor, Tensor]:
     return codes.copy_(x / scales), scales
 
 
+def _autograd(x: Tensor) -> tuple[Tensor, Tensor]:
+    check_without_tangents("quantize_rows", x)
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.tritonmm.quantize_rows(x)
+
+
 _library.impl("quantize_rows", _on_gpu, "CUDA")
 _library.impl("quantize_rows", _on_cpu, "CPU")
+_library.impl("quantize_rows", _autograd, "Autograd")
 torch.library.register_fake("tritonmm::quantize_rows", _empty, lib=_library)

@@ -20,7 +20,7 @@ import torch
 from tritonmm.config import Config
 from tritonmm.dtypes import DTYPES, FP8, HALF, PACKED, any_name, stored_k
 from tritonmm.scales import scales_of
-from tritonmm.torch_ops.checks import check_dims, check_inner, check_without_tangent, prepare_out, shape_of
+from tritonmm.torch_ops.checks import check_dims, check_inner, prepare_out, shape_of
 from tritonmm.torch_ops.deliver import deliver
 from tritonmm.torch_ops.mode import check_accumulation
 from tritonmm.torch_ops.product import How
@@ -157,7 +157,7 @@ def weight_only_linear(
     input: bf16 or fp16; the result has its dtype.
     weight: int8 or fp8 (e4m3 or e5m2); or int8 as `nn.int8.pack` packs it, (n, ceil(k / 16), 16), which is faster with
         many rows of input; or int4 as `nn.int4.pack` packs it, uint8 (n, ceil(k / 32) * 16), whose codes from 0 to 15
-        stand for -8 to 7. Packed weights have room for all k up to a multiple of 16 or 32, and their k is input's.
+        stand for -8 to 7. Packed rows are filled up to a multiple of 16 or 32 elements; k is that of input.
     scale: fp32. (n,) or (n, 1): one for each row of weight. (n, k / group): one for each `group` elements of a row, 16
         (not of int4), 32, 64 or 128. Scales below 2**-126 may count as 0. For int4 it may be int32 instead, (n, k /
         group), with a zero point for each group as well: see `nn.int4.with_zero_points`.
@@ -232,11 +232,11 @@ def check_weights(name: str, input: Tensor, weight: Tensor, rows: Tensor, right:
     elif right.shape[-2] != stored_k(stored, rows.shape[-1]):
         codes = "int8" if stored == "int8p" else "int4"
         together, elements = PACKED[stored]
-        room = right.shape[-2] // elements * together
+        room, needed = (x // elements * together for x in (right.shape[-2], stored_k(stored, rows.shape[-1])))
         raise RuntimeError(
             f"{name}: weight {shape_of(weight)} is packed {codes} with room for {room} elements of K; input"
-            f" {shape_of(input)} has {rows.shape[-1]} columns, which tritonmm.nn.{codes}.pack fills up to a multiple of"
-            f" {together}"
+            f" {shape_of(input)} has {rows.shape[-1]} columns, and needs room for {needed}, as tritonmm.nn.{codes}.pack"
+            " makes it"
         )
 
 
@@ -299,7 +299,6 @@ def check_without_grad(name: str, first: Tensor, *others: Tensor | None) -> None
             raise NotImplementedError(f"{name}: operands must be dense; got {x.layout}")
         if x.requires_grad and torch.is_grad_enabled():
             raise RuntimeError(f"{name}: it has no derivative, but an operand requires grad; detach() it first")
-        check_without_tangent(name, x)
 
 
 def _check_bias(name: str, bias: Tensor | None, n: int) -> None:

@@ -53,7 +53,7 @@ class Fitted:
     tensor: Fraction of the tensor cores' peak rate that steps reach if nothing else limits.
     issue: Columns of sums in whose time the tensor cores wait for the weights of a product.
     overlap: The p of the p-norm that adds reading and computing: 1 would be one after the other.
-    reduce_scatter_us: A cooperative launch, and the synchronization of programs that share a tile and each add up some.
+    reduce_scatter_us: A cooperative launch, and the wait of programs that share a tile for each other.
     part_us: The same for each of them.
     scatter_pass_us: Each pass behind the first in which a program adds up columns of its share.
     scatter_column_us: Each column of such a pass.
