@@ -18,7 +18,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -87,6 +87,7 @@ class Compiled:
     warnings: str
     assembly: str
     hash: str = ""
+    starts_early: bool = False  # launched with PDL, while the grid before it may still run
 
 
 def compile_for(gpu: gpus.Gpu, problem: Problem, config: Config, c_dtype: str = "") -> Compiled:
@@ -113,7 +114,8 @@ def compile_kernel(gpu: gpus.Gpu, jitted, arguments: tuple, options: dict) -> Co
         kernel = jitted.warmup(*arguments, grid=(1,), **options)
     if not gpu.is_nvidia:
         return read_amd(kernel)
-    return read_nvidia(kernel, LOGS.setdefault(kernel.hash, log.getvalue()))
+    found = read_nvidia(kernel, LOGS.setdefault(kernel.hash, log.getvalue()))
+    return replace(found, starts_early=options.get("launch_pdl", False))
 
 
 def product_kernels(gpu: gpus.Gpu, product: Product, config: Config) -> Iterator[tuple[Compiled, int]]:
@@ -241,12 +243,29 @@ def groups_fault(ptx: str, config: Config, problem: Problem) -> str:
     return ""
 
 
+def start_fault(compiled: Compiled) -> str:
+    """What is wrong with how a kernel starts while the grid before it may still run, or "": it must wait for the end of
+    that grid before it touches memory, and before the next grid may start. `device/pdl.py` says why.
+
+    A kernel of several partitions must have a wait in each, which the checks of the families count.
+    """
+    if not compiled.starts_early:
+        return ""
+    before, *after = compiled.assembly.split("griddepcontrol.wait")
+    if not after:
+        return "does not wait for the previous grid"
+    touched = re.search(r"\b(?:ld|st|atom|red|cp|prefetch)\.[\w.:]*global\S*|griddepcontrol\.\S*", before)
+    return f"{touched[0]} before the previous grid has ended" if touched else ""
+
+
 def resource_fault(compiled: Compiled, gpu: gpus.Gpu, counted: int, spills: int = 0) -> str:
-    """What is wrong with the registers or shared memory of a compiled kernel, or "".
+    """What is wrong with the start, the registers or the shared memory of a compiled kernel, or "".
 
     counted: bytes of shared memory that the rules count; they refuse configs by it, so a kernel must not need more.
     spills: bytes that it may store and load for want of registers.
     """
+    if why := start_fault(compiled):
+        return why
     if compiled.spilled_bytes > spills:
         return f"spills {compiled.spilled_bytes} bytes"
     if compiled.warnings:
@@ -331,9 +350,7 @@ def ordered_mma_fault(ptx: str, consumers: int) -> str:
 def skip_fault(ptx: str) -> str:
     """What is wrong with how a launch of the Hopper kernel is skipped, or "": the first that each partition reads, once
     it has waited for the previous grid, is whether it is skipped."""
-    before, *partitions = ptx.split("griddepcontrol.wait")
-    if "ld.global" in before:
-        return "reads memory before the previous grid has ended"
+    _, *partitions = ptx.split("griddepcontrol.wait")
     for i, partition in enumerate(partitions):
         read = re.match(r"[^;]*ld\.global\.b32 \{ (%r\d+) \}", partition[partition.find("ld.global") :])
         if not read or not re.search(rf"setp\.\w+\.[bsu]32\s+%p\d+, {read[1]}, 0;", partition):
@@ -409,13 +426,13 @@ def compiled(gpu: gpus.Gpu, *what) -> tuple[Compiled, str]:
     if isinstance(what[0], GroupTable):
         offs = torch.empty(what[0].groups, dtype=torch.int32, device="meta")
         found = compile_kernel(gpu, group_table_kernel, *what[0].launch(offs, what[0].empty(offs.device)))
-        return found, f"spills {found.spilled_bytes} bytes" if found.spilled_bytes else ""
+        return found, resource_fault(found, gpu, gpu.shared_bytes)
     if isinstance(what[0], torch.dtype):
         x = torch.empty(8, 5000, dtype=what[0], device="meta")
         given = x, torch.empty_like(x, dtype=torch.float8_e4m3fn), x.new_empty(8, 1, dtype=torch.float32)
         step = quantize_rows.step(*given)
         found = compile_kernel(gpu, step.kernel, step.arguments, step.options)
-        return found, f"spills {found.spilled_bytes} bytes" if found.spilled_bytes else ""
+        return found, resource_fault(found, gpu, gpu.shared_bytes)
     if isinstance(what[0], Attention):
         each = [compile_kernel(gpu, step.kernel, step.arguments, step.options) for step in what[0].steps()]
         spills = ATTENTION_SPILLS.get(gpu.capability, 0)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import tritonmm
 from tritonmm.launch import quantize_rows as launch
 from tritonmm.torch_ops.quantize_rows import quantize_rows
 
@@ -67,6 +68,21 @@ def test_wrong_operands(device):
         quantize_rows(torch.ones(3, device=device))
     with pytest.raises(RuntimeError, match=r"x is torch\.int8"):
         quantize_rows(torch.ones(3, 3, device=device, dtype=torch.int8))
+
+
+@pytest.mark.gpu
+def test_x_is_read_once_the_grid_that_writes_it_has_ended(device):
+    """The product lets the next grid start early, on SMs that it leaves idle."""
+    a, b = torch.randn(64, 1 << 17, device=device).bfloat16(), torch.randn(1 << 17, 64, device=device).bfloat16()
+    x = tritonmm.mm(a, b)
+    codes, scale = quantize_rows(x)
+    for _ in range(20):
+        torch.cuda.synchronize()
+        later = torch.full_like(x, float("nan"))
+        torch.cuda._sleep(1_000_000)  # both are in the queue when the product starts
+        found = quantize_rows(tritonmm.mm(a, b, out=later))
+        assert torch.equal(found[1], scale)
+        assert torch.equal(found[0].view(torch.uint8), codes.view(torch.uint8))
 
 
 def test_torchs_checks_of_operators(device):

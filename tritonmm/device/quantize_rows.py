@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from tritonmm.device.pdl import follow_previous_grid
+
 
 @triton.jit
 def quantize_rows_kernel(x, codes, scales, k, stride, MOST: tl.constexpr, BLOCK: tl.constexpr):
@@ -11,6 +13,7 @@ def quantize_rows_kernel(x, codes, scales, k, stride, MOST: tl.constexpr, BLOCK:
     x: rows `stride` elements apart, contiguous along k. codes: [rows, k]. A row with a NaN or an infinity has a scale
     of NaN.
     """
+    follow_previous_grid()
     row = tl.program_id(0).to(tl.int64)
     x += row * stride
     codes += row * k
