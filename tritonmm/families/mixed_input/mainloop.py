@@ -8,11 +8,11 @@
      other consumers multiply. `rules.at_once` chooses: with many rows, and where sums are rescaled.
 2. Scales of groups of K differ from row to row, so wgmma cannot apply them. There are two ways:
    - `multiply_added`: each group's sums are added, times their scales, to totals, which take as many registers again.
-   - In `multiply_at_once`, for bf16 activations from 64 rows on, where there are no registers for totals or totals take
-     longer: a scale is a power of two times a significand, from 1 to 2 for scales below 2. Weights are multiplied by
-     the power as they are converted, exactly and at no cost from int8. The accumulator holds sums divided by the
-     current group's significands, and is multiplied by the quotient of two significands from group to group. fp16
-     lacks the exponents for that.
+   - In `multiply_at_once`, for bf16 activations and from 64 sums of a thread on, where there are no registers for
+     totals or they take longer: a scale is a power of two times a significand, from 1 to 2 for scales below 2. Weights
+     are multiplied by the power as they are converted, exactly and at no cost from int8. The accumulator holds sums
+     divided by the current group's significands, and is multiplied by the quotient of two significands from group to
+     group. fp16 lacks the exponents for that.
 
 Both round a sum once more for each group. `rules.rescales` chooses; docs/notebook/mixed_input.md has the times.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tritonmm.config import Config
-from tritonmm.dtypes import PACKED
+from tritonmm.dtypes import FP8, PACKED
 from tritonmm.families.family import Bounded
 from tritonmm.families.mixed_input.rules import (
     LEGAL_BLOCK_M,
@@ -46,6 +46,7 @@ class Fitted:
     beside: Of both, what two programs of an SM do not hide of each other.
     latency_us: From a stage that is free to its next data.
     convert_us: An SM's time for a weight that it reads and converts.
+    convert_fp8_us: A consumer's time for an fp8 weight that it reads and converts while others multiply.
     multiply_us: An SM's time for a weight and a row of activations that it multiplies.
     scale_us: An SM's time for a sum of a step that it multiplies by its group's scale.
     write_us: An SM's time for a sum that it finishes and writes, or leaves as a part.
@@ -69,6 +70,7 @@ class Fitted:
     beside: float
     latency_us: float
     convert_us: float
+    convert_fp8_us: float
     multiply_us: float
     scale_us: float
     write_us: float
@@ -227,8 +229,8 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     that are converted at once. In all these files the estimates of configs within 35% of a GEMM's best are off by 4.9%
     (root mean square); the chosen ones take 0.4% longer than the best (geometric mean), at most 11%. The
     times of passes of a reduce-scatter, and of turns with three consumers or several subtiles, were set by hand
-    (h200-weights-18.csv to -20-before.csv). More programs than the SMs hold were timed with more than 64 rows. Groups
-    of rows count as equal ones, without a fit.
+    (h200-weights-18.csv to -20-before.csv), as was the time to convert fp8 (-24.csv). More programs than the SMs hold
+    were timed with more than 64 rows. Groups of rows count as equal ones, without a fit.
     """
     p, f = problem, fitted(gpu)
     moved = _moved(config, p, gpu)
@@ -252,7 +254,10 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
         consumers = config.num_warps // 4  # each waits for the others, and more so with sums of several subtiles
         loads = 0.5 if p.b_dtype in PACKED else 1.0  # words of packed weights take fewer
         turns_us = consumers / 2 * (1 + len(subtiles(config))) / 2 * loads * f.step_us
-        step_us = max(tensor_us + turns_us, latency_us)
+        alone_us = tensor_us / consumers  # a consumer multiplies, and then converts what it multiplies next
+        if p.b_dtype in FP8:
+            alone_us += config.block_n * step / consumers * f.convert_fp8_us
+        step_us = max(tensor_us + turns_us, alone_us, latency_us)
     else:
         step_us = max(way_us + busy_us, held * (busy_us + f.beside * way_us), latency_us, held * tensor_us)
     stage = step * (config.block_n * p.b_element_bytes + min(moved.rows, config.block_m) * p.element_bytes)

@@ -166,7 +166,7 @@ def stages_of_step(config: Config, problem: Problem) -> int:
 def rescales(config: Config, problem: Problem) -> bool:
     """True if one accumulator is rescaled from group to group, which needs bf16; see `mainloop.py`.
 
-    From 64 rows on it takes less time than totals, or as much (docs/notebook/mixed_input.md). With invariant
+    Where a thread has many sums it takes less time than totals (docs/notebook/mixed_input.md). With invariant
     accumulation, whose bits must not depend on the tile, sums are added to totals.
     """
     if not problem.block_scaled or problem.dtype != "bf16" or _has_four_blocks(config):
@@ -174,7 +174,7 @@ def rescales(config: Config, problem: Problem) -> bool:
     totals = scale_groups(config, problem) * (_sums(config) + _scales(config))
     if _sums(config) + totals > _sum_registers(config, problem):
         return True
-    return config.block_m >= 64 and not problem.fixes_sums
+    return _sums(config) >= 64 and not problem.fixes_sums
 
 
 def at_once(config: Config, problem: Problem) -> bool:
