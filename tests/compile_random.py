@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 import click
 import triton
-from crosscompile import RANDOM_SPILLS, Compiled, product_kernels, resource_fault
+from crosscompile import RANDOM_SPILLS, Compiled, common_fault, product_kernels
 from random_products import Product, products, unsupported
 
 from tritonmm import gpu as gpus
@@ -44,7 +44,7 @@ def fault(product: Product, gpu: Gpu, seen: dict[str, str]) -> Iterator[tuple[st
         for compiled, counted in product_kernels(gpu, product, config):
             if compiled.hash not in seen:
                 seen[compiled.hash] = what
-                yield what, compiled, resource_fault(compiled, gpu, counted, RANDOM_SPILLS)
+                yield what, compiled, common_fault(compiled, gpu, counted, RANDOM_SPILLS)
     except Exception as error:  # whatever the compiler raises
         yield what, None, f"{type(error).__name__}: {str(error).splitlines()[-1][:200]}"
 

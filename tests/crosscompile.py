@@ -258,8 +258,8 @@ def start_fault(compiled: Compiled) -> str:
     return f"{touched[0]} before the previous grid has ended" if touched else ""
 
 
-def resource_fault(compiled: Compiled, gpu: gpus.Gpu, counted: int, spills: int = 0) -> str:
-    """What is wrong with the start, the registers or the shared memory of a compiled kernel, or "".
+def common_fault(compiled: Compiled, gpu: gpus.Gpu, counted: int, spills: int = 0) -> str:
+    """What is wrong with the start, the registers or the shared memory of a kernel, whatever it computes, or "".
 
     counted: bytes of shared memory that the rules count; they refuse configs by it, so a kernel must not need more.
     spills: bytes that it may store and load for want of registers.
@@ -292,7 +292,7 @@ def allowed_spills(config: Config, problem: Problem, gpu: gpus.Gpu) -> int:
 def fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpus.Gpu) -> str:
     """What is wrong with a compiled kernel, or ""."""
     counted = gpu.shared_bytes if config.repack else config.shared_bytes(problem, gpu)
-    if why := resource_fault(compiled, gpu, counted, allowed_spills(config, problem, gpu)):
+    if why := common_fault(compiled, gpu, counted, allowed_spills(config, problem, gpu)):
         return why
     if config.repack:
         return repack_fault(compiled, config, problem, gpu)
@@ -421,27 +421,27 @@ def compiled(gpu: gpus.Gpu, *what) -> tuple[Compiled, str]:
         return found, fault(found, config, problem, gpu)
     if isinstance(what[0], Product):
         each = list(product_kernels(gpu, *what))
-        wrong = [resource_fault(found, gpu, counted, RANDOM_SPILLS) for found, counted in each]
+        wrong = [common_fault(found, gpu, counted, RANDOM_SPILLS) for found, counted in each]
         return each[-1][0], next(filter(None, wrong), "")
     if isinstance(what[0], GroupTable):
         offs = torch.empty(what[0].groups, dtype=torch.int32, device="meta")
         found = compile_kernel(gpu, group_table_kernel, *what[0].launch(offs, what[0].empty(offs.device)))
-        return found, resource_fault(found, gpu, gpu.shared_bytes)
+        return found, common_fault(found, gpu, gpu.shared_bytes)
     if isinstance(what[0], torch.dtype):
         x = torch.empty(8, 5000, dtype=what[0], device="meta")
         given = x, torch.empty_like(x, dtype=torch.float8_e4m3fn), x.new_empty(8, 1, dtype=torch.float32)
         step = quantize_rows.step(*given)
         found = compile_kernel(gpu, step.kernel, step.arguments, step.options)
-        return found, resource_fault(found, gpu, gpu.shared_bytes)
+        return found, common_fault(found, gpu, gpu.shared_bytes)
     if isinstance(what[0], Attention):
         each = [compile_kernel(gpu, step.kernel, step.arguments, step.options) for step in what[0].steps()]
         spills = ATTENTION_SPILLS.get(gpu.capability, 0)
-        wrong = [resource_fault(found, gpu, gpu.shared_bytes, spills) for found in each]
+        wrong = [common_fault(found, gpu, gpu.shared_bytes, spills) for found in each]
         return each[-1], next(filter(None, wrong), "")
     if isinstance(what[0], OzakiCase):
         steps = list(what[0].steps(gpu))
         each = [compile_kernel(gpu, kernel, *launch) for kernel, _, *launch in steps]
-        wrong = [resource_fault(found, gpu, gpu.shared_bytes, SPILLS.get(gpu.capability, 0)) for found in each]
+        wrong = [common_fault(found, gpu, gpu.shared_bytes, SPILLS.get(gpu.capability, 0)) for found in each]
         wrong += [skip_fault(found.assembly) for found, step in zip(each, steps, strict=True) if step.kernel is gemm]
         return each[-1], next(filter(None, wrong), "")
     (tile,) = what

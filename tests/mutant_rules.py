@@ -1,5 +1,6 @@
-"""Shows that the compile gate finds rules that count too little shared memory: compiles kernels whose family counts
-less, and exits with 1 if the gate finds nothing wrong with one. Run in a process of its own, as the gate is.
+"""Shows that the compile gate finds rules that count too little shared memory, and kernels that do not wait for the
+previous grid before anything else: exits with 1 if it finds nothing wrong with one. Run in a process of its own, as the
+gate is.
 
 Where tensor cores read shared memory (sm_90 and sm_100) a pipeline of n stages has n buffers, elsewhere n - 1: there
 only a rule that forgets two counts too little.
@@ -8,6 +9,7 @@ only a rule that forgets two counts too little.
 import os
 import sys
 import tempfile
+from dataclasses import replace
 
 from crosscompile import compile_for, fault
 
@@ -60,8 +62,34 @@ if TRITON.startswith("3.6."):  # it pads nothing on gfx950
     del MUTANTS["forgets padding"]
 
 
-def main() -> int:
+WAIT = "griddepcontrol.wait;"
+STARTS = {
+    # start: (what stands for the wait, what the gate says)
+    "does not wait": ("", "does not wait for the previous grid"),
+    "reads before it waits": (f"ld.global.b32 %r1, [%rd1]; {WAIT}", "ld.global.b32 before"),
+    "copies before it waits": (
+        f"cp.async.cg.shared.global [%r1], [%rd1], 16; {WAIT}", "cp.async.cg.shared.global before",
+    ),
+    "lets the next grid start first": (
+        f"griddepcontrol.launch_dependents; {WAIT}", "griddepcontrol.launch_dependents; before",
+    ),
+}  # fmt: skip
+
+
+def wrong_starts() -> int:
+    """How many of `STARTS` the gate does not find."""
+    gpu, config = gpus.spec("h200"), Config("tile", 64, 64, 64, 3, 4)
+    compiled = compile_for(gpu, LARGE, config)
     survived = 0
+    for start, (mutant, said) in STARTS.items():
+        found = fault(replace(compiled, assembly=compiled.assembly.replace(WAIT, mutant)), config, LARGE, gpu)
+        survived += said not in found
+        print(f"{start}: {found or 'nothing wrong'}", flush=True)
+    return survived
+
+
+def main() -> int:
+    survived = wrong_starts()
     with tempfile.TemporaryDirectory() as os.environ["TRITON_CACHE_DIR"]:
         for rule, (mutant, name, problem, config) in MUTANTS.items():
             gpu, family = gpus.spec(name), families.family("tile")

@@ -69,5 +69,5 @@ def test_epilogues_round_alike_whatever_the_default_of_fusion_is(tmp_path):
 
 
 @pytest.mark.long
-def test_rules_that_count_too_little_shared_memory_are_found():
+def test_rules_that_count_too_little_and_kernels_that_do_not_wait_are_found():
     compiling(GATE.with_name("mutant_rules.py"))

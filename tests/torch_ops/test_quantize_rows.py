@@ -71,8 +71,8 @@ def test_wrong_operands(device):
 
 
 @pytest.mark.gpu
-def test_x_is_read_once_the_grid_that_writes_it_has_ended(device):
-    """The product lets the next grid start early, on SMs that it leaves idle."""
+def test_x_is_read_after_the_grid_that_writes_it_has_ended(device):
+    """The GEMM lets the next grid start early, and there are SMs without one of its programs."""
     a, b = torch.randn(64, 1 << 17, device=device).bfloat16(), torch.randn(1 << 17, 64, device=device).bfloat16()
     x = tritonmm.mm(a, b)
     codes, scale = quantize_rows(x)

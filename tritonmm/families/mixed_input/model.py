@@ -254,10 +254,10 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
         consumers = config.num_warps // 4  # each waits for the others, and more so with sums of several subtiles
         loads = 0.5 if p.b_dtype in PACKED else 1.0  # words of packed weights take fewer
         turns_us = consumers / 2 * (1 + len(subtiles(config))) / 2 * loads * f.step_us
-        alone_us = tensor_us / consumers  # a consumer multiplies, and then converts what it multiplies next
-        if p.b_dtype in FP8:
-            alone_us += config.block_n * step / consumers * f.convert_fp8_us
-        step_us = max(tensor_us + turns_us, alone_us, latency_us)
+        step_us = max(tensor_us + turns_us, latency_us)
+        if p.b_dtype in FP8:  # a consumer may convert for longer than the others multiply
+            weights = config.block_n * step / consumers
+            step_us = max(step_us, tensor_us / consumers + weights * f.convert_fp8_us)
     else:
         step_us = max(way_us + busy_us, held * (busy_us + f.beside * way_us), latency_us, held * tensor_us)
     stage = step * (config.block_n * p.b_element_bytes + min(moved.rows, config.block_m) * p.element_bytes)
