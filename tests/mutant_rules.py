@@ -89,8 +89,8 @@ def wrong_starts() -> int:
 
 
 def main() -> int:
-    survived = wrong_starts()
-    with tempfile.TemporaryDirectory() as os.environ["TRITON_CACHE_DIR"]:
+    with tempfile.TemporaryDirectory() as os.environ["TRITON_CACHE_DIR"]:  # else ptxas may have no log of a kernel
+        survived = wrong_starts()
         for rule, (mutant, name, problem, config) in MUTANTS.items():
             gpu, family = gpus.spec(name), families.family("tile")
             compiled = compile_for(gpu, problem, config)
