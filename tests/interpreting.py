@@ -8,6 +8,7 @@ import functools
 import inspect
 from types import SimpleNamespace
 
+import numpy as np
 import triton.language as tl
 from triton.language import core
 from triton.runtime import interpreter
@@ -19,6 +20,9 @@ def speed_up():
     check_no_overflow_in_vain()
     remember_numpy_dtypes()
     remember_types()
+    remember_types_of_operations()
+    remember_conversions()
+    return_unchanged()
 
 
 def remap_once():
@@ -110,7 +114,7 @@ def remember_types():
         key = element_ty.name, sizes
         if key not in types:
             make_type(self, element_ty, shape)
-            types[key] = vars(self) | {"of_tensors": {}}
+            types[key] = vars(self) | {"sizes": sizes, "of_tensors": {}}
         vars(self).update(types[key])
 
     def tensor_made(self, handle, type):
@@ -125,3 +129,55 @@ def remember_types():
 
     tl.block_type.__init__ = functools.wraps(make_type)(type_made)
     tl.tensor.__init__ = functools.wraps(make_tensor)(tensor_made)
+
+
+def remember_types_of_operations():
+    """Finds the type in which two operands are computed once for their types."""
+    semantic = interpreter.interpreter_semantic
+    find, known = semantic.computation_type_impl, {}
+
+    def found(a, a_is_scalar, b, b_is_scalar, div_or_mod):
+        key = a.name, a_is_scalar, b.name, b_is_scalar, div_or_mod
+        if key not in known:
+            known[key] = find(a, a_is_scalar, b, b_is_scalar, div_or_mod)
+        return known[key]
+
+    semantic.computation_type_impl = found
+
+
+def remember_conversions():
+    """Converts all floats of 8 and of 16 bits once for each pair of dtypes."""
+    convert, known = interpreter._convert_float, {}
+
+    @functools.wraps(convert)
+    def converted(values, dtype, to, rounding):
+        if dtype.primitive_bitwidth > 16:
+            return convert(values, dtype, to, rounding)
+        codes = {8: np.uint8, 16: np.uint16}[dtype.primitive_bitwidth]
+        key = dtype.name, to.name, rounding
+        if key not in known:
+            known[key] = convert(np.arange(2**dtype.primitive_bitwidth, dtype=codes), dtype, to, rounding)
+        return np.asarray(known[key][values.view(codes)])
+
+    interpreter._convert_float = converted
+
+
+def return_unchanged():
+    """Returns the same objects at once where nothing is to broadcast, to cast or to unwrap."""
+    semantic = interpreter.interpreter_semantic
+    broadcast, cast, unwrap = semantic.broadcast_impl_value, semantic.cast, core._unwrap_if_constexpr
+    plain = frozenset({tl.tensor, tl.dtype, tl.block_type, tl.pointer_type, int, float, bool, str, type(None)})
+
+    def broadcasted(lhs, rhs):
+        sizes = vars(lhs.type).get("sizes")
+        return (lhs, rhs) if sizes is not None and sizes == vars(rhs.type).get("sizes") else broadcast(lhs, rhs)
+
+    def casted(value, to, *args, **options):
+        return value if value.type.scalar is to.scalar else cast(value, to, *args, **options)
+
+    @functools.wraps(unwrap)
+    def unwrapped(x):
+        return x if type(x) in plain else unwrap(x)
+
+    semantic.broadcast_impl_value, semantic.cast = broadcasted, casted
+    core._unwrap_if_constexpr = unwrapped

@@ -1,5 +1,8 @@
 """The faster interpreter of the tests: what is remembered is what Triton would work out anew, and every error stays."""
 
+import itertools
+
+import numpy as np
 import pytest
 import torch
 import triton
@@ -110,3 +113,43 @@ def test_shapes_that_no_block_has_are_errors_each_time(shape):
     for _ in range(2):
         with pytest.raises((ValueError, TypeError, AssertionError)):
             tl.block_type(tl.int32, shape)
+
+
+FLOATS = tl.float8e4nv, tl.float8e5, tl.float16, tl.bfloat16, tl.float32
+
+
+@pytest.mark.parametrize(
+    ("dtype", "to"),
+    [x for x in itertools.permutations(FLOATS, 2) if x[0].primitive_bitwidth != x[1].primitive_bitwidth],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of infinity and NaN
+def test_every_float_is_converted_as_triton_does(dtype, to):
+    bits = dtype.primitive_bitwidth
+    codes = getattr(np, f"uint{bits}")
+    values = np.arange(0, 2**bits, max(1, 2**bits // 2**16), dtype=codes).astype(codes)
+    for shaped in (values, values.reshape(16, -1).T, values[5], values[5:6, None]):
+        for _ in range(2):
+            found = interpreter._convert_float(np.asarray(shaped), dtype, to, None)
+            expected = interpreter._convert_float.__wrapped__(np.asarray(shaped), dtype, to, None)
+            assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+            assert (found == expected).all()
+
+
+def test_tensors_of_one_shape_and_type_are_not_made_again():
+    semantic = interpreter.interpreter_semantic
+
+    def made(element, *shape):
+        data = np.ones(shape, interpreter._get_np_dtype(element))
+        return tl.tensor(interpreter.TensorHandle(data, element), tl.block_type(element, list(shape)))
+
+    a, b, row = made(tl.float32, 4, 8), made(tl.int32, 4, 8), made(tl.int32, 1, 8)
+    assert semantic.broadcast_impl_value(a, b) == (a, b)
+    found = semantic.broadcast_impl_value(a, row)
+    assert found[0] is a
+    assert list(found[1].type.shape) == [4, 8]
+    assert semantic.cast(a, tl.float32) is a
+    assert semantic.cast(b, tl.float32).dtype == tl.float32
+    for div_or_mod in (False, True):
+        for _ in range(2):
+            assert semantic.computation_type_impl(tl.int32, False, tl.float32, False, div_or_mod) == tl.float32
