@@ -19,17 +19,23 @@ def scale_of(line: list[Fraction], moduli: int) -> int:
         chunk = [abs(x) for x in line[start : start + 256]]
         if any(chunk):
             e = exponent_above(max(chunk))
-            sums.append((e, sum((math.floor(x * Fraction(2) ** (14 - e)) + 1) ** 2 for x in chunk if x)))
+            sums.append((e, sum((floored(x, 14 - e) + 1) ** 2 for x in chunk if x)))
     if not sums:
         return 0
     e = max(e for e, _ in sums)
-    total = sum(math.ceil(Fraction(x, 4 ** (e - of_chunk))) for of_chunk, x in sums)
+    total = sum(-(-x >> 2 * (e - of_chunk)) for of_chunk, x in sums)
     product = math.prod(MODULI[:moduli])
     squared = math.isqrt(product * 127 // 256) ** 2
     s = 200 - e
-    while total * Fraction(4) ** (s + e - 14) > squared:
+    while total > floored(Fraction(squared), -2 * (s + e - 14)):
         s -= 1
     return s
+
+
+def floored(x: Fraction, power: int) -> int:
+    """floor(x * 2**power) of an x that floats have: integers are shifted, since products of fractions are slow."""
+    shift = power - (x.denominator.bit_length() - 1)
+    return x.numerator << shift if shift >= 0 else x.numerator >> -shift
 
 
 def exponent_above(x: Fraction) -> int:

@@ -60,7 +60,8 @@ def verdict_by_the_formulas(a, b, moduli):
         for line in lines.double().tolist():
             exact = [Fraction(x) for x in line]
             if any(exact):
-                scaled.append([abs(x) * Fraction(2) ** reference.scale_of(exact, moduli) for x in exact])
+                factor = Fraction(2) ** reference.scale_of(exact, moduli)
+                scaled.append([abs(x) * factor for x in exact])
         changes += any(x.denominator > 1 for line in scaled for x in line)
         least.append([min((sum(x >= first * 2**i for x in line) for line in scaled), default=k) for i in range(3)])
     weights = (1, 1, 2)
