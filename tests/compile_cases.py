@@ -14,7 +14,6 @@ from compile_int4 import packed_cases
 from compile_ozaki import ozaki_cases
 from compile_persistent import persistent_cases
 from compile_rows import attention_cases, quantize_rows_cases
-from compile_typical import typical
 from compile_weights import weights_cases
 from pairs import all_pairs
 from random_products import products, unsupported
@@ -410,7 +409,7 @@ FAMILIES = {
     "skinny": skinny_cases, "persistent": persistent_cases, "exact": exact_cases, "chosen": cases,
     "transpose": transpose_cases, "repack": repack_cases, "quantize-rows": quantize_rows_cases,
     "attention": attention_cases,
-    "ozaki": ozaki_cases, "random": random_cases, "experts": expert_cases, "typical": lambda: typical(cases()),
+    "ozaki": ozaki_cases, "random": random_cases, "experts": expert_cases,
 }  # fmt: skip
 if not HAS_CLUSTERS:
     del FAMILIES["clusters"]

@@ -163,7 +163,3 @@ def main() -> None:
     cli.tune._workers = lambda *_: (cluster.local(["0"], 0), Setup("faults:Faulty", ""))
     tuned.publish = publish
     cli.main()
-
-
-if __name__ == "__main__":
-    main()

@@ -91,7 +91,3 @@ def main() -> None:
     quick.ROUNDS = int(os.environ.get("MODELLED_ROUNDS", quick.ROUNDS))
     cli.tune._workers = lambda *_: (cluster.local(["0"], 0), Setup("modelled_gpu:Modelled", ""))
     cli.main()
-
-
-if __name__ == "__main__":
-    main()

@@ -16,12 +16,7 @@ GATE = Path(__file__).with_name("crosscompile.py")
 PARTS = {"mixed-input": 4, "int4": 3, "hopper": 2, "chosen": 2, "grouped": 3, "experts": 3}
 """Families whose kernels are compiled by several processes, so that none takes more than about two minutes."""
 
-PROCESSES = [
-    # Some of what `select` chooses is compiled in every run of the tests, all the rest by `make gate`.
-    pytest.param(family, part, marks=() if family == "typical" else pytest.mark.gate)
-    for family in FAMILIES
-    for part in range(PARTS.get(family, 1))
-]
+PROCESSES = [(family, part) for family in FAMILIES for part in range(PARTS.get(family, 1))]
 
 
 def compiling(script, *arguments, **environment):
@@ -32,6 +27,7 @@ def compiling(script, *arguments, **environment):
     return ran.stdout.splitlines()
 
 
+@pytest.mark.gate
 @pytest.mark.long
 @pytest.mark.parametrize(("family", "part"), PROCESSES)
 def test_kernels_compile_without_spills(family, part):
@@ -55,19 +51,12 @@ def test_every_kernel_and_every_target_is_among_them():
         assert {gpu.arch for gpu, *_, config in found if getattr(config, "kernel", "") == kernel} == every
 
 
-def test_every_run_compiles_each_kernel_and_target_that_is_chosen():
-    typical, chosen = share("typical"), share("chosen")
-    assert all(case in chosen for case in typical)
-    assert {(gpu.arch, config.kernel) for gpu, _, config in typical} == {(gpu.arch, c.kernel) for gpu, _, c in chosen}
-    assert {(config.kernel, p.dtype) for _, p, config in typical} == {(c.kernel, p.dtype) for _, p, c in chosen}
-
-
 def test_epilogues_round_alike_whatever_the_default_of_fusion_is(tmp_path):
     """From Triton 3.10 on, a multiplication and an addition are not one fma by default."""
     script = GATE.with_name("epilogue_sequence.py")
     compiling(script, TRITON_CACHE_DIR=str(tmp_path), TRITON_DEFAULT_FP_FUSION="0")
 
 
-@pytest.mark.long
+@pytest.mark.gate
 def test_rules_that_count_too_little_and_kernels_that_do_not_wait_are_found():
     compiling(GATE.with_name("mutant_rules.py"))

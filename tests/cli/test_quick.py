@@ -26,9 +26,10 @@ class Quick:
     def __init__(self, folder: Path):
         pytest.importorskip("distributed")
         self.folder = folder
-        script = Path(modelled_gpu.__file__)
-        self.env = os.environ | {"PYTHONPATH": str(script.parent), "TRITONMM_TABLES": str(folder / "tables")}
-        self.command = [sys.executable, script, "tune", "--quick", "--m", SIZES, "--n", "4096", "--k", "2048"]
+        program = "import modelled_gpu; modelled_gpu.main()"  # no file, which Dask's processes would run once more
+        tests = str(Path(modelled_gpu.__file__).parent)
+        self.env = os.environ | {"PYTHONPATH": tests, "TRITONMM_TABLES": str(folder / "tables")}
+        self.command = [sys.executable, "-c", program, "tune", "--quick", "--m", SIZES, "--n", "4096", "--k", "2048"]
         self.command += ["--search", "model", "--store", folder / "s.sqlite"]
 
     @property

@@ -35,13 +35,13 @@ class Tuner:
         pytest.importorskip("distributed")
         self.store, self.log = folder / "s.sqlite", folder / "log"
         self.table = folder / "log.table"
-        script = Path(faults.__file__)
+        program = "import faults; faults.main()"  # no file, which Dask's processes would run once more
+        tests = str(Path(faults.__file__).parent)
         self.env = os.environ | {
-            "PYTHONPATH": str(script.parent), "FAULTS_LOG": str(self.log), "FAULTS_CONFIGS": str(CONFIGS),
-            "COLUMNS": "200",
+            "PYTHONPATH": tests, "FAULTS_LOG": str(self.log), "FAULTS_CONFIGS": str(CONFIGS), "COLUMNS": "200",
         }  # fmt: skip
         sizes = ",".join(map(str, SIZES))
-        self.command = [sys.executable, script, "tune", "--m", sizes, "--n", "256", "--k", "128"]
+        self.command = [sys.executable, "-c", program, "tune", "--m", sizes, "--n", "256", "--k", "128"]
         self.command += ["--search", "exhaustive", "--store", self.store, "--json"]
 
     def start(self, *options) -> subprocess.Popen:
@@ -200,7 +200,7 @@ def test_groups_are_tuned_from_their_suite_to_the_table(tmp_path):
         for m, sizes in ((100, "even"), (101, "zipf"), (100, "one-hot"))
     ]
     (tmp_path / "moe.json").write_text(json.dumps(entries))
-    tuner.command = [*tuner.command[:3], "--suite", tmp_path / "moe.json", *tuner.command[-5:]]
+    tuner.command = [*tuner.command[:4], "--suite", tmp_path / "moe.json", *tuner.command[-5:]]
     code, out, err = tuner.finish(tuner.start())
     assert code == 0, err
     assert "groups have random sizes" in err

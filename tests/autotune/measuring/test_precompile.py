@@ -18,7 +18,7 @@ def kernels(cache, how, **environment):
     return done.stdout.strip()
 
 
-@pytest.mark.long
+@pytest.mark.gate
 def test_a_launch_compiles_nothing_again(tmp_path):
     assert kernels(tmp_path, "ahead", CUDA_VISIBLE_DEVICES="") == "17 kernels, 0 from the cache"
     assert kernels(tmp_path, "here") == "17 kernels, 17 from the cache"
