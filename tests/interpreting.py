@@ -132,7 +132,7 @@ def remember_types():
 
 
 def remember_types_of_operations():
-    """Finds the type in which two operands are computed once for their types."""
+    """Finds the dtype that an operation converts its operands to once for each pair of their dtypes."""
     semantic = interpreter.interpreter_semantic
     find, known = semantic.computation_type_impl, {}
 
@@ -146,7 +146,7 @@ def remember_types_of_operations():
 
 
 def remember_conversions():
-    """Converts all floats of 8 and of 16 bits once for each pair of dtypes."""
+    """Converts every value of a dtype of 8 or 16 bits once, into a table for each dtype that it is converted to."""
     convert, known = interpreter._convert_float, {}
 
     @functools.wraps(convert)
@@ -163,7 +163,7 @@ def remember_conversions():
 
 
 def return_unchanged():
-    """Returns the same objects at once where nothing is to broadcast, to cast or to unwrap."""
+    """Returns tensors of equal shapes, casts to the same dtype, and what is no constexpr, at once."""
     semantic = interpreter.interpreter_semantic
     broadcast, cast, unwrap = semantic.broadcast_impl_value, semantic.cast, core._unwrap_if_constexpr
     plain = frozenset({tl.tensor, tl.dtype, tl.block_type, tl.pointer_type, int, float, bool, str, type(None)})

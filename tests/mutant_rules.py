@@ -89,7 +89,7 @@ def wrong_starts() -> int:
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory() as os.environ["TRITON_CACHE_DIR"]:  # else ptxas may have no log of a kernel
+    with tempfile.TemporaryDirectory() as os.environ["TRITON_CACHE_DIR"]:  # a cached kernel has no log of ptxas
         survived = wrong_starts()
         for rule, (mutant, name, problem, config) in MUTANTS.items():
             gpu, family = gpus.spec(name), families.family("tile")

@@ -27,13 +27,13 @@ def scale_of(line: list[Fraction], moduli: int) -> int:
     product = math.prod(MODULI[:moduli])
     squared = math.isqrt(product * 127 // 256) ** 2
     s = 200 - e
-    while total > floored(Fraction(squared), -2 * (s + e - 14)):
+    while total > floored(Fraction(squared), -2 * (s + e - 14)):  # total is whole: rounding down decides the same
         s -= 1
     return s
 
 
 def floored(x: Fraction, power: int) -> int:
-    """floor(x * 2**power) of an x that floats have: integers are shifted, since products of fractions are slow."""
+    """floor(x * 2**power) if the denominator of x is a power of two. Products of fractions would take longer."""
     shift = power - (x.denominator.bit_length() - 1)
     return x.numerator << shift if shift >= 0 else x.numerator >> -shift
 

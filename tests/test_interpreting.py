@@ -127,16 +127,17 @@ FLOATS = tl.float8e4nv, tl.float8e5, tl.float16, tl.bfloat16, tl.float32
 def test_every_float_is_converted_as_triton_does(dtype, to):
     bits = dtype.primitive_bitwidth
     codes = getattr(np, f"uint{bits}")
-    values = np.arange(0, 2**bits, max(1, 2**bits // 2**16), dtype=codes).astype(codes)
+    values = np.arange(0, 2**bits, max(1, 2**bits // 2**16), dtype=codes)
     for shaped in (values, values.reshape(16, -1).T, values[5], values[5:6, None]):
-        for _ in range(2):
-            found = interpreter._convert_float(np.asarray(shaped), dtype, to, None)
-            expected = interpreter._convert_float.__wrapped__(np.asarray(shaped), dtype, to, None)
+        for rounding in (None, interpreter._ir.ROUNDING_MODE.RTNE) * 2:
+            given = np.asarray(shaped), dtype, to, rounding
+            found = interpreter._convert_float(*given)
+            expected = interpreter._convert_float.__wrapped__(*given)
             assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
             assert (found == expected).all()
 
 
-def test_tensors_of_one_shape_and_type_are_not_made_again():
+def test_what_need_not_be_broadcast_or_cast_is_returned_as_it_is():
     semantic = interpreter.interpreter_semantic
 
     def made(element, *shape):
@@ -150,6 +151,28 @@ def test_tensors_of_one_shape_and_type_are_not_made_again():
     assert list(found[1].type.shape) == [4, 8]
     assert semantic.cast(a, tl.float32) is a
     assert semantic.cast(b, tl.float32).dtype == tl.float32
-    for div_or_mod in (False, True):
-        for _ in range(2):
-            assert semantic.computation_type_impl(tl.int32, False, tl.float32, False, div_or_mod) == tl.float32
+
+
+def test_operands_are_computed_in_the_dtypes_of_triton():
+    semantic = interpreter.interpreter_semantic
+    dtypes = tl.int1, tl.int8, tl.uint8, tl.int32, tl.int64, tl.float16, tl.bfloat16, tl.float32, tl.float64
+    flags = list(itertools.product((False, True), repeat=3))
+    for a, b, (a_is_scalar, b_is_scalar, div_or_mod) in itertools.product(dtypes, dtypes, flags):
+        given = a, a_is_scalar, b, b_is_scalar, div_or_mod
+        try:
+            expected = type(semantic).computation_type_impl(semantic, *given)
+        except TypeError:  # integers of both signs are not divided
+            for _ in range(2):
+                with pytest.raises(TypeError):
+                    semantic.computation_type_impl(*given)
+        else:
+            assert [semantic.computation_type_impl(*given) for _ in range(2)] == [expected] * 2, given
+
+
+def test_constexprs_are_unwrapped_wherever_they_are():
+    inner = tl.constexpr(3)
+    for _ in range(2):
+        assert core._unwrap_if_constexpr(inner) == 3
+        assert core._unwrap_if_constexpr([inner, (inner, "x")]) == [3, (3, "x")]
+        assert core._unwrap_if_constexpr(core.tuple([inner])).values == [3]
+        assert core._unwrap_if_constexpr(None) is None

@@ -26,7 +26,7 @@ class Quick:
     def __init__(self, folder: Path):
         pytest.importorskip("distributed")
         self.folder = folder
-        program = "import modelled_gpu; modelled_gpu.main()"  # no file, which Dask's processes would run once more
+        program = "import modelled_gpu; modelled_gpu.main()"  # a file would be imported by each process of Dask
         tests = str(Path(modelled_gpu.__file__).parent)
         self.env = os.environ | {"PYTHONPATH": tests, "TRITONMM_TABLES": str(folder / "tables")}
         self.command = [sys.executable, "-c", program, "tune", "--quick", "--m", SIZES, "--n", "4096", "--k", "2048"]

@@ -35,7 +35,7 @@ class Tuner:
         pytest.importorskip("distributed")
         self.store, self.log = folder / "s.sqlite", folder / "log"
         self.table = folder / "log.table"
-        program = "import faults; faults.main()"  # no file, which Dask's processes would run once more
+        program = "import faults; faults.main()"  # a file would be imported by each process of Dask
         tests = str(Path(faults.__file__).parent)
         self.env = os.environ | {
             "PYTHONPATH": tests, "FAULTS_LOG": str(self.log), "FAULTS_CONFIGS": str(CONFIGS), "COLUMNS": "200",

@@ -106,7 +106,7 @@ def test_parts_of_k_are_neither_multiplied_nor_added(normal, planes, monkeypatch
         assert torch.equal(out, exact(a, b)) if proved else out.eq(UNWRITTEN).all()
 
 
-@pytest.mark.parametrize("refused", [0, 2, 5])
+@pytest.mark.parametrize("refused", [0, 1, 2, 4, 5, 6] if torch.cuda.is_available() else [0, 2, 5])
 def test_no_panel_from_the_refused_one_on_is_written(refused, device, planes, monkeypatch):
     """Eight panels, of 16 x 16 elements of a batch of two."""
     monkeypatch.setattr(panels, "FEWEST", 16)
