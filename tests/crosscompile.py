@@ -201,7 +201,7 @@ def weights_fault(compiled: Compiled, config: Config, problem: Problem, gpu: gpu
     waits = compiled.assembly.count("griddepcontrol.wait")
     if waits != config.num_warps // 4 + 1:
         return f"{waits} of its partitions wait for the previous grid"
-    rounded = weights_rules.rounds_first(config, problem)
+    rounded = weights_rules.rounds_first(problem)
     bytes_, narrow = (16, r"b16|b32|v2\.b32") if rounded else (8, "b16")
     stores = re.findall(rf"st\.global\.({narrow})\b", compiled.assembly)
     if stores and problem.n % (bytes_ // 2) == 0 and problem.out_alignment >= bytes_:

@@ -21,8 +21,8 @@ reset, and the next launch may use them for other tiles and another number of pa
 
 Both add the parts in the same order, whoever arrives last: results are bitwise reproducible. The loads bypass L1,
 which may hold what an earlier tile left at the same addresses. Two parts have the same sum in either order. In
-the mixed-input kernel each may add the other's to its own half of the tile, which it kept (`exchange`); or a program
-stores its part of several tiles and waits for nobody, and the programs with the other parts add it (`assist`).
+the mixed-input kernel a program of a reduce-scatter does not store its own share, and adds the others' to it; or a
+program stores its part of several tiles and waits for nobody, and the programs with the other parts add it (`assist`).
 
 Plain Triton and Gluon kernels call the same functions: they only use operations that take layouts from their operands.
 """

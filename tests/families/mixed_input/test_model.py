@@ -39,7 +39,7 @@ def measured():
         configs = {c: us for c, us in timed(problem, gpu, "mixed_input").items() if not is_newer(c, problem, gpu)}
         if gpu == H200 and problem.block_scaled and (problem.m > 32 or triton == "3.6.0"):
             continue  # of kernels that read scales, or multiply groups, otherwise
-        if str(next(iter(configs))) in found:
+        if configs and str(next(iter(configs))) in found:
             both[gpu, triton, problem] = {
                 config: (us, found[str(config)]) for config, us in configs.items() if str(config) in found
             }
@@ -47,9 +47,12 @@ def measured():
 
 
 def is_newer(config, problem, gpu):
-    """Whether the config is of a way that the kernel had not when these times were measured."""
+    """Whether the kernel computed the config in another way when these times were measured, or could not. A tile's
+    programs store their sums otherwise now, which matters where a thread has more than 16."""
     tiles = config.programs(problem)
-    return len(subtiles(config)) > 2 or fixup(config, programs(config, problem, gpu, tiles), tiles) == "assist"
+    how = fixup(config, programs(config, problem, gpu, tiles), tiles)
+    shared = how in ("reduce-scatter", "last-arriver") and config.block_m * config.block_n > 32 * 128
+    return len(subtiles(config)) > 2 or how == "assist" or shared
 
 
 def test_estimates_of_good_configs_are_near_what_was_measured(measured):
@@ -58,7 +61,7 @@ def test_estimates_of_good_configs_are_near_what_was_measured(measured):
     for configs in measured.values():
         best = min(us for _, us in configs.values())
         errors += [math.log(estimate / us) for estimate, us in configs.values() if us < 1.35 * best]
-    assert len(errors) > 900
+    assert len(errors) > 550
     assert math.sqrt(sum(error**2 for error in errors) / len(errors)) < 0.05
 
 
@@ -111,9 +114,9 @@ def test_estimates_of_what_is_chosen_are_near_what_was_measured(name):
         m, n, k = (int(row[column]) for column in "mnk")
         problem = problem_of(m, n, k, row["weights"])
         best, *_ = timed(problem, H200)
-        if str(best) == row["config"]:
+        if str(best) == row["config"] and not is_newer(best, problem, H200):
             errors.append(math.log(streams.estimate(best, problem, H200).us / float(row["ours_us"])))
-    assert len(errors) > 13
+    assert len(errors) > 5
     assert abs(sum(errors) / len(errors)) < 0.03
     assert math.sqrt(sum(error**2 for error in errors) / len(errors)) < 0.045
     assert max(map(abs, errors)) < 0.1

@@ -2,14 +2,16 @@
 
 A tile that several programs share is summed in parts, which are added as `device/split_k.py` says:
 
-- reduce-scatter, where each share lies in one tile: its programs wait for each other, then each adds up and writes some
-  of the columns.
+- reduce-scatter, where each share lies in one tile: its programs wait for each other, and each adds up and writes some
+  pieces of the columns. It keeps its own sums of these pieces, and stores those of the others.
+- exchange, where two programs split the K of a tile of the last round: the same with two parts.
 - last arriver, where equal shares cut tiles anywhere: a part weighs as much as it has K steps, and the last program to
   arrive adds all parts up. No program waits, so the grid need not be resident as a whole.
-- exchange, where two programs split the K of a tile of the last round: each stores the half of the columns that the
-  other one adds up and writes. Half as many sums as with a reduce-scatter go through memory.
 - assist, where a program without a tile in the last round sums the last steps of other programs' tiles: it stores these
   sums, and the others add them to their own.
+
+Sums are stored in the order of threads: 16 bytes of a thread at a time, which takes a quarter of the instructions that
+the layout of wgmma takes column by column.
 """
 
 from typing import Any, NamedTuple
@@ -17,7 +19,7 @@ from typing import Any, NamedTuple
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from tritonmm.device.columns import halve_columns, split_columns
+from tritonmm.device.columns import split_columns
 from tritonmm.device.epilogue import plus_c, scaled_plus_bias
 from tritonmm.device.gluon_compat import unhoisted
 from tritonmm.device.split_k import add_parts, arrive, arrive_and_wait, arrive_at_all, slot_of, slot_sums
@@ -137,90 +139,6 @@ def write(sums, first_n, first_m, output, epilogue, S: gl.constexpr):
 
 
 @gluon.jit
-def store_part_subtile(sums, first_m, mine, output, SUBTILE: gl.constexpr, S: gl.constexpr):
-    LAYOUT: gl.constexpr = S.sums[SUBTILE]
-    rows = gl.arange(0, S.rows, gl.SliceLayout(1, LAYOUT))
-    cols = S.starts[SUBTILE] + gl.arange(0, S.subtiles[SUBTILE], gl.SliceLayout(0, LAYOUT))
-    gl.store(mine + cols[None, :] * S.rows + rows[:, None], sums, mask=(first_m + cols < output.m)[None, :])
-
-
-@gluon.jit
-def store_part(sums, begins, first_m, workspace, output, WHO: gl.constexpr, S: gl.constexpr):
-    """Stores the consumer's sums in the workspace, column after column; `begins`: they have the tile's first step."""
-    SUBTILES: gl.constexpr = len(S.subtiles)
-    AREA: gl.constexpr = S.rows * S.block_c
-    slot = slot_of(gl.program_id(0), begins, S.slots)
-    mine = slot_sums(workspace + WHO * AREA, slot, S.consumers * AREA)
-    for i in gl.static_range(SUBTILES):
-        store_part_subtile(sums[i], first_m, mine, output, i, S)
-
-
-@gluon.jit
-def add_and_write(
-    first, last, at, first_n, first_m, workspace, output, epilogue,
-    COLS: gl.constexpr, WHO: gl.constexpr, S: gl.constexpr,
-):  # fmt: skip
-    """Adds up, finishes and writes COLS columns, from `at` on, of the parts of the programs from `first` to `last`."""
-    LAYOUT: gl.constexpr = S.stored
-    SHAPE: gl.constexpr = [S.rows, COLS]
-    rows = gl.arange(0, S.rows, gl.SliceLayout(1, LAYOUT))
-    cols = at + unhoisted(gl.arange(0, COLS, gl.SliceLayout(0, LAYOUT)))
-    offsets = cols[None, :] * S.rows + rows[:, None]
-    inside = (first_m + cols < output.m)[None, :]
-    total = gl.zeros(SHAPE, gl.float32, LAYOUT)
-    AREA: gl.constexpr = S.rows * S.block_c
-    sums = workspace + WHO * AREA
-    TOGETHER: gl.constexpr = 2 if S.consumers == 3 else 4  # as many as a thread has registers for
-    total = add_parts(total, sums, first, last, offsets, inside, S.consumers * AREA, S.slots, TOGETHER)
-    finish_piece(total, first_n, first_m + at, output, epilogue, S)
-
-
-@gluon.jit
-def last_arriver(
-    sums, tile, first, last, first_n, first_m, schedule, scratch, output, epilogue,
-    WHO: gl.constexpr, S: gl.constexpr,
-):  # fmt: skip
-    """Stores the consumer's sums of steps `first` to `last` of a tile, and writes the tile if the others are stored."""
-    workspace, flags = scratch
-    store_part(sums, first == 0, first_m, workspace, output, WHO, S)
-    complete, _ = arrive(flags + tile * S.consumers + WHO, first == 0, last - first, schedule.steps)
-    if complete:
-        write_parts(tile, first_n, first_m, schedule, workspace, output, epilogue, WHO, S)
-
-
-@gluon.jit
-def write_parts(tile, first_n, first_m, schedule, workspace, output, epilogue, WHO: gl.constexpr, S: gl.constexpr):
-    """Adds up, finishes and writes the consumer's sums of a tile."""
-    first = program_of(tile * schedule.steps, schedule)
-    last = program_of(tile * schedule.steps + schedule.steps - 1, schedule)
-    COLS: gl.constexpr = S.fixup_cols
-    for i in gl.static_range(S.block_c // COLS):
-        add_and_write(first, last, i * COLS, first_n, first_m, workspace, output, epilogue, COLS, WHO, S)
-
-
-@gluon.jit
-def reduce_scatter(
-    sums, tile, first_n, first_m, schedule, scratch, output, epilogue, WHO: gl.constexpr, S: gl.constexpr
-):  # fmt: skip
-    """Stores the consumer's sums of a part of a tile, waits for the others, and writes its share of the columns.
-
-    The wait cannot deadlock: the grid is cooperative, and no program has more than one part.
-    """
-    workspace, flags = scratch
-    COLS: gl.constexpr = S.scatter_cols
-    splits = schedule.steps * schedule.sharers // schedule.shared_steps
-    part = gl.program_id(0) - tile * splits
-    store_part(sums, part == 0, first_m, workspace, output, WHO, S)
-    arrive_and_wait(flags + tile * S.consumers + WHO, part == 0, splits)
-    first = tile * splits
-    if S.block_c % COLS:  # the last columns are fewer
-        end = gl.minimum(output.m, first_m + S.block_c)
-        output = Output(output.at, output.stride_m, output.stride_n, output.first, end, output.n, output.buf)
-    for at in range(part * COLS, gl.minimum(S.block_c, output.m - first_m), splits * COLS):
-        add_and_write(first, first + splits - 1, at, first_n, first_m, workspace, output, epilogue, COLS, WHO, S)
-
-
-@gluon.jit
 def in_thread_order(x):
     """Sums, [rows, cols], as a vector of which a thread has four neighbours at a time: 16 bytes. No data moves."""
     ROWS: gl.constexpr = x.shape[0]
@@ -237,11 +155,14 @@ def from_thread_order(x, ROWS: gl.constexpr, COLS: gl.constexpr):
 
 
 @gluon.jit
-def store_sums(sums, at):
-    """Stores sums from the pointer `at` on, in the order of `in_thread_order`."""
+def store_sums(sums, at, needed):
+    """Stores sums from the pointer `at` on, in the order of `in_thread_order`, if they are `needed`.
+
+    That is a mask: behind a branch, LLVM computes what the stores share ahead of all partitions, with Triton 3.9.
+    """
     vector = in_thread_order(sums)
     LAYOUT: gl.constexpr = vector.type.layout
-    gl.store(at + gl.arange(0, vector.shape[0], LAYOUT), vector)
+    gl.store(at + gl.arange(0, vector.shape[0], LAYOUT), vector, mask=needed)
 
 
 @gluon.jit
@@ -254,27 +175,139 @@ def plus_stored(sums, at):
 
 
 @gluon.jit
-def exchange(sums, shared, first_n, first_m, scratch, output, epilogue, WHO: gl.constexpr, S: gl.constexpr):
-    """Adds up one half of the columns of a tile whose K two programs split, and writes it. shared: its number among
-    such tiles.
+def reduce_scatter(sums, shared, first_n, first_m, scratch, output, epilogue, WHO: gl.constexpr, S: gl.constexpr):
+    """Stores the consumer's sums of a part of a tile, waits for the others, and writes its share of the pieces. shared:
+    the tile's number among those that are shared.
 
-    A sum of two parts has the same bits in either order. The wait cannot deadlock: the grid is cooperative, and a
-    program's part of such a tile is its last work.
+    The programs `shared * S.parts` and following share it. Each keeps the sums of its own pieces in registers. The wait
+    cannot deadlock: the grid is cooperative, and a program's part of such a tile is its last work.
     """
     workspace, flags = scratch
-    AREA: gl.constexpr = S.rows * S.block_c // 2
+    PARTS: gl.constexpr = S.parts
+    SUBTILES: gl.constexpr = len(S.subtiles)
+    AREA: gl.constexpr = S.rows * S.block_c
     program = unhoisted(gl.program_id(0))
-    part = program % 2
-    left, right = halve_columns(sums[0], 1)
+    part = program % PARTS
     mine = slot_sums(workspace + WHO * AREA, program, S.consumers * AREA)
-    if part == 0:
-        store_sums(right, mine)
+    kept = ()
+    for i in gl.static_range(SUBTILES):
+        kept += (store_others(sums[i], part, first_m, mine, output, i, S),)
+    arrive_and_wait(flags + shared * S.consumers + WHO, part == 0, PARTS)
+    for i in gl.static_range(SUBTILES):
+        add_up(kept[i], program, part, first_n, first_m, workspace, output, epilogue, i, WHO, S)
+
+
+@gluon.jit
+def store_others(sums, part, first_m, mine, output, SUBTILE: gl.constexpr, S: gl.constexpr):
+    """Stores the pieces of a subtile that other programs add up, and returns a tuple of those that this one does."""
+    PIECES: gl.constexpr = S.pieces[SUBTILE]
+    ROUNDS: gl.constexpr = (PIECES + S.parts - 1) // S.parts
+    pieces = split_columns(sums, PIECES, 1)
+    kept = ()
+    for i in gl.static_range(ROUNDS):
+        kept += (store_round(pieces, part, first_m, mine, output, i, SUBTILE, S),)
+    return kept
+
+
+@gluon.jit
+def store_round(
+    pieces, part, first_m, mine, output, ROUND: gl.constexpr, SUBTILE: gl.constexpr, S: gl.constexpr
+):  # fmt: skip
+    """Stores a piece for each other program, and returns this one's."""
+    FIRST: gl.constexpr = ROUND * S.parts
+    COUNT: gl.constexpr = min(S.parts, len(pieces) - FIRST)
+    COLS: gl.constexpr = pieces[0].shape[1]
+    own = pieces[FIRST]
+    for i in gl.static_range(COUNT):
+        first = S.starts[SUBTILE] + (FIRST + i) * COLS
+        store_sums(pieces[FIRST + i], mine + first * S.rows, (part != i) & (first_m + first < output.m))
+        if i > 0:
+            own = gl.where(part == i, pieces[FIRST + i], own)
+    return own
+
+
+@gluon.jit
+def add_up(
+    kept, program, part, first_n, first_m, workspace, output, epilogue,
+    SUBTILE: gl.constexpr, WHO: gl.constexpr, S: gl.constexpr,
+):  # fmt: skip
+    """Adds up, finishes and writes this program's pieces of a subtile."""
+    ROUNDS: gl.constexpr = len(kept)
+    COLS: gl.constexpr = kept[0].shape[1]
+    AREA: gl.constexpr = S.rows * S.block_c
+    for i in gl.static_range(ROUNDS):
+        piece = i * S.parts + part
+        first = S.starts[SUBTILE] + piece * COLS
+        if (piece < S.pieces[SUBTILE]) & (first_m + first < output.m):
+            sums = workspace + WHO * AREA + first * S.rows
+            total = plus_parts(kept[i], sums, program - part, part, S.consumers * AREA, S.parts)
+            write_columns(total, first_n, first_m + first, output, epilogue, S)
+
+
+@gluon.jit
+def plus_parts(own, sums, first, part, STRIDE: gl.constexpr, PARTS: gl.constexpr):
+    """The sum of PARTS parts of a piece in the order of K: this program's `own` one, and those that the others of the
+    programs from `first` on stored at `sums` in their slots."""
+    ROWS: gl.constexpr = own.shape[0]
+    COLS: gl.constexpr = own.shape[1]
+    if PARTS == 2:  # either order has the same bits
+        total = plus_stored(own, slot_sums(sums, first + 1 - part, STRIDE))
     else:
-        store_sums(left, mine)
-    arrive_and_wait(flags + shared * S.consumers + WHO, part == 0, 2)
-    others = slot_sums(workspace + WHO * AREA, program ^ 1, S.consumers * AREA)
-    total = plus_stored(gl.where(part == 0, left, right), others)
-    write_columns(total, first_n, first_m + part * (S.block_c // 2), output, epilogue, S)
+        vector = in_thread_order(own)
+        LAYOUT: gl.constexpr = vector.type.layout
+        TOGETHER: gl.constexpr = min(PARTS, max(1, 8192 // (ROWS * COLS)), 4)  # loads in flight: registers
+        at = gl.arange(0, ROWS * COLS, LAYOUT)
+        found = gl.zeros_like(vector)
+        for base in range(0, PARTS, TOGETHER):
+            for i in gl.static_range(TOGETHER):
+                other = base + i
+                there = (other != part) & (other < PARTS)
+                x = gl.load(slot_sums(sums, first + other, STRIDE) + at, mask=there, other=0.0, cache_modifier=".cg")
+                found += gl.where(other == part, vector, x)
+        total = from_thread_order(found, ROWS, COLS)
+    return total
+
+
+@gluon.jit
+def last_arriver(
+    sums, tile, first, last, first_n, first_m, schedule, scratch, output, epilogue,
+    WHO: gl.constexpr, S: gl.constexpr,
+):  # fmt: skip
+    """Stores the consumer's sums of steps `first` to `last` of a tile, and writes the tile if the others are stored."""
+    workspace, flags = scratch
+    AREA: gl.constexpr = S.rows * S.block_c
+    PIECES: gl.constexpr = S.pieces[0]
+    COLS: gl.constexpr = S.block_c // PIECES
+    slot = slot_of(gl.program_id(0), first == 0, S.slots)
+    mine = slot_sums(workspace + WHO * AREA, slot, S.consumers * AREA)
+    pieces = split_columns(sums[0], PIECES, 1)
+    for i in gl.static_range(PIECES):
+        store_sums(pieces[i], mine + i * COLS * S.rows, first_m + i * COLS < output.m)
+    complete, _ = arrive(flags + tile * S.consumers + WHO, first == 0, last - first, schedule.steps)
+    if complete:
+        write_parts(pieces[0], tile, first_n, first_m, schedule, workspace, output, epilogue, WHO, S)
+
+
+@gluon.jit
+def write_parts(
+    like, tile, first_n, first_m, schedule, workspace, output, epilogue, WHO: gl.constexpr, S: gl.constexpr
+):  # fmt: skip
+    """Adds up, finishes and writes the consumer's sums of a tile, in pieces of the shape and layout of `like`."""
+    first = program_of(tile * schedule.steps, schedule)
+    last = program_of(tile * schedule.steps + schedule.steps - 1, schedule)
+    COLS: gl.constexpr = like.shape[1]
+    PIECES: gl.constexpr = S.pieces[0]
+    AREA: gl.constexpr = S.rows * S.block_c
+    TOGETHER: gl.constexpr = 2 if S.consumers == 3 else 4  # as many parts as a thread has registers for
+    nothing = gl.zeros_like(in_thread_order(like))
+    LAYOUT: gl.constexpr = nothing.type.layout
+    for i in gl.static_range(PIECES):
+        if first_m + i * COLS < output.m:
+            sums = workspace + WHO * AREA + i * COLS * S.rows
+            at = gl.arange(0, S.rows * COLS, LAYOUT)
+            total = add_parts(nothing, sums, first, last, at, True, S.consumers * AREA, S.slots, TOGETHER)
+            total = from_thread_order(total, S.rows, COLS)
+            write_columns(total, first_n, unhoisted(first_m + i * COLS), output, epilogue, S)
 
 
 @gluon.jit
@@ -282,7 +315,7 @@ def store_assisted(sums, shared, scratch, WHO: gl.constexpr, S: gl.constexpr):
     """Stores the consumer's sums of the last steps of another program's tile. shared: its number among such tiles."""
     workspace, _ = scratch
     AREA: gl.constexpr = S.rows * S.block_c
-    store_sums(sums[0], slot_sums(workspace + WHO * AREA, shared, S.consumers * AREA))
+    store_sums(sums[0], slot_sums(workspace + WHO * AREA, shared, S.consumers * AREA), True)
 
 
 @gluon.jit

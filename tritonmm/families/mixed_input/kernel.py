@@ -41,7 +41,6 @@ from tritonmm.families.mixed_input.epilogue import (
     Output,
     Scales,
     end_assistance,
-    exchange,
     last_arriver,
     reduce_scatter,
     row_factors,
@@ -158,12 +157,12 @@ def consume_tile(
     )
     sums, stage, phase = multiply(pipeline, stage, phase, first, last, stride, WHO, S)
     if S.fixup == "reduce-scatter":
-        reduce_scatter(sums, tile, first_n, first_m, schedule, scratch, output, epilogue, WHO, S)
+        reduce_scatter(sums, tile, first_n, first_m, scratch, output, epilogue, WHO, S)
     elif S.fixup == "exchange":
         if last - first == schedule.steps:
             write(sums, first_n, first_m, output, epilogue, S)
         else:
-            exchange(sums, gl.program_id(0) // 2, first_n, first_m, scratch, output, epilogue, WHO, S)
+            reduce_scatter(sums, gl.program_id(0) // 2, first_n, first_m, scratch, output, epilogue, WHO, S)
     elif S.fixup == "assist":
         shared = tile - rounds_of(schedule, S) * gl.num_programs(0)
         if first == 0:
@@ -273,8 +272,8 @@ def mixed_input_kernel(
     a_desc to a_desc_2, b_desc: descriptors of X, in blocks of each subtile, and of W, in blocks of a consumer's rows.
     tiles_m to factors: see `Schedule`. Strides are in elements; those of scale_b, fp32, along the rows of W and groups
     of K, and stride_sg from one of `groups` to the next. workspace: two tiles for each program for the last-arriver
-    fixup, one for reduce-scatter, half of one for exchange; one for each tile of the last round for assist. flags: one,
-    its lower 31 bits zero, for each index of the order and consumer.
+    fixup, one for reduce-scatter and exchange; one for each tile of the last round for assist. flags: one, its lower 31
+    bits zero, for each index of the order and consumer.
     groups: None, or the table of `device/groups.py`. W then has a matrix for each group, and bias a row.
     Grid: as many programs as take all tiles, none without a step.
     """

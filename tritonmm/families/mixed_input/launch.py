@@ -11,8 +11,8 @@ from tritonmm.families.mixed_input.kernel import mixed_input_kernel
 from tritonmm.families.mixed_input.rules import (
     MOST_SUBTILES,
     at_once,
+    column_pieces,
     fixup,
-    fixup_cols,
     ordered_mma,
     piece_cols,
     rescales,
@@ -20,7 +20,6 @@ from tritonmm.families.mixed_input.rules import (
     rounds,
     rounds_first,
     scale_groups,
-    scatter_cols,
     shared_work,
     slice_k,
     stages_of_step,
@@ -58,8 +57,7 @@ class MixedInputPlan(Plan):
         slots, tiles = (spec.slots * self.grid, self.launched) if spec.fixup else (0, 0)
         if spec.fixup == "assist":
             slots = tiles % self.grid
-        area = config.block_m * config.block_n // (2 if spec.fixup == "exchange" else 1)
-        return workspace.split_k(slots, tiles, area, spec.consumers, self.device)
+        return workspace.split_k(slots, tiles, config.block_m * config.block_n, spec.consumers, self.device)
 
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None, groups=None):
         p, config, spec = self.problem, self.config, self.spec
@@ -88,6 +86,7 @@ class MixedInputPlan(Plan):
 def _spec(plan: MixedInputPlan) -> MixedInputSpec:
     p, config = plan.problem, plan.config
     name, _, along = plan.order
+    how = fixup(config, plan.grid, plan.launched)
     return MixedInputSpec(
         block_r=config.block_n,
         subtiles=subtiles(config),
@@ -95,11 +94,11 @@ def _spec(plan: MixedInputPlan) -> MixedInputSpec:
         stages_of_step=stages_of_step(config, p),
         slice_k=slice_k(config, p),
         piece_cols=piece_cols(config, p),
-        rounds_first=rounds_first(config, p),
-        fixup=fixup(config, plan.grid, plan.launched),
+        rounds_first=rounds_first(p),
+        fixup=how,
         in_rounds=rounds(config, plan.grid, plan.launched) > 0,
-        fixup_cols=fixup_cols(config, p),
-        scatter_cols=scatter_cols(config, p),
+        parts=max(config.split_k, config.split_tail) if how in ("reduce-scatter", "exchange") else 0,
+        pieces=column_pieces(config, p) if how not in ("", "assist") else (),
         num_stages=config.num_stages,
         consumers=config.num_warps // 4,
         resident=resident(config, p),

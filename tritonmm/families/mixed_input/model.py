@@ -12,15 +12,14 @@ from tritonmm.families.family import Bounded
 from tritonmm.families.mixed_input.rules import (
     LEGAL_BLOCK_M,
     assisted,
+    column_pieces,
     fixup,
-    fixup_cols,
     ordered_mma,
     programs,
     rescales,
     resident,
     rounds,
     scale_groups,
-    scatter_cols,
     shared_work,
     slice_k,
     stages_of_step,
@@ -56,8 +55,6 @@ class Fitted:
     overlap: The p of the p-norm that adds reading and computing: 1 would be one after the other.
     reduce_scatter_us: A cooperative launch, and the wait of programs that share a tile for each other.
     part_us: The same for each of them.
-    scatter_pass_us: Each pass behind the first in which a program adds up columns of its share.
-    scatter_column_us: Each column of such a pass.
     last_arriver_us: The parts of a tile are stored and counted, and the last program reads them.
     pass_us: Each pass behind the first in which columns of the parts are added up.
     last_arriver_bandwidth: Bytes/s at which the one program that arrives last reads the sums of all parts.
@@ -80,8 +77,6 @@ class Fitted:
     overlap: float
     reduce_scatter_us: float
     part_us: float
-    scatter_pass_us: float
-    scatter_column_us: float
     last_arriver_us: float
     pass_us: float
     last_arriver_bandwidth: float
@@ -226,11 +221,13 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     Constants are fits to an H200 (burst, 2026-11-23), 2,984 times of bf16 by int8 with 16 to 4096 rows, Triton 3.6.0
     and 3.9.0 (h200-weights-7.csv and -8.csv in autotune/results). The fit did not see several subtiles (-11.csv,
     -12.csv), sums that are rescaled from group to group (h100-weights-configs.csv), and weights with scales of rows
-    that are converted at once. In all these files the estimates of configs within 35% of a GEMM's best are off by 4.9%
-    (root mean square); the chosen ones take 0.4% longer than the best (geometric mean), at most 11%. The
-    times of passes of a reduce-scatter, and of turns with three consumers or several subtiles, were set by hand
-    (h200-weights-18.csv to -20-before.csv), as was the time to convert fp8 (-24.csv). More programs than the SMs hold
-    were timed with more than 64 rows. Groups of rows count as equal ones, without a fit.
+    that are converted at once. In all these files, without the shared tiles of more than 32 rows, whose sums now are
+    stored in another way, the estimates of configs within 35% of a GEMM's best are off by 4.8% (root mean square); the
+    chosen ones take 0.5% longer than the best (geometric mean), at most 6%. Shared tiles were timed since in
+    h200-weights-shared.csv, and not fitted: estimates are as near as those of whole tiles. The times of turns with
+    three consumers or several subtiles were set by hand (h200-weights-18.csv to -20-before.csv), as was the time to
+    convert fp8 (-24.csv). More programs than the SMs hold were timed with more than 64 rows. Groups of rows count as
+    equal ones, without a fit.
     """
     p, f = problem, fitted(gpu)
     moved = _moved(config, p, gpu)
@@ -301,15 +298,12 @@ def _fixup_us(config: Config, problem: Problem, f: Fitted, count: int, tiles: in
     """Time of `count` programs that add up the parts of tiles that they share."""
     how = fixup(config, count, tiles)
     if how == "reduce-scatter":
-        cols = scatter_cols(config, problem)
-        passes = max(1.0, config.block_m / config.split_k / cols)  # of the average program
-        pass_us = f.scatter_pass_us + cols * f.scatter_column_us
-        return f.reduce_scatter_us + config.split_k * f.part_us + (passes - 1) * pass_us
+        return f.reduce_scatter_us + config.split_k * f.part_us
     if how in ("exchange", "assist"):
         return f.reduce_scatter_us + config.split_tail * f.part_us
     if how == "last-arriver":
         parts = -(-count // tiles) + (count % tiles > 0)
-        passes = config.block_m // fixup_cols(config, problem)
+        (passes,) = column_pieces(config, problem)
         sums = parts * config.block_n * config.block_m
         return f.last_arriver_us + f.pass_us * (passes - 1) + 4 * sums / f.last_arriver_bandwidth * 1e6
     return 0.0

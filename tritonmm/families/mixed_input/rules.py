@@ -266,11 +266,10 @@ def slice_k(config: Config, problem: Problem) -> int:
     return 64 if roomy and not (problem.block_scaled and problem.group < 64) else 32
 
 
-def rounds_first(config: Config, problem: Problem) -> bool:
+def rounds_first(problem: Problem) -> bool:
     """True if sums are rounded before they change layout, which then moves half as many bytes: where no C is added, in
-    fp32, and no parts, whose sums come from memory."""
-    shares = config.split_k > 1 or (config.persistent and _cuts_tiles(config))
-    return problem.out_element_bytes == 2 and not problem.epilogue.c and not shares
+    fp32."""
+    return problem.out_element_bytes == 2 and not problem.epilogue.c
 
 
 def piece_cols(config: Config, problem: Problem) -> int:
@@ -278,22 +277,22 @@ def piece_cols(config: Config, problem: Problem) -> int:
 
     A thread has 16 words of them, or 8 where two programs share an SM's registers.
     """
-    element = 2 if rounds_first(config, problem) else 4
+    element = 2 if rounds_first(problem) else 4
     cols = _piece_bytes(config, problem) // element // _consumer_rows(config) // resident(config, problem)
     return min(subtiles(config)[0], cols)
 
 
-def fixup_cols(config: Config, problem: Problem) -> int:
-    """Columns that the last arriver adds up at a time: all, if a thread has registers for 32 elements of four parts."""
+def column_pieces(config: Config, problem: Problem) -> tuple[int, ...]:
+    """The pieces, a power of two, into which each subtile's columns are cut in tiles that programs share.
+
+    Where the programs of a tile wait for each other, each has a piece or several if there are enough, of 8 columns or
+    more. The last arriver adds up as many columns at a time as a thread has registers for: 32 elements of four parts.
+    """
+    parts = max(config.split_k, config.split_tail)
+    if parts > 1:
+        return tuple(min(1 << (parts - 1).bit_length(), subtile // 8) for subtile in subtiles(config))
     small = _consumer_rows(config) * config.block_m <= 4096 and config.num_warps == 8 and resident(config, problem) == 1
-    return config.block_m if small and not problem.epilogue.c else piece_cols(config, problem)
-
-
-def scatter_cols(config: Config, problem: Problem) -> int:
-    """Columns that each program of a reduce-scatter adds up at a time, a power of two: its share, or the columns of a
-    piece if that has fewer. They need not divide the tile's."""
-    share = -(-config.block_m // config.split_k)
-    return min(piece_cols(config, problem), max(8, 1 << (share - 1).bit_length()))
+    return (1 if small and not problem.epilogue.c else config.block_m // piece_cols(config, problem),)
 
 
 def _consumer_rows(config: Config) -> int:

@@ -21,8 +21,8 @@ class MixedInputSpec(Pipelined):
     rounds_first: bool  # sums are rounded before they change to the layout in which they are written
     fixup: str  # of tiles that programs share: see `rules.fixup`
     in_rounds: bool  # programs have whole tiles before their shares
-    fixup_cols: int  # columns that the last arriver adds up at a time
-    scatter_cols: int  # columns that each program of a reduce-scatter adds up at a time
+    parts: int  # of a tile whose programs wait for each other; else 0
+    pieces: tuple  # of each subtile's columns, which are stored, added up and written one by one; else ()
     num_stages: int
     consumers: int  # warpgroups that multiply
     resident: int  # programs that an SM holds
