@@ -1,4 +1,4 @@
-"""How the mixed-input kernel is launched where programs without a tile in the last round assist the others."""
+"""How the mixed-input kernel is launched where programs share tiles, or assist others in the last round."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from tritonmm.autotune.measuring import space
 from tritonmm.config import Config
 from tritonmm.device import split_k
 from tritonmm.families.mixed_input import launch
-from tritonmm.families.mixed_input.rules import shared_work
+from tritonmm.families.mixed_input.rules import LEGAL_BLOCK_M, shared_work, subtiles
 from tritonmm.orders import SwizzleMerge
 from tritonmm.problem import Epilogue
 
@@ -96,3 +96,30 @@ def test_flags_of_assisted_tiles_flip_once_both_parts_are_there(monkeypatch, pha
         assert owners() == [True, True]
     other = 1 - phase
     assert flags == [phase << 31, other << 31, phase << 31, phase << 31, phase << 31, other << 31]
+
+
+@pytest.mark.parametrize("kind", ["bf16-int8", "bf16-fp8-row", "bf16-int4"])
+def test_pieces_divide_each_subtile_and_every_program_has_one_while_there_are_eight_columns(kind):
+    seen = 0
+    for rows in LEGAL_BLOCK_M:
+        for block_n, warps in ((128, 8), (192, 12), (256, 8)):
+            whole = Config("mixed_input", rows, block_n, 128, 2, warps, persistent=True)
+            for parts in (0, 2, 3, 4, 5, 8):
+                problem = product(2 * rows, 4 * block_n, dtype=kind)
+                config = replace(whole, split_k=parts, persistent=False) if parts else whole
+                if not config.fits(problem, H200):
+                    continue
+                plan = families.family("mixed_input").plan(problem, config, H200, torch.device("meta"))
+                if plan.spec.fixup not in ("reduce-scatter", "last-arriver"):
+                    continue
+                seen += 1
+                assert plan.spec.parts == parts
+                for cols, pieces in zip(subtiles(config), plan.spec.pieces, strict=True):
+                    width = cols // pieces
+                    assert width * pieces == cols
+                    assert width % 8 == 0
+                    if parts:
+                        assert pieces >= min(parts, cols // 8)
+                    else:  # the last arriver has 32 registers for a piece of each of four parts
+                        assert width * plan.spec.rows <= 32 * 128
+    assert seen > 40
