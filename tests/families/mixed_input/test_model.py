@@ -122,6 +122,21 @@ def test_estimates_of_what_is_chosen_are_near_what_was_measured(name):
     assert max(map(abs, errors)) < 0.1
 
 
+def test_estimates_of_shared_tiles_of_many_rows_are_near_what_was_measured():
+    """Of tiles that the programs store in the order of threads."""
+    errors = []
+    for row in results_file.read(RESULTS / "h200-weights-shared.csv")[2]:
+        m, n, k = (int(row[column]) for column in "mnk")
+        if m < 128 or not row["stored"].startswith("threads"):
+            continue
+        problem = problem_of(m, n, k, row["weights"])
+        (config,) = (c for c in streams.candidates(problem, H200) if str(c) == row["config"])
+        errors.append(math.log(streams.estimate(config, problem, H200).us / float(row["ours_us"])))
+    assert len(errors) == 10
+    assert abs(sum(errors) / len(errors)) < 0.05
+    assert max(map(abs, errors)) < 0.13
+
+
 @pytest.mark.parametrize(
     ("shape", "rows"),
     [

@@ -3,15 +3,15 @@
 A tile that several programs share is summed in parts, which are added as `device/split_k.py` says:
 
 - reduce-scatter, where each share lies in one tile: its programs wait for each other, and each adds up and writes some
-  pieces of the columns. It keeps its own sums of these pieces, and stores those of the others.
-- exchange, where two programs split the K of a tile of the last round: the same with two parts.
+  pieces of the columns. It keeps its sums of these pieces in registers, and stores its sums of all other columns.
+- exchange, where two programs split the K of a tile of the last round: a reduce-scatter of two parts.
 - last arriver, where equal shares cut tiles anywhere: a part weighs as much as it has K steps, and the last program to
   arrive adds all parts up. No program waits, so the grid need not be resident as a whole.
 - assist, where a program without a tile in the last round sums the last steps of other programs' tiles: it stores these
   sums, and the others add them to their own.
 
-Sums are stored in the order of threads: 16 bytes of a thread at a time, which takes a quarter of the instructions that
-the layout of wgmma takes column by column.
+Sums are stored in the order of threads, 16 bytes of a thread at a time. In the layout of wgmma a thread has 4 bytes of
+a column at a time, and needs four times as many store instructions.
 """
 
 from typing import Any, NamedTuple
@@ -199,7 +199,8 @@ def reduce_scatter(sums, shared, first_n, first_m, scratch, output, epilogue, WH
 
 @gluon.jit
 def store_others(sums, part, first_m, mine, output, SUBTILE: gl.constexpr, S: gl.constexpr):
-    """Stores the pieces of a subtile that other programs add up, and returns a tuple of those that this one does."""
+    """Stores the pieces of a subtile that other programs add up, and returns a tuple of the pieces that this one adds
+    up."""
     PIECES: gl.constexpr = S.pieces[SUBTILE]
     ROUNDS: gl.constexpr = (PIECES + S.parts - 1) // S.parts
     pieces = split_columns(sums, PIECES, 1)
@@ -213,7 +214,7 @@ def store_others(sums, part, first_m, mine, output, SUBTILE: gl.constexpr, S: gl
 def store_round(
     pieces, part, first_m, mine, output, ROUND: gl.constexpr, SUBTILE: gl.constexpr, S: gl.constexpr
 ):  # fmt: skip
-    """Stores a piece for each other program, and returns this one's."""
+    """Stores a piece for each other program, and returns the piece that this program adds up."""
     FIRST: gl.constexpr = ROUND * S.parts
     COUNT: gl.constexpr = min(S.parts, len(pieces) - FIRST)
     COLS: gl.constexpr = pieces[0].shape[1]

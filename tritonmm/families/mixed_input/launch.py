@@ -25,6 +25,7 @@ from tritonmm.families.mixed_input.rules import (
     stages_of_step,
     step_k,
     subtiles,
+    waiting_parts,
 )
 from tritonmm.families.mixed_input.spec import MixedInputSpec
 from tritonmm.launch import (
@@ -97,7 +98,7 @@ def _spec(plan: MixedInputPlan) -> MixedInputSpec:
         rounds_first=rounds_first(p),
         fixup=how,
         in_rounds=rounds(config, plan.grid, plan.launched) > 0,
-        parts=max(config.split_k, config.split_tail) if how in ("reduce-scatter", "exchange") else 0,
+        parts=waiting_parts(config) if how in ("reduce-scatter", "exchange") else 0,
         pieces=column_pieces(config, p) if how not in ("", "assist") else (),
         num_stages=config.num_stages,
         consumers=config.num_warps // 4,

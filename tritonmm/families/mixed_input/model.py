@@ -25,6 +25,7 @@ from tritonmm.families.mixed_input.rules import (
     stages_of_step,
     step_k,
     subtiles,
+    waiting_parts,
 )
 from tritonmm.gpu import Gpu
 from tritonmm.model import constants
@@ -221,13 +222,13 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     Constants are fits to an H200 (burst, 2026-11-23), 2,984 times of bf16 by int8 with 16 to 4096 rows, Triton 3.6.0
     and 3.9.0 (h200-weights-7.csv and -8.csv in autotune/results). The fit did not see several subtiles (-11.csv,
     -12.csv), sums that are rescaled from group to group (h100-weights-configs.csv), and weights with scales of rows
-    that are converted at once. In all these files, without the shared tiles of more than 32 rows, whose sums now are
-    stored in another way, the estimates of configs within 35% of a GEMM's best are off by 4.8% (root mean square); the
-    chosen ones take 0.5% longer than the best (geometric mean), at most 6%. Shared tiles were timed since in
-    h200-weights-shared.csv, and not fitted: estimates are as near as those of whole tiles. The times of turns with
-    three consumers or several subtiles were set by hand (h200-weights-18.csv to -20-before.csv), as was the time to
-    convert fp8 (-24.csv). More programs than the SMs hold were timed with more than 64 rows. Groups of rows count as
-    equal ones, without a fit.
+    that are converted at once. In all these files, without shared tiles of more than 32 x 128 sums, which are stored in
+    another way now, the estimates of configs within 35% of a GEMM's best are off by 4.8% (root mean square); the chosen
+    ones take 0.5% longer than the best (geometric mean), at most 6%. Shared tiles were timed since in
+    h200-weights-shared.csv, without a fit: with 128 rows and more they take from 2% more to 11% less than estimated.
+    The times of turns with three consumers or several subtiles were set by hand (h200-weights-18.csv to
+    -20-before.csv), as was the time to convert fp8 (-24.csv). More programs than the SMs hold were timed with more than
+    64 rows. Groups of rows count as equal ones, without a fit.
     """
     p, f = problem, fitted(gpu)
     moved = _moved(config, p, gpu)
@@ -297,10 +298,8 @@ def _read_bytes(config: Config, problem: Problem, gpu: Gpu, moved: "_Moved", cou
 def _fixup_us(config: Config, problem: Problem, f: Fitted, count: int, tiles: int) -> float:
     """Time of `count` programs that add up the parts of tiles that they share."""
     how = fixup(config, count, tiles)
-    if how == "reduce-scatter":
-        return f.reduce_scatter_us + config.split_k * f.part_us
-    if how in ("exchange", "assist"):
-        return f.reduce_scatter_us + config.split_tail * f.part_us
+    if how in ("reduce-scatter", "exchange", "assist"):
+        return f.reduce_scatter_us + waiting_parts(config) * f.part_us
     if how == "last-arriver":
         parts = -(-count // tiles) + (count % tiles > 0)
         (passes,) = column_pieces(config, problem)

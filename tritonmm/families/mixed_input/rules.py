@@ -282,13 +282,18 @@ def piece_cols(config: Config, problem: Problem) -> int:
     return min(subtiles(config)[0], cols)
 
 
+def waiting_parts(config: Config) -> int:
+    """Programs that share a tile and wait for each other; 1 where none wait."""
+    return max(config.split_k, config.split_tail)
+
+
 def column_pieces(config: Config, problem: Problem) -> tuple[int, ...]:
-    """The pieces, a power of two, into which each subtile's columns are cut in tiles that programs share.
+    """For each subtile, the number of pieces into which its columns are cut in tiles that programs share, a power of 2.
 
     Where the programs of a tile wait for each other, each has a piece or several if there are enough, of 8 columns or
     more. The last arriver adds up as many columns at a time as a thread has registers for: 32 elements of four parts.
     """
-    parts = max(config.split_k, config.split_tail)
+    parts = waiting_parts(config)
     if parts > 1:
         return tuple(min(1 << (parts - 1).bit_length(), subtile // 8) for subtile in subtiles(config))
     small = _consumer_rows(config) * config.block_m <= 4096 and config.num_warps == 8 and resident(config, problem) == 1

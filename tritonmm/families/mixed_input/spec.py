@@ -21,8 +21,8 @@ class MixedInputSpec(Pipelined):
     rounds_first: bool  # sums are rounded before they change to the layout in which they are written
     fixup: str  # of tiles that programs share: see `rules.fixup`
     in_rounds: bool  # programs have whole tiles before their shares
-    parts: int  # of a tile whose programs wait for each other; else 0
-    pieces: tuple  # of each subtile's columns, which are stored, added up and written one by one; else ()
+    parts: int  # programs that share a tile and wait for each other; 0 where none wait
+    pieces: tuple  # of shared tiles: how many pieces each subtile's columns are cut into; () where no tile is shared
     num_stages: int
     consumers: int  # warpgroups that multiply
     resident: int  # programs that an SM holds
