@@ -87,6 +87,7 @@ def weights_cases():
         (144, 2, "bf16-fp8-row", True), (160, 2, "bf16-int4", False), (160, 1, "bf16-int8p", False),
         (192, 4, "bf16-int8", False), (192, 1, "bf16-int4", False), (200, 4, "bf16-int8p", False),
         (200, 2, "bf16-int4", True), (200, 3, "bf16-fp8-row", False), (72, 4, "bf16-int8", False),
+        (208, 2, "bf16-int8p", True), (208, 3, "bf16-int4", False), (208, 4, "bf16-fp8", False),
     ):  # fmt: skip
         problem = Problem.dense(3 * rows - 5, 1024, 4096, layout="nt", epilogue=Epilogue(bias=bias), **KINDS[kind])
         config = persistent((rows, 128, 128, 3, 8), orders.SwizzleMerge(2))

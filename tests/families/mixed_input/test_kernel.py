@@ -111,7 +111,7 @@ def test_shares_that_cut_tiles_anywhere(blocks, split_k, device):
 
 
 @pytest.mark.parametrize("split_k", [2, 3, 4, 7])
-@pytest.mark.parametrize("rows", [72, 128, 136, 144, 160, 192, 200])
+@pytest.mark.parametrize("rows", [72, 128, 136, 144, 160, 192, 200, 208])
 def test_programs_that_add_up_a_tile_write_all_of_its_rows_and_no_others(rows, split_k, device):
     """Pieces have 8 to 64 columns. Some lie beyond the rows of activations, and not every program has a piece of each
     subtile."""

@@ -125,7 +125,7 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         each = " + ".join(map(str, subtiles(config)))
         return (
             f"block_m is {config.block_m}, {each}; three subtiles leave registers only without C and groups of rows,"
-            " with split_k up to 200 rows, and with scale groups where the output's rows begin at multiples of 16 bytes"
+            " with split_k up to 208 rows, and with scale groups where the output's rows begin at multiples of 16 bytes"
         )
     return ""
 
@@ -143,7 +143,7 @@ def _may_have_three(config: Config, problem: Problem) -> bool:
     return (
         not p.ragged
         and not p.epilogue.c
-        and (config.split_k == 1 or config.block_m <= 200)
+        and (config.split_k == 1 or config.block_m <= 208)
         and (aligned or not p.block_scaled)
     )
 
