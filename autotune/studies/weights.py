@@ -2,11 +2,13 @@
 
     python -m tritonmm.autotune.studies.weights weights.csv --regime burst
     python -m tritonmm.autotune.studies.weights some.csv --rows 1,16 --shapes 4096x4096 --kinds int4-group
+    python -m tritonmm.autotune.studies.weights six.csv --rows 64 --configs 6    # compares estimates with times
 
 Both sides are timed in pairs in one process, as `tritonmm bench` does, and take turns with several weights, so that no
 launch finds its own in L2. torch multiplies by the dequantized weights in bf16.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,7 @@ from pathlib import Path
 import click
 import torch
 
+from tritonmm import families
 from tritonmm import gpu as gpus
 from tritonmm.autotune.measuring import space
 from tritonmm.autotune.measuring.environment import Environment
@@ -26,7 +29,7 @@ from tritonmm.gpu import Gpu
 from tritonmm.nn.weights import dequantized, quantized
 from tritonmm.plan import plan_for
 from tritonmm.problem import Problem
-from tritonmm.selection import choose
+from tritonmm.selection import choose, timed
 from tritonmm.torch_ops.quantized import packed_words
 
 ROWS = (1, 2, 8, 16, 32, 64, 128, 193, 256, 512, 1024, 2048, 4096, 8192)
@@ -52,7 +55,8 @@ class Row:
     terabytes_per_s: the least bytes that we must move, by our time. sets: different weights, activations and outputs.
 
     error: the largest of sampled elements, relative to the library's bound, against float64 of the dequantized weights
-    (`autotune.measuring.verify`); inf for a wrong product of integers. lost: why there are no times, or "".
+    (`autotune.measuring.verify`); inf for a wrong product of integers. estimate_us: of the time model. lost: why there
+    are no times, or "".
     """
 
     m: int
@@ -65,6 +69,7 @@ class Row:
     terabytes_per_s: float | None = None
     sets: int | None = None
     error: float | None = None
+    estimate_us: float | None = None
     config: str = ""
     lost: str = ""
 
@@ -107,7 +112,7 @@ def torch_mm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
     torch.mm(a, b, out=out)
 
 
-def timed(problem: Problem, kind: str, config: Config, weights: Sequence[Weights], regime: str, gpu: Gpu) -> Row:
+def measured(problem: Problem, kind: str, config: Config, weights: Sequence[Weights], regime: str, gpu: Gpu) -> Row:
     """Checks the config and times both sides."""
     p, device = problem, weights[0][0].device
     plan = plan_for(p, config, device)
@@ -120,41 +125,49 @@ def timed(problem: Problem, kind: str, config: Config, weights: Sequence[Weights
     assert ratio is not None
     us = round(times.torch_us, 2), round(times.time_us, 2), round(ratio, 4)
     rate = round(p.compulsory_bytes / times.time_us / 1e6, 3)
-    return Row(p.m, p.n, p.k, kind, *us, rate, len(ours), round(error, 4), str(config))
+    estimate_us = round(families.family(config.kernel).estimate(config, p, gpu).us, 2)
+    return Row(p.m, p.n, p.k, kind, *us, rate, len(ours), round(error, 4), estimate_us, str(config))
 
 
-def measured(
-    rows: Sequence[int], shapes: Sequence[tuple[int, int]], kinds: Sequence[str], regime: str, gpu: Gpu,
+def all_measured(
+    rows: Sequence[int], shapes: Sequence[tuple[int, int]], kinds: Sequence[str], most: int, regime: str, gpu: Gpu,
     device: torch.device,
 ) -> Iterator[Row]:  # fmt: skip
-    """A row for each product, those that fail with the reason."""
-    chosen: dict[Problem, Config | str] = {}
+    """A row for each product and each of at most so many configs, those that fail with the reason."""
+    tried: dict[Problem, Sequence[Config] | str] = {}
     for n, k in shapes:
         for kind in kinds:
             for m in rows:
                 problem = problem_of(m, n, k, kind)
                 try:
-                    chosen[problem] = choose(problem, gpu)
+                    tried[problem] = configs_of(problem, gpu, most)
                 except ValueError as error:  # no config is legal: fp8 on a GPU without it
-                    chosen[problem] = _line(error)
-    precompile_all([pair for pair in chosen.items() if isinstance(pair[1], Config)], gpu)
+                    tried[problem] = _line(error)
+    pairs = ((problem, configs) for problem, configs in tried.items() if not isinstance(configs, str))
+    precompile_all([(problem, config) for problem, configs in pairs for config in configs], gpu)
     for n, k in shapes:
         for kind in kinds:
             weights: list[Weights] = []
             for m in rows:
                 problem = problem_of(m, n, k, kind)
-                config = chosen[problem]
-                if isinstance(config, str):
-                    yield Row(m, n, k, kind, lost=config)
+                configs = tried[problem]
+                if isinstance(configs, str):
+                    yield Row(m, n, k, kind, lost=configs)
                     continue
-                try:
-                    while len(weights) < set_count(problem, gpu):
-                        weights.append(made(problem, kind, device))
-                    row = timed(problem, kind, config, weights, regime, gpu)
-                except (RuntimeError, ValueError) as error:  # memory is short, or a kernel fails
-                    row = Row(m, n, k, kind, config=str(config), lost=_line(error))
-                yield row
-                torch.cuda.empty_cache()
+                for config in configs:
+                    try:
+                        while len(weights) < set_count(problem, gpu):
+                            weights.append(made(problem, kind, device))
+                        row = measured(problem, kind, config, weights, regime, gpu)
+                    except (RuntimeError, ValueError) as error:  # memory is short, or a kernel fails
+                        row = Row(m, n, k, kind, config=str(config), lost=_line(error))
+                    yield row
+                    torch.cuda.empty_cache()
+
+
+def configs_of(problem: Problem, gpu: Gpu, most: int) -> Sequence[Config]:
+    """The one that is chosen, or so many of the least estimates, the least first."""
+    return (choose(problem, gpu),) if most == 1 else tuple(itertools.islice(timed(problem, gpu), most))
 
 
 def _line(error: Exception) -> str:
@@ -198,17 +211,19 @@ def _kind(text: str) -> str:
 @click.option("--rows", type=Listed(_size, "numbers above 0"), default=ROWS, help="Rows of activations.")
 @click.option("--shapes", type=Listed(_shape, "n x k, as in 14336x4096"), default=SHAPES, help="Of the weights.")
 @click.option("--kinds", type=Listed(_kind, f"any of {', '.join(KINDS)}"), default=tuple(KINDS), help="Of the weights.")
+@click.option("--configs", "most", type=click.IntRange(1), default=1, help="Of each product: 1 is the chosen one.")
 @click.option("--regime", type=click.Choice(sorted(REGIMES)), default="burst", show_default=True)
-def main(path: Path, rows: Sequence[int], shapes: Sequence, kinds: Sequence[str], regime: str) -> None:
+def main(path: Path, rows: Sequence[int], shapes: Sequence, kinds: Sequence[str], most: int, regime: str) -> None:
     """Time products with quantized weights and torch's, and write PATH."""
     if not torch.cuda.is_available():
         raise click.ClickException("times need a GPU, and torch sees none")
     gpu, device = gpus.of_device(0), torch.device("cuda", 0)
     about = Environment.here(torch.cuda.get_device_name(0)).about() | {"regime": regime}
     comments = [f"# {key}: {value}" for key, value in about.items()]
-    comments.append("# about: bf16 activations; torch multiplies by the dequantized weights in bf16; chosen configs")
+    what = "chosen configs" if most == 1 else f"{most} configs of the least estimates"
+    comments.append(f"# about: bf16 activations; torch multiplies by the dequantized weights in bf16; {what}")
     done: list[Row] = []
-    for row in measured(rows, shapes, kinds, regime, gpu, device):
+    for row in all_measured(rows, shapes, kinds, most, regime, gpu, device):
         click.echo(row)
         done.append(row)
         write_csv(path, done, comments)  # what is measured is kept if this ends early

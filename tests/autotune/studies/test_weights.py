@@ -9,7 +9,7 @@ from tritonmm import gpu as gpus
 from tritonmm.autotune.measuring.measure import set_count
 from tritonmm.autotune.studies import weights
 from tritonmm.plan import plan_for
-from tritonmm.selection import choose
+from tritonmm.selection import choose, timed
 
 
 @pytest.mark.parametrize("kind", weights.KINDS)
@@ -50,11 +50,19 @@ def test_unknown_requests_are_refused(option, value, said, tmp_path):
     assert said in " ".join(result.output.split())
 
 
+def test_several_configs_are_those_of_the_least_estimates():
+    gpu = gpus.spec("h200")
+    problem = weights.problem_of(64, 4096, 4096, "int4-group")
+    one, several = weights.configs_of(problem, gpu, 1), weights.configs_of(problem, gpu, 5)
+    assert one == (choose(problem, gpu),)
+    assert several == tuple(timed(problem, gpu))[:5]
+
+
 def test_what_has_no_config_is_a_row_with_its_reason(device, monkeypatch):
     def refuse(problem, gpu):
         raise ValueError("no config is legal")
 
     monkeypatch.setattr(weights, "choose", refuse)
-    rows = list(weights.measured((1, 16), ((64, 128),), ("int4-group",), "burst", gpus.spec("h200"), device))
+    rows = list(weights.all_measured((1, 16), ((64, 128),), ("int4-group",), 1, "burst", gpus.spec("h200"), device))
     assert [row.m for row in rows] == [1, 16]
     assert {(row.lost, row.ours_us) for row in rows} == {("no config is legal", None)}
