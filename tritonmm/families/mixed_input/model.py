@@ -45,7 +45,8 @@ class Fitted:
     slice_us: From slice to slice of a step: the way from shared memory to the tensor cores.
     beside: Of both, what two programs of an SM do not hide of each other.
     latency_us: From a stage that is free to its next data.
-    convert_us: An SM's time for a weight that it reads and converts.
+    convert_us: An SM's time for an int8 or fp8 weight that it reads and converts.
+    convert_int8p_us, convert_int4_us: The same for packed int8 and for int4, which take fewer instructions.
     convert_fp8_us: A consumer's time for an fp8 weight that it reads and converts while others multiply.
     multiply_us: An SM's time for a weight and a row of activations that it multiplies.
     scale_us: An SM's time for a sum of a step that it multiplies by its group's scale.
@@ -68,6 +69,8 @@ class Fitted:
     beside: float
     latency_us: float
     convert_us: float
+    convert_int8p_us: float
+    convert_int4_us: float
     convert_fp8_us: float
     multiply_us: float
     scale_us: float
@@ -97,7 +100,7 @@ BLOCKS = {
     32: ((128, 128, 7, 8), (128, 128, 4, 8), (128, 256, 4, 8), (192, 128, 5, 12), (256, 128, 5, 8)),
     40: ((128, 128, 7, 8), (256, 128, 4, 8)),
     48: ((128, 128, 7, 8), (256, 128, 4, 8)),
-    64: ((128, 128, 6, 8), (128, 256, 3, 8), (192, 128, 5, 12), (256, 128, 4, 8)),
+    64: ((128, 128, 6, 8), (192, 128, 5, 12), (256, 128, 4, 8)),
     72: ((128, 128, 6, 8), (256, 128, 4, 8)),
     80: ((128, 128, 5, 8), (256, 128, 3, 8)),
     96: ((128, 128, 5, 8), (256, 128, 3, 8)),
@@ -219,16 +222,13 @@ def lower_bound(config: Config, problem: Problem, gpu: Gpu) -> float:
 def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     """A launch, what reading and computing take beside each other, and the gathering of parts.
 
-    Constants are fits to an H200 (burst, 2026-11-23), 2,984 times of bf16 by int8 with 16 to 4096 rows, Triton 3.6.0
-    and 3.9.0 (h200-weights-7.csv and -8.csv in autotune/results). The fit did not see several subtiles (-11.csv,
-    -12.csv), sums that are rescaled from group to group (h100-weights-configs.csv), and weights with scales of rows
-    that are converted at once. In all these files, without shared tiles of more than 32 x 128 sums, which are stored in
-    another way now, the estimates of configs within 35% of a GEMM's best are off by 4.8% (root mean square); the chosen
-    ones take 0.5% longer than the best (geometric mean), at most 6%. Shared tiles were timed since in
-    h200-weights-shared.csv, without a fit: with 128 rows and more they take from 2% more to 11% less than estimated.
-    The times of turns with three consumers or several subtiles were set by hand (h200-weights-18.csv to
-    -20-before.csv), as was the time to convert fp8 (-24.csv). More programs than the SMs hold were timed with more than
-    64 rows. Groups of rows count as equal ones, without a fit.
+    Constants are fits to an H200 (burst, 2026-11-23 to -29, Triton 3.6.0 and 3.9.0): 934 times within 35 to 40% of a
+    GEMM's best, of bf16 by int8, packed int8, int4 and fp8 with 1 to 4096 rows (h200-weights-7, -8, -11, -12, -18 to
+    -26, -shared and -configs in autotune/results; docs/notebook/mixed_input.md); 43 of them are of an H100. They are off
+    by 4.5% (root mean square; 6% for packed int8 and int4 up to 100 rows), and of 148 GEMMs of which several configs
+    were timed the one with the least estimate takes 0.4% longer than the best (geometric mean), at most 10%. `tensor`,
+    `issue` and what last arrivers take were not fitted again, and times of turns were set by hand. More programs than
+    the SMs hold were timed with more than 64 rows. Groups of rows count as equal ones, without a fit.
     """
     p, f = problem, fitted(gpu)
     moved = _moved(config, p, gpu)
@@ -240,7 +240,8 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     slots = gpu.sms * resident(config, p)
     waves, running = -(-count // slots), min(count, slots)
     held = -(-running // gpu.sms)  # an SM's programs share its units, and hide latencies
-    weights_us = config.block_n * step * (f.convert_us + f.multiply_us * config.block_m)
+    convert_us = {"int8p": f.convert_int8p_us, "int4": f.convert_int4_us}.get(p.b_dtype, f.convert_us)
+    weights_us = config.block_n * step * (convert_us + f.multiply_us * config.block_m)
     scales_us = scale_groups(config, p) * config.block_n * config.block_m * f.scale_us
     pieces = -(-tiles // count) + (how == "last-arriver" and count % tiles > 0)  # of a program that cuts two tiles
     busy_us = weights_us + scales_us
@@ -250,7 +251,7 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     latency_us = f.latency_us * stages_of_step(config, p) / (config.num_stages - 1)
     if ordered_mma(config, p) and rescales(config, p):  # one consumer converts and scales while another multiplies
         consumers = config.num_warps // 4  # each waits for the others, and more so with sums of several subtiles
-        loads = 0.5 if p.b_dtype in PACKED else 1.0  # words of packed weights take fewer
+        loads = 0.5 if p.b_dtype in PACKED else 1.4 if p.b_dtype in FP8 else 1.0  # words of packed weights take fewer
         turns_us = consumers / 2 * (1 + len(subtiles(config))) / 2 * loads * f.step_us
         step_us = max(tensor_us + turns_us, latency_us)
         if p.b_dtype in FP8:  # a consumer may convert for longer than the others multiply
@@ -274,7 +275,10 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     compute_us = waves * (first_us + work_us)
     read_us = _read_bytes(config, p, gpu, moved, count) / (f.stream * gpu.bandwidth) * 1e6
     split_us = _fixup_us(config, p, f, count, tiles)
-    us = moved.before_us + f.fixed_us + joined((read_us, compute_us), f.overlap) + split_us
+    # SMs share the bandwidth evenly. In the last round of programs, one for each SM, fewer SMs may have one to read for.
+    shares = [min(gpu.sms, count - begun) / count for begun in range(0, count, gpu.sms)]
+    each = (joined((share * read_us, compute_us / len(shares)), f.overlap) for share in shares)
+    us = moved.before_us + f.fixed_us + sum(each) + split_us
     return Time(us, Parts(mma=compute_us, dram=read_us, launch=moved.before_us + f.fixed_us, split_k=split_us))
 
 

@@ -17,6 +17,11 @@ from tritonmm.problem import Problem
 NARROW, LONG = 64, 512
 """The skinny kernel is considered for outputs of at most NARROW rows or columns by at least LONG of the other."""
 
+ROW_PROGRAMS = 8
+"""Programs that an SM holds of those that multiply one row by 8-bit weights, which take 110 to 120 registers a thread.
+Each waits for its start: 14336 x 4096 weights in 3584 programs take 20.0 us, of which reading is 13.6, 28672 x 4096 in
+7168 take 34.3 of 27.2, and 8192 x 28672 in 2048 take 56.4 of 54.4 (h200-weights-2, -9 and -26 in autotune/results)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
@@ -278,7 +283,9 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
         full = whole + (max(rest / slots, f.last_round) if rest else 0)
         limits.append(f.round_us * programs / slots + b_bytes / programs * slots / gpu.sms * full / rate * 1e6)
     work_us = joined(limits, f.overlap)
-    starts = 1 if resident > 1 else -(-programs // slots)  # a second one on the SM streams meanwhile
+    starts: float = 1 if resident > 1 else -(-programs // slots)  # a second one on the SM streams meanwhile
+    if narrow == 1 and p.b_element_bytes == 1:
+        starts = max(1.0, programs / (gpu.sms * ROW_PROGRAMS))
     start_us = f.short_us if config.block_k * config.split_k >= p.k else f.start_us
     launch_us = f.launch_us + start_us * starts + (f.grouped_us if p.block_scaled else 0)
     if not by_element and not _converts(config, p):  # those that convert were fitted without, the others wait longer
