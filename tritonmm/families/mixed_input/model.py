@@ -224,11 +224,11 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
 
     Constants are fits to an H200 (burst, 2026-11-23 to -29, Triton 3.6.0 and 3.9.0): 934 times within 35 to 40% of a
     GEMM's best, of bf16 by int8, packed int8, int4 and fp8 with 1 to 4096 rows (h200-weights-7, -8, -11, -12, -18 to
-    -26, -shared and -configs in autotune/results; docs/notebook/mixed_input.md); 43 of them are of an H100. They are off
-    by 4.5% (root mean square; 6% for packed int8 and int4 up to 100 rows), and of 148 GEMMs of which several configs
-    were timed the one with the least estimate takes 0.4% longer than the best (geometric mean), at most 10%. `tensor`,
-    `issue` and what last arrivers take were not fitted again, and times of turns were set by hand. More programs than
-    the SMs hold were timed with more than 64 rows. Groups of rows count as equal ones, without a fit.
+    -26, -shared and -configs in autotune/results); 43 of them are of an H100. They are off by 4.5% (root mean square;
+    6% for packed int8 and int4 up to 100 rows), and of 148 GEMMs of which several configs were timed the one with the
+    least estimate takes 0.4% longer than the best (geometric mean), at most 10%. `tensor`, `issue` and what last
+    arrivers take were not fitted again, and times of turns were set by hand. More programs than the SMs hold were timed
+    with more than 64 rows. Groups of rows count as equal ones, without a fit.
     """
     p, f = problem, fitted(gpu)
     moved = _moved(config, p, gpu)
@@ -275,7 +275,7 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     compute_us = waves * (first_us + work_us)
     read_us = _read_bytes(config, p, gpu, moved, count) / (f.stream * gpu.bandwidth) * 1e6
     split_us = _fixup_us(config, p, f, count, tiles)
-    # SMs share the bandwidth evenly. In the last round of programs, one for each SM, fewer SMs may have one to read for.
+    # SMs share the bandwidth evenly. In the last round of programs, one for each SM, fewer SMs may have one to serve.
     shares = [min(gpu.sms, count - begun) / count for begun in range(0, count, gpu.sms)]
     each = (joined((share * read_us, compute_us / len(shares)), f.overlap) for share in shares)
     us = moved.before_us + f.fixed_us + sum(each) + split_us

@@ -17,10 +17,11 @@ from tritonmm.problem import Problem
 NARROW, LONG = 64, 512
 """The skinny kernel is considered for outputs of at most NARROW rows or columns by at least LONG of the other."""
 
-ROW_PROGRAMS = 8
-"""Programs that an SM holds of those that multiply one row by 8-bit weights, which take 110 to 120 registers a thread.
-Each waits for its start: 14336 x 4096 weights in 3584 programs take 20.0 us, of which reading is 13.6, 28672 x 4096 in
-7168 take 34.3 of 27.2, and 8192 x 28672 in 2048 take 56.4 of 54.4 (h200-weights-2, -9 and -26 in autotune/results)."""
+ROW_PROGRAMS, ROW_ROUNDS_US = 8, 4.5
+"""Programs that an SM holds of those that multiply one row by 8-bit weights, of 110 to 120 registers a thread, and what
+it takes that there are twice as many as all SMs hold, or more: 14336 x 4096 weights take 20.0 us, 28672 x 4096 34.3 and
+28672 x 8192 62.3, of which reading is 13.6, 27.2 and 54.4, and 4096 x 4096, with fewer programs, 6.9 of 3.9
+(h200-weights-2 and -26-configs in autotune/results). 8192 x 28672 take 56.4 of 54.4 as int8 and 62.9 packed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,15 +284,15 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
         full = whole + (max(rest / slots, f.last_round) if rest else 0)
         limits.append(f.round_us * programs / slots + b_bytes / programs * slots / gpu.sms * full / rate * 1e6)
     work_us = joined(limits, f.overlap)
-    starts: float = 1 if resident > 1 else -(-programs // slots)  # a second one on the SM streams meanwhile
-    if narrow == 1 and p.b_element_bytes == 1:
-        starts = max(1.0, programs / (gpu.sms * ROW_PROGRAMS))
+    starts = 1 if resident > 1 else -(-programs // slots)  # a second one on the SM streams meanwhile
     start_us = f.short_us if config.block_k * config.split_k >= p.k else f.start_us
     launch_us = f.launch_us + start_us * starts + (f.grouped_us if p.block_scaled else 0)
     if not by_element and not _converts(config, p):  # those that convert were fitted without, the others wait longer
         launch_us += f.small_us * (1 < narrow and wide < 64) + f.again_us * (
             (tiles_n if a_bytes > b_bytes else tiles_m) > 1
         )
+    if narrow == 1 and p.b_element_bytes == 1:
+        launch_us += ROW_ROUNDS_US * min(1.0, max(0.0, programs / (gpu.sms * ROW_PROGRAMS) - 1))
     split_us = 0.0
     if config.split_k > 1:
         split_us = f.fixup_us + config.split_k * config.block_m * config.block_n * 4 / f.fixup_bandwidth * 1e6
