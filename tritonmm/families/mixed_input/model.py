@@ -276,9 +276,10 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     read_us = _read_bytes(config, p, gpu, moved, count) / (f.stream * gpu.bandwidth) * 1e6
     split_us = _fixup_us(config, p, f, count, tiles)
     # SMs share the bandwidth evenly. In the last round of programs, one for each SM, fewer SMs may have one to serve.
-    shares = [min(gpu.sms, count - begun) / count for begun in range(0, count, gpu.sms)]
-    each = (joined((share * read_us, compute_us / len(shares)), f.overlap) for share in shares)
-    us = moved.before_us + f.fixed_us + sum(each) + split_us
+    full, rest = divmod(count, gpu.sms)
+    each_us = compute_us / (full + (rest > 0))
+    full_us, rest_us = (joined((part / count * read_us, each_us), f.overlap) for part in (gpu.sms, rest))
+    us = moved.before_us + f.fixed_us + full * full_us + (rest > 0) * rest_us + split_us
     return Time(us, Parts(mma=compute_us, dram=read_us, launch=moved.before_us + f.fixed_us, split_k=split_us))
 
 
