@@ -147,6 +147,48 @@ def test_weights_that_a_hook_computes_stay(device):
     assert isinstance(model["plain"], WeightOnlyLinear)
 
 
+def test_hooks_stay_with_their_layers_and_can_be_removed(device):
+    """Those of forward and backward, with what was asked for each."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)).to(device, BF16)
+    calls = []
+    handles = [
+        model[0].register_forward_pre_hook(lambda module, args, kwargs: calls.append("before"), with_kwargs=True),
+        model[0].register_forward_hook(lambda module, args, kwargs, out: -out, with_kwargs=True, always_call=True),
+        model[1].register_full_backward_pre_hook(lambda module, grad: calls.append("backward")),
+        model[1].register_full_backward_hook(lambda module, grad_in, grad_out: calls.append(grad_in[0].shape)),
+    ]
+    tritonmm.quantize_(model, "int8")
+    x = torch.randn(2, 64, device=device, dtype=BF16, requires_grad=True)
+    hooked = model[0](x).detach()
+    model[1](x).sum().backward()
+    assert calls == ["before", "backward", (2, 64)]
+    for handle in handles:
+        handle.remove()
+    assert torch.equal(model[0](x), -hooked)
+    model[1](x).sum().backward()
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("where", ["here", "offloaded"])
+@pytest.mark.parametrize("by", ["accelerate", "somebody"])
+def test_a_forward_that_was_replaced_is_not_lost(by, where, device):
+    """accelerate's may be: on a device that is the layer's it moves nothing that the block around it has not."""
+    model = nn.ModuleDict({"a": nn.Linear(64, 64), "b": nn.Linear(64, 64)}).to(device, BF16)
+    model["b"].forward = lambda x: x
+    if by == "accelerate":
+        model["b"]._hf_hook = object()
+    if where == "offloaded":
+        model["b"].to("meta")
+    if (by, where) == ("accelerate", "here"):
+        x = torch.randn(2, 64, device=device, dtype=BF16)
+        assert not torch.equal(tritonmm.quantize_(model, "int8")["b"](x), x)
+    else:
+        with pytest.raises(ValueError, match=r"the forward of b was replaced and (loads its|is not its)"):
+            tritonmm.quantize_(model, "int8")
+        assert {type(layer) for layer in model.values()} == {nn.Linear}
+        tritonmm.quantize_(model, "int8", skip=("b",))
+
+
 def test_names_may_come_from_a_generator(device):
     model = nn.ModuleDict({name: nn.Linear(64, 64) for name in "abc"}).to(device, BF16)
     tritonmm.quantize_(model, "int8", skip=(name for name in "bc"))

@@ -236,6 +236,8 @@ def test_derivatives_of_activations(kind, device):
         (lambda m: tritonmm.quantize_(Model(40, 64).bfloat16(), "int4"), ValueError, "group=\"rows\""),
         (lambda m: tritonmm.quantize_(m, "int8", skip="lm_head"), TypeError, "skip is 'lm_head'; it must be several"),
         (lambda m: tritonmm.quantize_(m, "int8", skip=("layers", "lm_head")), ValueError, "nothing to quantize"),
+        (lambda m: tritonmm.quantize_(m, "int8", skip=("layers.1.uq",)), ValueError, "did you mean 'layers.1.up'?"),
+        (lambda m: tritonmm.quantize_(m, "int8", skip=("experts",)), ValueError, "no module of the model is named"),
         (lambda m: tritonmm.quantize_(nn.Linear(64, 64), "int8"), ValueError, "there is nothing to quantize"),
         (lambda m: tritonmm.quantize_(m.float(), "int8"), ValueError, "layers.0.up has weights of torch.float32"),
         (lambda m: tritonmm.quantize_(Model(40, 72).bfloat16(), "int8", group=16), ValueError, "has 72 input features"),

@@ -289,3 +289,8 @@ def test_weights_are_released_layer_by_layer(device, monkeypatch):
     assert len(counts) == len(alive)
     assert counts == list(range(len(alive), 0, -1))
     assert all(isinstance(m, QuantizedLinear) for m in (*qkv(made[0]), made[1].down_proj))
+
+
+def test_what_is_no_module_is_refused():
+    with pytest.raises(TypeError, match=r"model must be a torch.nn.Module, not NoneType"):
+        place_siblings_(None)

@@ -1,5 +1,6 @@
 """A model with weights of 8 or 4 bits in one line: its linear layers, and its experts."""
 
+import difflib
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 
@@ -21,6 +22,15 @@ ROWS = "rows"
 
 READERS = (torch.nn.TransformerEncoderLayer,)
 """Modules that read the weights of linear layers inside, which therefore stay as they are."""
+
+OPTIONAL = ("lm_head",)
+"""What may be skipped in a model that has none, since it is by default."""
+
+HOOKS = (
+    "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called", "_backward_pre_hooks", "_backward_hooks", "_is_full_backward_hook",
+)  # fmt: skip
+"""What a torch.nn.Module keeps of its hooks."""
 
 KINDS: dict[str, tuple[type[QuantizedLinear], str]] = {
     "int8": (WeightOnlyLinear, "int8p"),
@@ -46,20 +56,23 @@ def quantize_(
     group: 16 (not for "int4"), 32, 64 or 128 elements of a row of weights that share a scale; "rows" for whole rows.
         None is 128 for "int4" and whole rows for all others. "fp8-dynamic" has whole rows only.
     skip: names of modules that stay as they are, with all that is inside: "lm_head" means `lm_head` and
-        `model.lm_head`, "layers.0" only the first of `layers`.
+        `model.lm_head`, "layers.0" only the first of `layers`. A model need not have an `lm_head`, but all else.
 
     Memory falls to half that of bf16, or for "int4" to little more than a quarter, layer by layer. Layers that usually
     have the same input, such as q_proj, k_proj and v_proj, lie next to each other in memory: see `nn.place_siblings_`
     and `merge_siblings`. Layers that share their weight share the codes. A layer whose weight something else uses as
     well, as tied embeddings do, stays as it is, and so do subclasses of Linear. The layers' buffers `weight`, `scale`
     and `bias` are in the model's state_dict, and those of experts, see `nn.experts.QuantizedExperts`. They are not
-    trained, but layers before and adapters beside them can be. Routers that are not a Linear stay as they are, as do
-    layers whose weight a hook computes, such as `weight_norm`, and those of torch.nn.TransformerEncoderLayer, which
-    reads their weights. Works with torch.compile and CUDA graphs. Bitwise reproducible.
+    trained, but layers before and adapters beside them can be. Hooks stay with their layers, and their handles remove
+    them as before; accelerate's, which only move inputs to a layer's device, do not. Routers that are not a Linear stay
+    as they are, as do layers whose weight a hook computes, such as `weight_norm`, and those of
+    torch.nn.TransformerEncoderLayer, which reads their weights. Works with torch.compile and CUDA graphs. Bitwise
+    reproducible.
 
-    Raises TypeError if model is no module or skip not several names; ValueError for other kinds and groups, for layers
-    and experts of other dtypes, without input features, whose rows do not divide into groups or whose weights are not
-    finite, and if there is nothing to quantize. The model is unchanged then.
+    Raises TypeError if model is no module or skip not several names; ValueError for other kinds and groups, for names
+    that no module has, for layers and experts of other dtypes, without input features, whose rows do not divide into
+    groups, whose weights are not finite or whose forward was replaced, and if there is nothing to quantize. The model
+    is unchanged then.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64, device="cuda", dtype=torch.bfloat16), torch.nn.ReLU())
     >>> tritonmm.quantize_(model, "int8")
@@ -73,7 +86,7 @@ def quantize_(
     if kind not in KINDS:
         raise ValueError(f"quantize_: kind is {kind!r}; it must be one of {', '.join(map(repr, KINDS))}")
     group = _group(kind, group)
-    skip = _names(skip)
+    skip = _names(skip, model)
     layers = _layers(model, skip)
     if not layers:
         raise ValueError(
@@ -81,6 +94,7 @@ def quantize_(
             f" of their own, that are not in {skip} and not quantized already"
         )
     for layer, names in layers.items():
+        _check_forward(names[0], layer)
         for name, (_, weight) in _weights(layer).items():
             _check(".".join(filter(None, (names[0], name))), weight, group)
     made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -88,6 +102,7 @@ def quantize_(
         layer = next(iter(layers))
         names = layers.pop(layer)  # `layers` would keep the layer's weights in memory
         new = _quantized(layer, kind, group, made).train(layer.training)
+        vars(new).update((hooks, vars(layer)[hooks]) for hooks in HOOKS)
         for name in names:
             model.set_submodule(name, new)
     del layer, weight  # the last ones
@@ -127,13 +142,19 @@ def _group(kind: str, group: int | str | None) -> int | None:
     return group
 
 
-def _names(skip: Collection[str]) -> tuple[str, ...]:
-    """The names of modules to skip. Raises TypeError for anything else."""
+def _names(skip: Collection[str], model: torch.nn.Module) -> tuple[str, ...]:
+    """The names of modules to skip. Raises TypeError for anything else, ValueError for those that no module has."""
     if isinstance(skip, str) or not isinstance(skip, Iterable):
         raise TypeError(f"quantize_: skip is {skip!r}; it must be several names, as in ({str(skip)!r},)")
     skip = tuple(skip)
     if wrong := [each for each in skip if not isinstance(each, str)]:
         raise TypeError(f"quantize_: skip has {wrong[0]!r}; it must have names of modules, as in ('lm_head',)")
+    names = [name for name, _ in model.named_modules(remove_duplicate=False)]
+    for each in skip:
+        if each not in OPTIONAL and not any(_is_in(name, (each,)) for name in names):
+            near = difflib.get_close_matches(each, {name.split(".", i)[-1] for name in names for i in range(9)}, 1)
+            said = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"quantize_: skip has {each!r}, which no module of the model is named{said}")
     return skip
 
 
@@ -168,6 +189,17 @@ def _weights(layer: torch.nn.Module) -> dict[str, tuple[torch.Tensor, torch.Tens
 def _is_in(name: str, skip: tuple[str, ...]) -> bool:
     """Whether a module is one of those that `skip` names, or inside of one."""
     return any(f".{each}." in f".{name}." for each in skip)
+
+
+def _check_forward(name: str, layer: torch.nn.Module) -> None:
+    """Raises if what replaces a layer would not do what its forward does. accelerate's forward, for models on several
+    devices, moves inputs to the layer's device, as that of the block around it does. Where it also loads the weights,
+    they are on "meta" until then."""
+    replaced = "forward" in vars(layer)
+    offloaded = any(weight.device.type == "meta" for _, weight in _weights(layer).values())
+    if replaced and (offloaded or not hasattr(layer, "_hf_hook")):
+        why = "loads its weights" if hasattr(layer, "_hf_hook") else "is not its class's"
+        raise ValueError(f"quantize_: the forward of {name} was replaced and {why}; undo that, or name it in skip=")
 
 
 def _check(name: str, weight: torch.Tensor, group: int | None) -> None:

@@ -43,7 +43,7 @@ def place_siblings_(model: torch.nn.Module) -> torch.nn.Module:
         multiples of 16. Layers that share a buffer with another, and those on "meta", stay as they are.
 
     Values, names and shapes stay the same, and `load_state_dict` copies into the same memory. Tensors that are
-    neighbours already are not moved.
+    neighbours already are not moved. Raises TypeError if model is no module.
 
     >>> names = "gate_proj", "up_proj"
     >>> model = torch.nn.ModuleDict({name: torch.nn.Linear(64, 32, device="cuda") for name in names})
@@ -52,6 +52,8 @@ def place_siblings_(model: torch.nn.Module) -> torch.nn.Module:
     >>> up.data_ptr() - gate.data_ptr() == gate.nbytes
     True
     """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"place_siblings_: model must be a torch.nn.Module, not {type(model).__name__}")
     modules = model.named_modules(remove_duplicate=False)  # a layer of two modules is that of two users
     users = Counter(id(x) for _, module in modules for x in module.buffers(recurse=False))
     for module in model.modules():
