@@ -26,6 +26,9 @@ PACKED = {"int8p": (16, 8), "int4": (32, 16)}
 """Weights that are packed along K, in the order in which tensor cores read them: (a, b) if a weights are packed
 together in b elements of the tensor that kernels read. See `nn/int8.py` and `nn/int4.py`."""
 
+SCALE_GROUPS = (16, 32, 64, 128)
+"""Elements of K that may share a scale of weights. int4 is packed 32 elements at a time, so the first is not for it."""
+
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 _SPELLINGS = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items() if name not in PACKED}

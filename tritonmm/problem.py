@@ -15,6 +15,7 @@ from tritonmm.dtypes import (
     HALF,
     PACKED,
     PRECISIONS,
+    SCALE_GROUPS,
     any_name,
     default_output,
     dtypes_reason,
@@ -195,8 +196,8 @@ class Problem:
             raise ValueError(f"Problem: scales is {self.scales!r}; it must be one of {', '.join(SCALES[1:])}, or ''")
         if self.scales == "group-zero" and self.b_dtype != "int4":
             raise ValueError(f"Problem: scales is 'group-zero' and b_dtype {self.b_dtype!r}; int4 has zero points")
-        if self.group not in (16, 32, 64, 128):
-            raise ValueError(f"Problem: group is {self.group!r}; it must be 16, 32, 64 or 128 elements of K")
+        if self.group not in SCALE_GROUPS:
+            raise ValueError(f"Problem: group is {self.group!r}; it must be one of {SCALE_GROUPS}: elements of K")
         if self.b_dtype == "int4" and self.group == 16:
             raise ValueError("Problem: group is 16 and b_dtype int4, which is packed 32 elements of K at a time")
         if len(self.layout) != 2 or set(self.layout) - set("nts"):

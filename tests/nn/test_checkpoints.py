@@ -96,6 +96,7 @@ def test_scales_and_zero_points_come_back():
         ({"scales": torch.ones(2, 24).int()}, TypeError, "scales are torch.int32; they must be floating-point numbers"),
         ({"scales": torch.ones(2, 32)}, ValueError, "scales are [2, 32]; for 24 x 256 weights they must be"),
         ({"scales": torch.ones(3, 24)}, ValueError, "there are 3 groups of 256 in_features"),
+        ({"qweight": torch.zeros(0, 24).int()}, ValueError, "there are 2 groups of 0 in_features"),
         ({"scales": torch.ones(16, 24)}, ValueError, "a group must be a multiple of 32"),
         ({"qzeros": torch.zeros(2, 24).int()}, ValueError, "for scales [2, 24] it must be (2, 24 / 8)"),
         ({"bias": torch.zeros(25)}, ValueError, "bias is [25]; it must be (24,)"),

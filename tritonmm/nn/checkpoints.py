@@ -4,6 +4,7 @@ import torch
 
 from tritonmm.nn import int4
 from tritonmm.nn.linear import WeightOnlyLinear
+from tritonmm.torch_ops.quantized import SCALE_GROUPS
 
 Tensor = torch.Tensor
 
@@ -12,9 +13,6 @@ IN_WORD = 8
 
 AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
 """Columns of 8 neighbours, in the order in which AWQ's int32 hold them."""
-
-GROUPS = (128, 64, 32)
-"""Elements of K that may share a scale in kernels; larger groups are cut into such."""
 
 
 @torch.no_grad()
@@ -97,7 +95,7 @@ def _group(name: str, qzeros: Tensor, scales: Tensor, bias: Tensor | None, n: in
     if scales.dim() != 2 or scales.shape[1] != n or not scales.shape[0]:
         raise ValueError(f"{name}: scales are {list(scales.shape)}; for {n} x {k} weights they must be (groups, {n})")
     groups = scales.shape[0]
-    if k % groups or k // groups % 32:
+    if not k or k % groups or k // groups % 32:
         raise ValueError(f"{name}: there are {groups} groups of {k} in_features; a group must be a multiple of 32")
     if n % IN_WORD or qzeros.shape != (groups, n // IN_WORD):
         raise ValueError(
@@ -127,6 +125,7 @@ def _layer(codes: Tensor, zero: Tensor, scales: Tensor, bias: Tensor | None, gro
     if k == group and is_symmetric:
         scale = scale[0].contiguous()
     else:
-        cut = next(size for size in GROUPS if group % size == 0)
+        # Larger groups are cut into such as kernels have.
+        cut = next(size for size in reversed(SCALE_GROUPS) if group % size == 0)
         scale = scale.repeat_interleave(group // cut, 0).contiguous().t()  # a step reads those of a group
     return WeightOnlyLinear(int4.pack(codes.t()), scale, bias, k)

@@ -10,9 +10,7 @@ from tritonmm.nn.experts import Projection, QuantizedExperts, activation_of, pro
 from tritonmm.nn.linear import DynamicFp8Linear, QuantizedLinear, WeightOnlyLinear
 from tritonmm.nn.siblings import place_siblings_
 from tritonmm.nn.weights import quantized
-
-GROUPS = (16, 32, 64, 128)
-"""Elements of a row that may share a scale."""
+from tritonmm.torch_ops.quantized import SCALE_GROUPS
 
 DEFAULT_GROUP = {"int4": 128}
 """By default, where it is not whole rows."""
@@ -136,7 +134,7 @@ def _group(kind: str, group: int | str | None) -> int | None:
         return DEFAULT_GROUP.get(kind)
     if group == ROWS:
         return None
-    known = {"fp8-dynamic": (), "int4": GROUPS[1:]}.get(kind, GROUPS)
+    known = {"fp8-dynamic": (), "int4": SCALE_GROUPS[1:]}.get(kind, SCALE_GROUPS)
     if group not in known or isinstance(group, str):
         raise ValueError(f"quantize_: group is {group!r} of {kind}; it can be {', '.join(map(repr, (*known, ROWS)))}")
     return group

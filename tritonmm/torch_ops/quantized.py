@@ -18,7 +18,7 @@ import math
 import torch
 
 from tritonmm.config import Config
-from tritonmm.dtypes import DTYPES, FP8, HALF, PACKED, any_name, stored_k
+from tritonmm.dtypes import DTYPES, FP8, HALF, PACKED, SCALE_GROUPS, any_name, stored_k
 from tritonmm.scales import scales_of
 from tritonmm.torch_ops.checks import check_dims, check_inner, prepare_out, shape_of
 from tritonmm.torch_ops.deliver import deliver
@@ -250,7 +250,7 @@ def weight_scales(name: str, weight: Tensor, scale: Tensor, k: int) -> tuple[Ten
     of_whole_rows = groups == 1 and not has_zero_points
     group = 128 if of_whole_rows else k // max(groups, 1)
     fits_lines = tuple(scale.shape) in (lines, (*lines, groups))
-    sizes = (32, 64, 128) if is_int4 else (16, 32, 64, 128)
+    sizes = SCALE_GROUPS[is_int4:]
     fits_k = of_whole_rows or not groups or (group in sizes and group * groups == k)
     is_known = scale.dtype == torch.float32 or has_zero_points
     if not is_known or not fits_lines or not fits_k or (k and not groups):
