@@ -2,7 +2,7 @@
 
     python -m tritonmm.autotune.studies.weights weights.csv --regime burst
     python -m tritonmm.autotune.studies.weights some.csv --rows 1,16 --shapes 4096x4096 --kinds int4-group
-    python -m tritonmm.autotune.studies.weights six.csv --rows 64 --configs 6    # compares estimates with times
+    python -m tritonmm.autotune.studies.weights six.csv --rows 64 --configs 6    # estimates beside times
 
 Both sides are timed in pairs in one process, as `tritonmm bench` does, and take turns with several weights, so that no
 launch finds its own in L2. torch multiplies by the dequantized weights in bf16.
@@ -55,8 +55,8 @@ class Row:
     terabytes_per_s: the least bytes that we must move, by our time. sets: different weights, activations and outputs.
 
     error: the largest of sampled elements, relative to the library's bound, against float64 of the dequantized weights
-    (`autotune.measuring.verify`); inf for a wrong product of integers. estimate_us: of the time model. lost: why there
-    are no times, or "".
+    (`autotune.measuring.verify`); inf for a wrong product of integers. estimate_us: the time model's for the config.
+    lost: why there are no times, or "".
     """
 
     m: int
@@ -133,7 +133,7 @@ def all_measured(
     rows: Sequence[int], shapes: Sequence[tuple[int, int]], kinds: Sequence[str], most: int, regime: str, gpu: Gpu,
     device: torch.device,
 ) -> Iterator[Row]:  # fmt: skip
-    """A row for each product and each of at most so many configs, those that fail with the reason."""
+    """A row for each product and each of its at most `most` configs, those that fail with the reason."""
     tried: dict[Problem, Sequence[Config] | str] = {}
     for n, k in shapes:
         for kind in kinds:
@@ -166,7 +166,7 @@ def all_measured(
 
 
 def configs_of(problem: Problem, gpu: Gpu, most: int) -> Sequence[Config]:
-    """The one that is chosen, or so many of the least estimates, the least first."""
+    """The chosen config if `most` is 1, else the `most` configs of the least estimates, the least first."""
     return (choose(problem, gpu),) if most == 1 else tuple(itertools.islice(timed(problem, gpu), most))
 
 
@@ -211,7 +211,7 @@ def _kind(text: str) -> str:
 @click.option("--rows", type=Listed(_size, "numbers above 0"), default=ROWS, help="Rows of activations.")
 @click.option("--shapes", type=Listed(_shape, "n x k, as in 14336x4096"), default=SHAPES, help="Of the weights.")
 @click.option("--kinds", type=Listed(_kind, f"any of {', '.join(KINDS)}"), default=tuple(KINDS), help="Of the weights.")
-@click.option("--configs", "most", type=click.IntRange(1), default=1, help="Of each product: 1 is the chosen one.")
+@click.option("--configs", "most", type=click.IntRange(1), default=1, help="Of each product; 1: the chosen one.")
 @click.option("--regime", type=click.Choice(sorted(REGIMES)), default="burst", show_default=True)
 def main(path: Path, rows: Sequence[int], shapes: Sequence, kinds: Sequence[str], most: int, regime: str) -> None:
     """Time products with quantized weights and torch's, and write PATH."""

@@ -41,6 +41,18 @@ def test_few_unaligned_rows_are_loaded_by_element_instead_of_copied(shape, layou
 
 
 @pytest.mark.parametrize(
+    ("n", "k", "measured_us"),
+    [(4096, 4096, 6.9), (14336, 4096, 20.0), (28672, 4096, 34.3), (28672, 8192, 62.3), (8192, 28672, 62.9)],
+)
+def test_one_row_by_8_bit_weights_takes_longer_where_its_programs_do_not_start_at_once(n, k, measured_us):
+    """Of h200-weights-2, -26 and -26-configs. For 14336 x 4096 another kernel took 17.4 us, and is chosen."""
+    problem = Problem.dense(1, n, k, layout="nt", b_dtype="int8", scales="row")
+    config = Config("skinny", 1, 4, 1024, 4, 2, order=RowMajor())
+    assert families.family("skinny").estimate(config, problem, H200).us == pytest.approx(measured_us, rel=0.13)
+    assert estimated(problem, H200).config.kernel != "skinny" or (n, k) != (14336, 4096)
+
+
+@pytest.mark.parametrize(
     ("config", "shape", "layout", "precision", "measured_us"),
     [
         (Config("skinny", 16, 32, 32, 2, 4, order=RowMajor()), (48, 15616, 1792), "nt", "ieee", 845.8),

@@ -125,7 +125,7 @@ def _layer(codes: Tensor, zero: Tensor, scales: Tensor, bias: Tensor | None, gro
     if k == group and is_symmetric:
         scale = scale[0].contiguous()
     else:
-        # Larger groups are cut into such as kernels have.
+        # Kernels have groups of at most 128: larger ones are cut into several.
         cut = next(size for size in reversed(SCALE_GROUPS) if group % size == 0)
         scale = scale.repeat_interleave(group // cut, 0).contiguous().t()  # a step reads those of a group
     return WeightOnlyLinear(int4.pack(codes.t()), scale, bias, k)

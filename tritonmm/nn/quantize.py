@@ -22,13 +22,13 @@ READERS = (torch.nn.TransformerEncoderLayer,)
 """Modules that read the weights of linear layers inside, which therefore stay as they are."""
 
 OPTIONAL = ("lm_head",)
-"""What may be skipped in a model that has none, since it is by default."""
+"""Names that skip may have though no module of the model has them: those of its default."""
 
 HOOKS = (
     "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs",
     "_forward_hooks_always_called", "_backward_pre_hooks", "_backward_hooks", "_is_full_backward_hook",
 )  # fmt: skip
-"""What a torch.nn.Module keeps of its hooks."""
+"""Attributes of a torch.nn.Module that hold its forward and backward hooks, and how each is called."""
 
 KINDS: dict[str, tuple[type[QuantizedLinear], str]] = {
     "int8": (WeightOnlyLinear, "int8p"),
@@ -54,18 +54,19 @@ def quantize_(
     group: 16 (not for "int4"), 32, 64 or 128 elements of a row of weights that share a scale; "rows" for whole rows.
         None is 128 for "int4" and whole rows for all others. "fp8-dynamic" has whole rows only.
     skip: names of modules that stay as they are, with all that is inside: "lm_head" means `lm_head` and
-        `model.lm_head`, "layers.0" only the first of `layers`. A model need not have an `lm_head`, but all else.
+        `model.lm_head`, "layers.0" only the first of `layers`. Each must name a module of the model,
+        except "lm_head".
 
     Memory falls to half that of bf16, or for "int4" to little more than a quarter, layer by layer. Layers that usually
     have the same input, such as q_proj, k_proj and v_proj, lie next to each other in memory: see `nn.place_siblings_`
     and `merge_siblings`. Layers that share their weight share the codes. A layer whose weight something else uses as
     well, as tied embeddings do, stays as it is, and so do subclasses of Linear. The layers' buffers `weight`, `scale`
     and `bias` are in the model's state_dict, and those of experts, see `nn.experts.QuantizedExperts`. They are not
-    trained, but layers before and adapters beside them can be. Hooks stay with their layers, and their handles remove
-    them as before; accelerate's, which only move inputs to a layer's device, do not. Routers that are not a Linear stay
-    as they are, as do layers whose weight a hook computes, such as `weight_norm`, and those of
-    torch.nn.TransformerEncoderLayer, which reads their weights. Works with torch.compile and CUDA graphs. Bitwise
-    reproducible.
+    trained, but layers before and adapters beside them can be. Forward and backward hooks are kept, and their handles
+    still remove them. accelerate's replacement of a layer's forward is dropped if it only moves inputs to the layer's
+    device. Routers that are not a Linear stay as they are, as do layers whose weight a hook computes, such as
+    `weight_norm`, and those of torch.nn.TransformerEncoderLayer, which reads their weights. Works with torch.compile
+    and CUDA graphs. Bitwise reproducible.
 
     Raises TypeError if model is no module or skip not several names; ValueError for other kinds and groups, for names
     that no module has, for layers and experts of other dtypes, without input features, whose rows do not divide into
@@ -150,7 +151,8 @@ def _names(skip: Collection[str], model: torch.nn.Module) -> tuple[str, ...]:
     names = [name for name, _ in model.named_modules(remove_duplicate=False)]
     for each in skip:
         if each not in OPTIONAL and not any(_is_in(name, (each,)) for name in names):
-            near = difflib.get_close_matches(each, {name.split(".", i)[-1] for name in names for i in range(9)}, 1)
+            known = {part for name in names for part in (name, *name.split("."))}
+            near = difflib.get_close_matches(each, known, 1)
             said = f"; did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"quantize_: skip has {each!r}, which no module of the model is named{said}")
     return skip
@@ -190,9 +192,11 @@ def _is_in(name: str, skip: tuple[str, ...]) -> bool:
 
 
 def _check_forward(name: str, layer: torch.nn.Module) -> None:
-    """Raises if what replaces a layer would not do what its forward does. accelerate's forward, for models on several
-    devices, moves inputs to the layer's device, as that of the block around it does. Where it also loads the weights,
-    they are on "meta" until then."""
+    """Raises if the layer's forward was replaced by one that would be lost with it.
+
+    accelerate replaces forwards in models on several devices. Most only move inputs to the layer's device, which the
+    block around the layer does as well: these may be lost. Others load weights first, which are on "meta" until then.
+    """
     replaced = "forward" in vars(layer)
     offloaded = any(weight.device.type == "meta" for _, weight in _weights(layer).values())
     if replaced and (offloaded or not hasattr(layer, "_hf_hook")):

@@ -250,7 +250,7 @@ def weight_scales(name: str, weight: Tensor, scale: Tensor, k: int) -> tuple[Ten
     of_whole_rows = groups == 1 and not has_zero_points
     group = 128 if of_whole_rows else k // max(groups, 1)
     fits_lines = tuple(scale.shape) in (lines, (*lines, groups))
-    sizes = SCALE_GROUPS[is_int4:]
+    sizes = SCALE_GROUPS[1:] if is_int4 else SCALE_GROUPS
     fits_k = of_whole_rows or not groups or (group in sizes and group * groups == k)
     is_known = scale.dtype == torch.float32 or has_zero_points
     if not is_known or not fits_lines or not fits_k or (k and not groups):

@@ -224,11 +224,11 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
 
     Constants are fits to an H200 (burst, 2026-11-23 to -29, Triton 3.6.0 and 3.9.0): 934 times within 35 to 40% of a
     GEMM's best, of bf16 by int8, packed int8, int4 and fp8 with 1 to 4096 rows (h200-weights-7, -8, -11, -12, -18 to
-    -26, -shared and -configs in autotune/results); 43 of them are of an H100. They are off by 4.5% (root mean square;
-    6% for packed int8 and int4 up to 100 rows), and of 148 GEMMs of which several configs were timed the one with the
-    least estimate takes 0.4% longer than the best (geometric mean), at most 10%. `tensor`, `issue` and what last
-    arrivers take were not fitted again, and times of turns were set by hand. More programs than the SMs hold were timed
-    with more than 64 rows. Groups of rows count as equal ones, without a fit.
+    -25, -26-configs, -shared and -configs in autotune/results); 41 of them are of an H100. They are off by 4.5% (root
+    mean square; 6% for packed int8 and int4 up to 100 rows), and of 148 GEMMs of which several configs were timed the
+    one with the least estimate takes 0.4% longer than the best (geometric mean), at most 10%. `tensor`, `issue` and
+    what last arrivers take were not fitted again, and times of turns were set by hand. More programs than the SMs hold
+    were timed with more than 64 rows. Groups of rows count as equal ones, without a fit.
     """
     p, f = problem, fitted(gpu)
     moved = _moved(config, p, gpu)
@@ -251,7 +251,7 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     latency_us = f.latency_us * stages_of_step(config, p) / (config.num_stages - 1)
     if ordered_mma(config, p) and rescales(config, p):  # one consumer converts and scales while another multiplies
         consumers = config.num_warps // 4  # each waits for the others, and more so with sums of several subtiles
-        loads = 0.5 if p.b_dtype in PACKED else 1.4 if p.b_dtype in FP8 else 1.0  # words of packed weights take fewer
+        loads = 0.5 if p.b_dtype in PACKED else 1.4 if p.b_dtype in FP8 else 1.0  # packed weights take fewer
         turns_us = consumers / 2 * (1 + len(subtiles(config))) / 2 * loads * f.step_us
         step_us = max(tensor_us + turns_us, latency_us)
         if p.b_dtype in FP8:  # a consumer may convert for longer than the others multiply
@@ -275,7 +275,8 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     compute_us = waves * (first_us + work_us)
     read_us = _read_bytes(config, p, gpu, moved, count) / (f.stream * gpu.bandwidth) * 1e6
     split_us = _fixup_us(config, p, f, count, tiles)
-    # SMs share the bandwidth evenly. In the last round of programs, one for each SM, fewer SMs may have one to serve.
+    # SMs get equal shares of the bandwidth. A round of programs has one for each SM; in the last round some SMs may
+    # have none, while the others still read.
     full, rest = divmod(count, gpu.sms)
     each_us = compute_us / (full + (rest > 0))
     full_us, rest_us = (joined((part / count * read_us, each_us), f.overlap) for part in (gpu.sms, rest))

@@ -38,6 +38,9 @@ SUM_REGISTERS_OF_FOUR_BLOCKS = 140
 SUM_REGISTERS_OF_THREE_CONSUMERS = 68
 """The same with three consumers: a thread has 160 registers, or 152 with scale groups."""
 
+MOST_SHARED_ROWS = 208
+"""Rows of a tile of three subtiles that several programs may share."""
+
 _STORE_K, _ADD_K = 384, 256
 """Elements of K that are multiplied while a program begins a tile and stores its sums, and while another adds them."""
 
@@ -125,7 +128,8 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         each = " + ".join(map(str, subtiles(config)))
         return (
             f"block_m is {config.block_m}, {each}; three subtiles leave registers only without C and groups of rows,"
-            " with split_k up to 208 rows, and with scale groups where the output's rows begin at multiples of 16 bytes"
+            f" with split_k up to {MOST_SHARED_ROWS} rows, and with scale groups where the output's rows begin at"
+            " multiples of 16 bytes"
         )
     return ""
 
@@ -143,7 +147,7 @@ def _may_have_three(config: Config, problem: Problem) -> bool:
     return (
         not p.ragged
         and not p.epilogue.c
-        and (config.split_k == 1 or config.block_m <= 208)
+        and (config.split_k == 1 or config.block_m <= MOST_SHARED_ROWS)
         and (aligned or not p.block_scaled)
     )
 

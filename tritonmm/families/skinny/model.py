@@ -17,11 +17,9 @@ from tritonmm.problem import Problem
 NARROW, LONG = 64, 512
 """The skinny kernel is considered for outputs of at most NARROW rows or columns by at least LONG of the other."""
 
-ROW_PROGRAMS, ROW_ROUNDS_US = 8, 4.5
-"""Programs that an SM holds of those that multiply one row by 8-bit weights, of 110 to 120 registers a thread, and what
-it takes that there are twice as many as all SMs hold, or more: 14336 x 4096 weights take 20.0 us, 28672 x 4096 34.3 and
-28672 x 8192 62.3, of which reading is 13.6, 27.2 and 54.4, and 4096 x 4096, with fewer programs, 6.9 of 3.9
-(h200-weights-2 and -26-configs in autotune/results). 8192 x 28672 take 56.4 of 54.4 as int8 and 62.9 packed."""
+ROW_PROGRAMS = 8
+"""Programs that an SM holds of those that multiply one row by 8-bit weights with scales of rows, whose threads take 110
+to 120 registers. With scales of groups they take 64 to 71, and count alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +57,10 @@ class Fitted:
     unlisted_rate: Weights that an SM converts in a second in programs of other blocks.
     round_us: What as many such programs as are resident cost beside what they convert.
     last_round: Of the time of a round, what the last takes at least, however few programs are left for it.
+    row_rounds_us: What it costs that there are twice as many programs for one row by 8-bit weights as the SMs hold, or
+        more: 14336 x 4096 weights take 20.0 us, 28672 x 4096 34.3 and 28672 x 8192 62.3, of which reading is 13.6, 27.2
+        and 54.4; 4096 x 4096, with fewer programs, 6.9 of 3.9. 8192 x 28672 take 62.9 of 54.4 packed, and 56.4 as int8
+        (h200-weights-2, -9, -26 and -26-configs).
     """
 
     launch_us: float
@@ -84,6 +86,7 @@ class Fitted:
     unlisted_rate: float
     round_us: float
     last_round: float
+    row_rounds_us: float
 
 
 @functools.lru_cache(maxsize=16)
@@ -292,7 +295,7 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
             (tiles_n if a_bytes > b_bytes else tiles_m) > 1
         )
     if narrow == 1 and p.b_element_bytes == 1:
-        launch_us += ROW_ROUNDS_US * min(1.0, max(0.0, programs / (gpu.sms * ROW_PROGRAMS) - 1))
+        launch_us += f.row_rounds_us * min(1.0, max(0.0, programs / (gpu.sms * ROW_PROGRAMS) - 1))
     split_us = 0.0
     if config.split_k > 1:
         split_us = f.fixup_us + config.split_k * config.block_m * config.block_n * 4 / f.fixup_bandwidth * 1e6
