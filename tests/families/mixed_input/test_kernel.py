@@ -151,7 +151,9 @@ def test_int4_in_shares(packed, split_k, device):
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-@pytest.mark.parametrize("blocks", [(16, 128, 128, 7, 8), (256, 128, 128, 2, 8), (64, 192, 128, 6, 12)], ids=str)
+@pytest.mark.parametrize(
+    "blocks", [(16, 128, 128, 7, 8), (16, 128, 256, 7, 8), (256, 128, 128, 2, 8), (64, 192, 128, 6, 12)], ids=str
+)
 def test_every_code_has_its_value_in_every_place(blocks, dtype, device):
     codes = torch.arange(16, device=device)[:, None].repeat(1, 256)
     problem = dense(256, 16, 256, "int4", "row", dtype=dtype)
@@ -165,8 +167,8 @@ def test_every_code_has_its_value_in_every_place(blocks, dtype, device):
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 @pytest.mark.parametrize(
     "blocks",
-    [(16, 128, 128, 7, 8), (16, 128, 256, 3, 8), (128, 128, 128, 5, 8), (256, 128, 128, 2, 8), (256, 128, 64, 5, 8),
-     (64, 192, 128, 6, 12), (128, 256, 128, 4, 8), (72, 256, 128, 6, 8)],
+    [(16, 128, 128, 7, 8), (16, 128, 256, 3, 8), (32, 128, 256, 6, 8), (128, 128, 128, 5, 8), (256, 128, 128, 2, 8),
+     (256, 128, 64, 5, 8), (64, 192, 128, 6, 12), (128, 256, 128, 4, 8), (72, 256, 128, 6, 8)],
     ids=str,
 )  # fmt: skip
 def test_every_zero_point_has_its_rows_and_group(blocks, dtype, device):

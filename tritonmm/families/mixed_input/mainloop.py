@@ -4,6 +4,8 @@
    - Slice by slice (`multiply_added`): a slice is converted while wgmma multiplies the slice before it, also across
      steps. A slice is not multiplied across steps: ptxas has no registers for wgmma operands that live from one round
      of the loop into the next.
+     Shared memory answers late while wgmma reads its operands, so few rows by int4 have all packed weights of a step
+     read before any is converted: `rules.reads_ahead`.
    - At once (`multiply_at_once`): all slices of a step, or of a scale group, are converted before their wgmma, while
      other consumers multiply. `rules.at_once` chooses: with many rows, and where sums are rescaled.
 2. Scales of groups of K differ from row to row, so wgmma cannot apply them. There are two ways:
@@ -53,14 +55,27 @@ def words(w, J: gl.constexpr, S: gl.constexpr):
 
 
 @gluon.jit
-def converted(w, zero_points, J: gl.constexpr, S: gl.constexpr):
-    """Slice J of a consumer's weights of a step, as wgmma takes it from registers."""
+def words_ahead(w, S: gl.constexpr):
+    """All slices of a consumer's packed weights of a step, if they are read before any is converted; else ()."""
+    SLICES: gl.constexpr = S.slices
+    found = ()
+    if S.reads_ahead:
+        for j in gl.static_range(SLICES):
+            found += (words(w, j, S),)
+    return found
+
+
+@gluon.jit
+def converted(w, ahead, zero_points, J: gl.constexpr, S: gl.constexpr):
+    """Slice J of a consumer's weights of a step, as wgmma takes it from registers. ahead: `words_ahead` of the step."""
     READ: gl.constexpr = S.reads[0]
     if S.has_zero_points:
+        packed = ahead[J] if S.reads_ahead else words(w, J, S)
         zero = zero_points[J // (S.slices // S.scale_groups)]
-        return gl.convert_layout(int4.unpacked_from(words(w, J, S), zero, S.dtype), READ, assert_trivial=True)
+        return gl.convert_layout(int4.unpacked_from(packed, zero, S.dtype), READ, assert_trivial=True)
     elif S.per_word == 4:
-        return gl.convert_layout(int4.unpacked(words(w, J, S), S.dtype), READ, assert_trivial=True)
+        packed = ahead[J] if S.reads_ahead else words(w, J, S)
+        return gl.convert_layout(int4.unpacked(packed, S.dtype), READ, assert_trivial=True)
     elif S.per_word == 2:
         return gl.convert_layout(int8.unpacked(words(w, J, S), S.dtype), READ, assert_trivial=True)
     else:
@@ -189,7 +204,9 @@ def multiply_added(pipeline, stage, phase, first, last, stride, WHO: gl.constexp
     totals = zeros(S)
     mbarrier.wait(pipeline.full.index(stage), phase)
     zero_points = step_zero_points(stage, pipeline.scales, WHO, S)
-    a = converted(operand(pipeline.w.index(stage * S.consumers + WHO), False), zero_points, 0, S)
+    first_w = operand(pipeline.w.index(stage * S.consumers + WHO), False)
+    ahead = words_ahead(first_w, S)
+    a = converted(first_w, ahead, zero_points, 0, S)
     for step in range(first, last, stride):
         w = operand(pipeline.w.index(stage * S.consumers + WHO), False)
         ordered_mma.wait(WHO, S)
@@ -210,12 +227,13 @@ def multiply_added(pipeline, stage, phase, first, last, stride, WHO: gl.constexp
             elif j > 0:
                 sums = waited(sums, SUBTILES)
             if j < SLICES - 1:
-                a = converted(w, zero_points, j + 1, S)
+                a = converted(w, ahead, zero_points, j + 1, S)
         stage, phase = next_use(stage, phase, S.num_stages)
         mbarrier.wait(pipeline.full.index(stage), phase, pred=step + stride < last)
         zero_points = step_zero_points(stage, pipeline.scales, WHO, S)
         next_w = operand(pipeline.w.index(stage * S.consumers + WHO), False)
-        a = converted(next_w, zero_points, 0, S)  # unused after the last step
+        ahead = words_ahead(next_w, S)
+        a = converted(next_w, ahead, zero_points, 0, S)  # unused after the last step
         sums = waited(sums, 0)
         barrier()  # all warps are done with the step
         release(pipeline.empty, stage, True, S)
@@ -302,7 +320,7 @@ def multiply_at_once(pipeline, stage, phase, first, last, stride, WHO: gl.conste
                 sums = rescaled(sums, before / significands, S)
             else:
                 for i in gl.static_range(COUNT):
-                    a += (converted(w[i // SLICES], zero_points, i % SLICES, S),)
+                    a += (converted(w[i // SLICES], (), zero_points, i % SLICES, S),)
             ordered_mma.wait(WHO, S)
             for i in gl.static_range(COUNT):
                 use_acc = True if S.rescales else (step > first) | (i > 0)  # the bits of `multiply_added`

@@ -16,6 +16,7 @@ from tritonmm.families.mixed_input.rules import (
     fixup,
     ordered_mma,
     programs,
+    reads_ahead,
     rescales,
     resident,
     rounds,
@@ -228,7 +229,8 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     mean square; 6% for packed int8 and int4 up to 100 rows), and of 148 GEMMs of which several configs were timed the
     one with the least estimate takes 0.4% longer than the best (geometric mean), at most 10%. `tensor`, `issue` and
     what last arrivers take were not fitted again, and times of turns were set by hand. More programs than the SMs hold
-    were timed with more than 64 rows. Groups of rows count as equal ones, without a fit.
+    were timed with more than 64 rows. Int4 with up to 64 rows, read ahead, and groups of rows, which count as equal
+    ones, were not fitted.
     """
     p, f = problem, fitted(gpu)
     moved = _moved(config, p, gpu)
@@ -245,7 +247,10 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     scales_us = scale_groups(config, p) * config.block_n * config.block_m * f.scale_us
     pieces = -(-tiles // count) + (how == "last-arriver" and count % tiles > 0)  # of a program that cuts two tiles
     busy_us = weights_us + scales_us
-    way_us = config.num_warps // 4 * f.step_us + step // slice_k(config, p) * f.slice_us
+    slices = step // min(slice_k(config, p), 64)  # a slice of 128 takes as long as two
+    if reads_ahead(config, p) and ordered_mma(config, p):
+        slices -= 1  # of which another consumer's turn hides one
+    way_us = config.num_warps // 4 * f.step_us + slices * f.slice_us
     products = (config.block_m + f.issue) * config.block_n * step
     tensor_us = 2 * products / (f.tensor * gpu.rate(p.dtype) / gpu.sms) * 1e6
     latency_us = f.latency_us * stages_of_step(config, p) / (config.num_stages - 1)

@@ -193,11 +193,21 @@ def at_once(config: Config, problem: Problem) -> bool:
     return rescales(config, problem) or (whole and roomy)
 
 
+def reads_ahead(config: Config, problem: Problem) -> bool:
+    """True if a consumer reads all weights of a step before it converts any of them; see `mainloop.py`.
+
+    Up to 64 rows by int4, in stages of 256 elements of K, take up to 8% less time with it. More rows and packed int8
+    take as long either way, or longer: docs/notebook/mixed_input.md.
+    """
+    few = config.block_k == 256 and config.block_m <= 64
+    return problem.b_dtype == "int4" and few and not at_once(config, problem)
+
+
 def ordered_mma(config: Config, problem: Problem) -> bool:
     """Whether consumers multiply in turn (`device/ordered_mma.py`): where they convert or scale beside, with so many
     rows that the tensor cores are what limits. Adding int8's sums to totals takes as long either way."""
     beside = at_once(config, problem) or (problem.block_scaled and problem.b_dtype == "int4")
-    return beside and config.block_m >= 128
+    return beside and (config.block_m >= 128 or (config.block_m == 64 and reads_ahead(config, problem)))
 
 
 def _sums(config: Config) -> int:
@@ -262,12 +272,13 @@ def slice_k(config: Config, problem: Problem) -> int:
     """Elements of K that a consumer converts while it multiplies others.
 
     Longer slices wait less often (docs/notebook/mixed_input.md) and need registers: only 64 rows of weights leave them,
-    by at most 128 rows of activations or where all is converted at once, in a program alone on its SM. A slice is at
-    most a scale group.
+    by at most 128 rows of activations or where all is converted at once, in a program alone on its SM. What is read
+    ahead is converted in slices of 128. A slice is at most a scale group.
     """
     roomy = resident(config, problem) == 1 and _consumer_rows(config) == 64
     roomy = roomy and (config.block_m <= 128 or at_once(config, problem))
-    return 64 if roomy and not (problem.block_scaled and problem.group < 64) else 32
+    longest = 32 if not roomy else 128 if reads_ahead(config, problem) else 64
+    return min(longest, problem.group) if problem.block_scaled else longest
 
 
 def rounds_first(problem: Problem) -> bool:

@@ -34,6 +34,7 @@ class MixedInputSpec(Pipelined):
     scale_groups: int  # groups of K in a step that have scales, 1 or 2; 0 where none have
     all_groups: int  # groups of K, where a step has 2
     ordered_mma: bool  # consumers multiply in turn, see `device/ordered_mma.py`
+    reads_ahead: bool  # all packed weights of a step are read into registers before any of them is converted
     at_once: bool  # all weights of a step, or of a scale group, are converted before their wgmma
     rescales: bool  # one accumulator is rescaled from group to group, instead of sums added to totals
     scaled: bool  # alpha multiplies
