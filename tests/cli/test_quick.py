@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import modelled_gpu
 import pytest
 from click.testing import CliRunner
 from modelled_gpu import H100
+from runs import Runs
 
 from tritonmm import tuned
 from tritonmm.cli import main
@@ -20,7 +20,7 @@ from tritonmm.tuned import table
 SIZES = "1000,4096"
 
 
-class Quick:
+class Quick(Runs):
     """Runs of the command in processes of their own, with `modelled_gpu.Modelled` for a GPU."""
 
     def __init__(self, folder: Path):
@@ -28,21 +28,13 @@ class Quick:
         self.folder = folder
         program = "import modelled_gpu; modelled_gpu.main()"  # a file would be imported by each process of Dask
         tests = str(Path(modelled_gpu.__file__).parent)
-        self.env = os.environ | {"PYTHONPATH": tests, "TRITONMM_TABLES": str(folder / "tables")}
-        self.command = [sys.executable, "-c", program, "tune", "--quick", "--m", SIZES, "--n", "4096", "--k", "2048"]
-        self.command += ["--search", "model", "--store", folder / "s.sqlite"]
+        env = os.environ | {"PYTHONPATH": tests, "TRITONMM_TABLES": str(folder / "tables")}
+        command = [sys.executable, "-c", program, "tune", "--quick", "--m", SIZES, "--n", "4096", "--k", "2048"]
+        super().__init__([*command, "--search", "model", "--store", folder / "s.sqlite"], env, 300)
 
     @property
     def constants(self) -> Path:
         return self.folder / "tables" / "h100-constants.json"
-
-    def start(self, *options, **env) -> subprocess.Popen:
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen([*self.command, *options], env=self.env | env, start_new_session=True, **pipes)
-
-    def finish(self, process: subprocess.Popen) -> tuple[int, str, str]:
-        out, err = process.communicate(timeout=300)
-        return process.returncode, out, err
 
     def run(self, *options, **env) -> tuple[dict, str]:
         code, out, err = self.finish(self.start("--json", *options, **env))

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -14,6 +13,7 @@ from pathlib import Path
 import faults
 import pytest
 from click.testing import CliRunner
+from runs import Runs
 
 from tritonmm.autotune.measuring import space
 from tritonmm.autotune.measuring.trial import Trial
@@ -28,7 +28,7 @@ SIZES = (100, 200, 300)
 RUNGS = (("short", CONFIGS), ("burst", 4))
 
 
-class Tuner:
+class Tuner(Runs):
     """Runs of the command on one store, in processes of their own, with `faults.Faulty` for a GPU."""
 
     def __init__(self, folder: Path):
@@ -37,20 +37,12 @@ class Tuner:
         self.table = folder / "log.table"
         program = "import faults; faults.main()"  # a file would be imported by each process of Dask
         tests = str(Path(faults.__file__).parent)
-        self.env = os.environ | {
+        env = os.environ | {
             "PYTHONPATH": tests, "FAULTS_LOG": str(self.log), "FAULTS_CONFIGS": str(CONFIGS), "COLUMNS": "200",
         }  # fmt: skip
         sizes = ",".join(map(str, SIZES))
-        self.command = [sys.executable, "-c", program, "tune", "--m", sizes, "--n", "256", "--k", "128"]
-        self.command += ["--search", "exhaustive", "--store", self.store, "--json"]
-
-    def start(self, *options) -> subprocess.Popen:
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen([*self.command, *options], env=self.env, start_new_session=True, **pipes)
-
-    def finish(self, process: subprocess.Popen) -> tuple[int, str, str]:
-        out, err = process.communicate(timeout=120)
-        return process.returncode, out, err
+        command = [sys.executable, "-c", program, "tune", "--m", sizes, "--n", "256", "--k", "128"]
+        super().__init__([*command, "--search", "exhaustive", "--store", self.store, "--json"], env, 120)
 
     def ran(self) -> list[tuple[str, ...]]:
         """The trials that ran, (m, number, regime), in that order."""

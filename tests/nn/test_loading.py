@@ -153,7 +153,7 @@ def test_hooks_stay_with_their_layers_and_can_be_removed(device):
     calls = []
     handles = [
         model[0].register_forward_pre_hook(lambda module, args, kwargs: calls.append("before"), with_kwargs=True),
-        model[0].register_forward_hook(lambda module, args, kwargs, out: -out, with_kwargs=True, always_call=True),
+        model[0].register_forward_hook(lambda module, args, kwargs, out: -out, with_kwargs=True),
         model[1].register_full_backward_pre_hook(lambda module, grad: calls.append("backward")),
         model[1].register_full_backward_hook(lambda module, grad_in, grad_out: calls.append(grad_in[0].shape)),
     ]
@@ -167,6 +167,16 @@ def test_hooks_stay_with_their_layers_and_can_be_removed(device):
     assert torch.equal(model[0](x), -hooked)
     model[1](x).sum().backward()
     assert len(calls) == 3
+
+
+def test_hooks_that_are_always_called_are_called_when_a_layer_raises(device):
+    layer = nn.Linear(64, 64).to(device, BF16)
+    model, calls = nn.Sequential(layer), []
+    layer.register_forward_hook(lambda module, args, out: calls.append(out), always_call=True)
+    tritonmm.quantize_(model, "int8")
+    with pytest.raises(RuntimeError, match="last dimension"):
+        model(torch.randn(2, 63, device=device, dtype=BF16))
+    assert calls == [None]
 
 
 @pytest.mark.parametrize("where", ["here", "offloaded"])
