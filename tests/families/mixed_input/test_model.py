@@ -12,7 +12,7 @@ from tritonmm.autotune.studies.measured_products import RESULTS
 from tritonmm.autotune.studies.weights import problem_of
 from tritonmm.config import Config
 from tritonmm.families.mixed_input import model as streams
-from tritonmm.families.mixed_input.rules import LEGAL_BLOCK_M, fixup, programs, subtiles
+from tritonmm.families.mixed_input.rules import LEGAL_BLOCK_M, fixup, programs, reads_ahead, subtiles
 from tritonmm.orders import RowMajor, SwizzleMerge
 from tritonmm.problem import Epilogue
 from tritonmm.selection import timed
@@ -168,6 +168,22 @@ def test_the_least_estimate_of_each_kind_of_weights_is_of_nearly_the_fastest(tim
     assert len(regrets) > 60
     assert math.exp(sum(map(math.log, regrets)) / len(regrets)) < 1.01
     assert max(regrets) < 1.12
+
+
+@pytest.mark.parametrize(("rows", "variant"), [
+    ((1, 16, 32), "ahead, slices of 128"), ((64,), "ahead, slices of 128, in turn"),
+])  # fmt: skip
+def test_estimates_of_int4_that_is_read_ahead_are_near_what_was_measured(rows, variant):
+    errors = []
+    for row in results_file.read(RESULTS / "h200-weights-ahead.csv.gz")[2]:
+        m, n, k = (int(row[column]) for column in "mnk")
+        problem = problem_of(m, n, k, row["weights"])
+        config = next((c for c in streams.candidates(problem, H200) if str(c) == row["config"]), None)
+        if row["variant"] == variant and m in rows and config and reads_ahead(config, problem):
+            errors.append(math.log(streams.estimate(config, problem, H200).us / float(row["ours_us"])))
+    assert len(errors) >= 4
+    assert abs(sum(errors) / len(errors)) < 0.05
+    assert max(map(abs, errors)) < 0.12
 
 
 def test_programs_of_a_last_round_that_is_not_full_read_alone():

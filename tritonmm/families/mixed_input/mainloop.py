@@ -4,8 +4,8 @@
    - Slice by slice (`multiply_added`): a slice is converted while wgmma multiplies the slice before it, also across
      steps. A slice is not multiplied across steps: ptxas has no registers for wgmma operands that live from one round
      of the loop into the next.
-     Shared memory answers late while wgmma reads its operands, so few rows by int4 have all packed weights of a step
-     read before any is converted: `rules.reads_ahead`.
+     Shared memory answers late while wgmma reads its operands. So with few rows and int4 a consumer reads all packed
+     weights of a step before it converts any: `rules.reads_ahead`.
    - At once (`multiply_at_once`): all slices of a step, or of a scale group, are converted before their wgmma, while
      other consumers multiply. `rules.at_once` chooses: with many rows, and where sums are rescaled.
 2. Scales of groups of K differ from row to row, so wgmma cannot apply them. There are two ways:
@@ -69,15 +69,15 @@ def words_ahead(w, S: gl.constexpr):
 def converted(w, ahead, zero_points, J: gl.constexpr, S: gl.constexpr):
     """Slice J of a consumer's weights of a step, as wgmma takes it from registers. ahead: `words_ahead` of the step."""
     READ: gl.constexpr = S.reads[0]
-    if S.has_zero_points:
+    if S.per_word:
         packed = ahead[J] if S.reads_ahead else words(w, J, S)
+    if S.has_zero_points:
         zero = zero_points[J // (S.slices // S.scale_groups)]
         return gl.convert_layout(int4.unpacked_from(packed, zero, S.dtype), READ, assert_trivial=True)
     elif S.per_word == 4:
-        packed = ahead[J] if S.reads_ahead else words(w, J, S)
         return gl.convert_layout(int4.unpacked(packed, S.dtype), READ, assert_trivial=True)
     elif S.per_word == 2:
-        return gl.convert_layout(int8.unpacked(words(w, J, S), S.dtype), READ, assert_trivial=True)
+        return gl.convert_layout(int8.unpacked(packed, S.dtype), READ, assert_trivial=True)
     else:
         return dequantized(w.slice(J * S.slice_k, S.slice_k, 1).load(READ), S.dtype, False)
 
@@ -193,6 +193,15 @@ def scaled_sums(totals, sums, factors, GROUP: gl.constexpr):
 
 
 @gluon.jit
+def begun(stage, pipeline, WHO: gl.constexpr, S: gl.constexpr):
+    """What a consumer reads of a step before it multiplies: zero points, `words_ahead` and slice 0, converted."""
+    zero_points = step_zero_points(stage, pipeline.scales, WHO, S)
+    w = operand(pipeline.w.index(stage * S.consumers + WHO), False)
+    ahead = words_ahead(w, S)
+    return zero_points, ahead, converted(w, ahead, zero_points, 0, S)
+
+
+@gluon.jit
 def multiply_added(pipeline, stage, phase, first, last, stride, WHO: gl.constexpr, S: gl.constexpr):
     """`multiply` without scales of groups, or with totals: a group's sums are added while the next is multiplied."""
     SLICES: gl.constexpr = S.slices
@@ -203,10 +212,7 @@ def multiply_added(pipeline, stage, phase, first, last, stride, WHO: gl.constexp
     before = zeros(S)
     totals = zeros(S)
     mbarrier.wait(pipeline.full.index(stage), phase)
-    zero_points = step_zero_points(stage, pipeline.scales, WHO, S)
-    first_w = operand(pipeline.w.index(stage * S.consumers + WHO), False)
-    ahead = words_ahead(first_w, S)
-    a = converted(first_w, ahead, zero_points, 0, S)
+    zero_points, ahead, a = begun(stage, pipeline, WHO, S)
     for step in range(first, last, stride):
         w = operand(pipeline.w.index(stage * S.consumers + WHO), False)
         ordered_mma.wait(WHO, S)
@@ -230,10 +236,7 @@ def multiply_added(pipeline, stage, phase, first, last, stride, WHO: gl.constexp
                 a = converted(w, ahead, zero_points, j + 1, S)
         stage, phase = next_use(stage, phase, S.num_stages)
         mbarrier.wait(pipeline.full.index(stage), phase, pred=step + stride < last)
-        zero_points = step_zero_points(stage, pipeline.scales, WHO, S)
-        next_w = operand(pipeline.w.index(stage * S.consumers + WHO), False)
-        ahead = words_ahead(next_w, S)
-        a = converted(next_w, ahead, zero_points, 0, S)  # unused after the last step
+        zero_points, ahead, a = begun(stage, pipeline, WHO, S)  # unused after the last step
         sums = waited(sums, 0)
         barrier()  # all warps are done with the step
         release(pipeline.empty, stage, True, S)

@@ -249,7 +249,7 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     busy_us = weights_us + scales_us
     slices = step // min(slice_k(config, p), 64)  # a slice of 128 takes as long as two
     if reads_ahead(config, p) and ordered_mma(config, p):
-        slices -= 1  # of which another consumer's turn hides one
+        slices -= 1  # one is converted while another consumer multiplies
     way_us = config.num_warps // 4 * f.step_us + slices * f.slice_us
     products = (config.block_m + f.issue) * config.block_n * step
     tensor_us = 2 * products / (f.tensor * gpu.rate(p.dtype) / gpu.sms) * 1e6

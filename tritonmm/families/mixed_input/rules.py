@@ -196,10 +196,10 @@ def at_once(config: Config, problem: Problem) -> bool:
 def reads_ahead(config: Config, problem: Problem) -> bool:
     """True if a consumer reads all weights of a step before it converts any of them; see `mainloop.py`.
 
-    Up to 64 rows by int4, in stages of 256 elements of K, take up to 8% less time with it. More rows and packed int8
-    take as long either way, or longer: docs/notebook/mixed_input.md.
+    With it up to 64 rows by int4, in stages of 256 elements of K, take up to 8% less time. More rows and packed int8
+    gain at most 3% and lose up to 7%: docs/notebook/mixed_input.md. Three consumers lack the registers.
     """
-    few = config.block_k == 256 and config.block_m <= 64
+    few = config.block_k == 256 and config.block_m <= 64 and config.num_warps == 8
     return problem.b_dtype == "int4" and few and not at_once(config, problem)
 
 
