@@ -41,9 +41,11 @@ class Fitted:
     """What was fitted to one GPU.
 
     fixed_us: A launch that follows another, the start of its programs and their end.
+    begin_us: Of that, what is saved where SMs have room for these programs beside those of the launch before.
     stream: Fraction of the bandwidth of device memory that all programs reach together if nothing else limits.
     step_us: From step to step of a program, for each of its consumers: barriers.
     slice_us: From slice to slice of a step: the way from shared memory to the tensor cores.
+    subtile: What each subtile but the first adds to that, as a fraction of it.
     beside: Of both, what two programs of an SM do not hide of each other.
     latency_us: From a stage that is free to its next data.
     convert_us: An SM's time for an int8 or fp8 weight that it reads and converts.
@@ -58,15 +60,18 @@ class Fitted:
     overlap: The p of the p-norm that adds reading and computing: 1 would be one after the other.
     reduce_scatter_us: A cooperative launch, and the wait of programs that share a tile for each other.
     part_us: The same for each of them.
+    add_us: Such a program's time for a sum that it leaves to another, and adds up one of another.
     last_arriver_us: The parts of a tile are stored and counted, and the last program reads them.
     pass_us: Each pass behind the first in which columns of the parts are added up.
     last_arriver_bandwidth: Bytes/s at which the one program that arrives last reads the sums of all parts.
     """
 
     fixed_us: float
+    begin_us: float
     stream: float
     step_us: float
     slice_us: float
+    subtile: float
     beside: float
     latency_us: float
     convert_us: float
@@ -82,6 +87,7 @@ class Fitted:
     overlap: float
     reduce_scatter_us: float
     part_us: float
+    add_us: float
     last_arriver_us: float
     pass_us: float
     last_arriver_bandwidth: float
@@ -95,10 +101,10 @@ def fitted(gpu: Gpu) -> Fitted:
 
 BLOCKS = {
     # Rows of the activations: (rows of the weights, block_k, num_stages, num_warps).
-    8: ((128, 256, 2, 8), (128, 256, 4, 8)),
-    16: ((128, 128, 4, 8), (128, 256, 2, 8), (128, 256, 4, 8)),
-    24: ((128, 128, 7, 8), (128, 128, 4, 8), (256, 128, 4, 8)),
-    32: ((128, 128, 7, 8), (128, 128, 4, 8), (128, 256, 4, 8), (192, 128, 5, 12), (256, 128, 5, 8)),
+    8: ((128, 256, 2, 8), (128, 256, 3, 8)),
+    16: ((128, 128, 4, 8), (128, 256, 2, 8), (128, 256, 3, 8)),
+    24: ((128, 128, 6, 8), (128, 128, 4, 8), (256, 128, 4, 8)),
+    32: ((128, 128, 6, 8), (128, 128, 4, 8), (128, 256, 3, 8), (192, 128, 5, 12), (256, 128, 5, 8)),
     40: ((128, 128, 7, 8), (256, 128, 4, 8)),
     48: ((128, 128, 7, 8), (256, 128, 4, 8)),
     64: ((128, 128, 6, 8), (192, 128, 5, 12), (256, 128, 4, 8)),
@@ -119,10 +125,10 @@ BLOCKS = {
 
 INT4_BLOCKS = {
     # The same for int4.
-    8: ((128, 256, 4, 8), (128, 128, 8, 8), (128, 256, 8, 8), (256, 256, 4, 8)),
-    16: ((128, 256, 3, 8), (128, 128, 7, 8), (128, 256, 7, 8), (256, 256, 4, 8)),
+    8: ((128, 256, 4, 8), (128, 128, 8, 8), (128, 256, 5, 8), (256, 256, 4, 8)),
+    16: ((128, 256, 3, 8), (128, 128, 7, 8), (128, 256, 4, 8), (256, 256, 4, 8)),
     24: ((128, 128, 12, 8), (256, 128, 8, 8)),
-    32: ((128, 128, 5, 8), (128, 128, 12, 8), (128, 256, 6, 8), (256, 256, 4, 8)),
+    32: ((128, 128, 5, 8), (128, 128, 12, 8), (128, 256, 4, 8), (256, 256, 4, 8)),
     40: ((128, 128, 11, 8), (256, 128, 7, 8)),
     48: ((128, 128, 10, 8), (256, 128, 7, 8)),
     64: ((128, 128, 8, 8), (128, 256, 4, 8), (192, 128, 6, 12), (256, 128, 6, 8)),
@@ -143,7 +149,7 @@ INT4_BLOCKS = {
 
 def candidates(problem: Problem, gpu: Gpu) -> Iterator[Config]:
     """As `Family.candidates`."""
-    for block_m in _sizes_of_groups(problem) if problem.ragged else _sizes(problem.m):
+    for block_m in _sizes_of_groups(problem) if problem.ragged else _sizes(problem):
         for block_n, block_k, stages, warps in (INT4_BLOCKS if problem.b_dtype == "int4" else BLOCKS)[block_m]:
             order = _order(problem, gpu, block_m, block_n)
             config = Config("mixed_input", block_m, block_n, block_k, stages, warps, order=order)
@@ -168,11 +174,14 @@ def passed_over(problem: Problem, gpu: Gpu) -> str:
     return "considered only on sm_90, for M and K above 0, and not where groups divide K"
 
 
-def _sizes(m: int) -> list[int]:
-    """Rows of tiles worth trying for so many: the fewest for each number of tiles up to that of 128 rows, or two, and
-    powers of two."""
+def _sizes(problem: Problem) -> list[int]:
+    """Rows of tiles worth trying: the fewest for each number of tiles up to that of 128 rows, or two, and powers of
+    two."""
+    m = problem.m
     if m <= 64:
-        return [next(rows for rows in LEGAL_BLOCK_M if rows >= m)]
+        fewest = next(rows for rows in LEGAL_BLOCK_M if rows >= m)
+        power = 1 << (fewest - 1).bit_length()  # a single subtile: may read ahead
+        return sorted({fewest, power}) if problem.b_dtype == "int4" else [fewest]
     fewest = {-(-m // rows): rows for rows in reversed(LEGAL_BLOCK_M)}
     most = max(-(-m // 256) + 1, -(-m // 128))
     least = [rows for tiles, rows in fewest.items() if tiles <= most]
@@ -250,7 +259,8 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     slices = step // min(slice_k(config, p), 64)  # a slice of 128 takes as long as two
     if reads_ahead(config, p) and ordered_mma(config, p):
         slices -= 1  # one is converted while another consumer multiplies
-    way_us = config.num_warps // 4 * f.step_us + slices * f.slice_us
+    slice_us = f.slice_us * (1 + f.subtile * (len(subtiles(config)) - 1))
+    way_us = config.num_warps // 4 * f.step_us + slices * slice_us
     products = (config.block_m + f.issue) * config.block_n * step
     tensor_us = 2 * products / (f.tensor * gpu.rate(p.dtype) / gpu.sms) * 1e6
     latency_us = f.latency_us * stages_of_step(config, p) / (config.num_stages - 1)
@@ -279,14 +289,15 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
         work_us = rounds(config, count, tiles) * (steps * step_us + piece_us) + last_us
     compute_us = waves * (first_us + work_us)
     read_us = _read_bytes(config, p, gpu, moved, count) / (f.stream * gpu.bandwidth) * 1e6
-    split_us = _fixup_us(config, p, f, count, tiles)
+    split_us = _fixup_us(config, p, f, moved, count)
     # SMs get equal shares of the bandwidth. A round of programs has one for each SM; in the last round some SMs may
     # have none, while the others still read.
     full, rest = divmod(count, gpu.sms)
     each_us = compute_us / (full + (rest > 0))
     full_us, rest_us = (joined((part / count * read_us, each_us), f.overlap) for part in (gpu.sms, rest))
-    us = moved.before_us + f.fixed_us + full * full_us + (rest > 0) * rest_us + split_us
-    return Time(us, Parts(mma=compute_us, dram=read_us, launch=moved.before_us + f.fixed_us, split_k=split_us))
+    launch_us = moved.before_us + f.fixed_us - (f.begin_us if 2 * count <= slots else 0.0)
+    us = launch_us + full * full_us + (rest > 0) * rest_us + split_us
+    return Time(us, Parts(mma=compute_us, dram=read_us, launch=launch_us, split_k=split_us))
 
 
 def _read_bytes(config: Config, problem: Problem, gpu: Gpu, moved: "_Moved", count: int) -> float:
@@ -306,11 +317,14 @@ def _read_bytes(config: Config, problem: Problem, gpu: Gpu, moved: "_Moved", cou
     return found + again * moved.weight_bytes
 
 
-def _fixup_us(config: Config, problem: Problem, f: Fitted, count: int, tiles: int) -> float:
+def _fixup_us(config: Config, problem: Problem, f: Fitted, moved: "_Moved", count: int) -> float:
     """Time of `count` programs that add up the parts of tiles that they share."""
+    tiles = moved.tiles
     how = fixup(config, count, tiles)
     if how in ("reduce-scatter", "exchange", "assist"):
-        return f.reduce_scatter_us + waiting_parts(config) * f.part_us
+        parts = waiting_parts(config)
+        sums = config.block_n * min(moved.rows, config.block_m)
+        return f.reduce_scatter_us + parts * f.part_us + (1 - 1 / parts) * sums * f.add_us
     if how == "last-arriver":
         parts = -(-count // tiles) + (count % tiles > 0)
         (passes,) = column_pieces(config, problem)
