@@ -47,12 +47,11 @@ def measured():
 
 
 def is_newer(config, problem, gpu):
-    """Whether the kernel computed the config in another way when these times were measured, or could not. A tile's
-    programs store their sums otherwise now, which matters where a thread has more than 16."""
+    """Whether the kernel computed the config in another way when these times were measured, or could not. The programs
+    of a shared tile store their sums otherwise now."""
     tiles = config.programs(problem)
     how = fixup(config, programs(config, problem, gpu, tiles), tiles)
-    shared = how in ("reduce-scatter", "last-arriver") and config.block_m * config.block_n > 32 * 128
-    return len(subtiles(config)) > 2 or how == "assist" or shared
+    return len(subtiles(config)) > 2 or how in ("assist", "reduce-scatter", "last-arriver")
 
 
 def test_estimates_of_good_configs_are_near_what_was_measured(measured):
@@ -61,7 +60,7 @@ def test_estimates_of_good_configs_are_near_what_was_measured(measured):
     for configs in measured.values():
         best = min(us for _, us in configs.values())
         errors += [math.log(estimate / us) for estimate, us in configs.values() if us < 1.35 * best]
-    assert len(errors) > 550
+    assert len(errors) > 400
     assert math.sqrt(sum(error**2 for error in errors) / len(errors)) < 0.05
 
 
@@ -70,7 +69,7 @@ def test_what_is_chosen_takes_little_longer_than_the_best(measured):
     for configs in measured.values():
         _, chosen = min(configs.values())
         regrets.append(chosen / min(us for _, us in configs.values()))
-    assert len(regrets) > 140
+    assert len(regrets) > 120
     assert max(regrets) < 1.12
     assert math.exp(sum(map(math.log, regrets)) / len(regrets)) < 1.01
 
@@ -139,16 +138,20 @@ def test_estimates_of_shared_tiles_of_many_rows_are_near_what_was_measured():
 
 @pytest.fixture(scope="module")
 def timed_configs():
-    """{problem: {config: (estimated, measured)}}: configs that were timed on 2026-11-29 and are candidates still."""
-    found = defaultdict(dict)
-    for row in results_file.read(RESULTS / "h200-weights-26-configs.csv.gz")[2]:
-        if row["variant"]:
-            continue
-        problem = problem_of(*(int(row[column]) for column in "mnk"), row["weights"])
-        config = next((c for c in streams.candidates(problem, H200) if str(c) == row["config"]), None)
-        if config is not None:
-            found[problem][config] = streams.estimate(config, problem, H200).us, float(row["ours_us"])
-    return found
+    """{problem: {config: (estimated, measured)}}: configs that were timed on 2026-11-29 and are candidates still. Where
+    weights are read ahead now but were not then, times are left out."""
+    times = defaultdict(lambda: defaultdict(list))
+    for name in ("h200-weights-26-configs", "h200-weights-27-configs"):
+        for row in results_file.read(RESULTS / f"{name}.csv.gz")[2]:
+            problem = problem_of(*(int(row[column]) for column in "mnk"), row["weights"])
+            config = next((c for c in streams.candidates(problem, H200) if str(c) == row["config"]), None)
+            later = config is not None and name.endswith("26-configs") and reads_ahead(config, problem)
+            if config is not None and not row["variant"] and not later:
+                times[problem][config].append(float(row["ours_us"]))
+    return {
+        problem: {c: (streams.estimate(c, problem, H200).us, sum(us) / len(us)) for c, us in configs.items()}
+        for problem, configs in times.items()
+    }
 
 
 @pytest.mark.parametrize("weights", ["int8p", "int4", "fp8e4m3"])
@@ -170,19 +173,15 @@ def test_the_least_estimate_of_each_kind_of_weights_is_of_nearly_the_fastest(tim
     assert max(regrets) < 1.12
 
 
-@pytest.mark.parametrize(("rows", "variant"), [
-    ((1, 16, 32), "ahead, slices of 128"), ((64,), "ahead, slices of 128, in turn"),
-])  # fmt: skip
-def test_estimates_of_int4_that_is_read_ahead_are_near_what_was_measured(rows, variant):
-    errors = []
-    for row in results_file.read(RESULTS / "h200-weights-ahead.csv.gz")[2]:
-        m, n, k = (int(row[column]) for column in "mnk")
-        problem = problem_of(m, n, k, row["weights"])
-        config = next((c for c in streams.candidates(problem, H200) if str(c) == row["config"]), None)
-        if row["variant"] == variant and m in rows and config and reads_ahead(config, problem):
-            errors.append(math.log(streams.estimate(config, problem, H200).us / float(row["ours_us"])))
-    assert len(errors) >= 4
-    assert abs(sum(errors) / len(errors)) < 0.05
+def test_estimates_of_int4_that_is_read_ahead_are_near_what_was_measured(timed_configs):
+    errors = [
+        math.log(estimate / us)
+        for problem, configs in timed_configs.items()
+        for config, (estimate, us) in configs.items()
+        if reads_ahead(config, problem)
+    ]
+    assert len(errors) > 30
+    assert abs(sum(errors) / len(errors)) < 0.02
     assert max(map(abs, errors)) < 0.12
 
 

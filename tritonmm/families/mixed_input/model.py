@@ -46,6 +46,7 @@ class Fitted:
     step_us: From step to step of a program, for each of its consumers: barriers.
     slice_us: From slice to slice of a step: the way from shared memory to the tensor cores.
     subtile: What each subtile but the first adds to that, as a fraction of it.
+    alone: What is left of that where an SM has room for a second program and no other runs.
     beside: Of both, what two programs of an SM do not hide of each other.
     latency_us: From a stage that is free to its next data.
     convert_us: An SM's time for an int8 or fp8 weight that it reads and converts.
@@ -59,7 +60,7 @@ class Fitted:
     issue: Columns of sums in whose time the tensor cores wait for the weights of a product.
     overlap: The p of the p-norm that adds reading and computing: 1 would be one after the other.
     reduce_scatter_us: A cooperative launch, and the wait of programs that share a tile for each other.
-    part_us: The same for each of them.
+    part_us: The same for each of them, by 128 rows of weights and for each program that an SM holds.
     add_us: Such a program's time for a sum that it leaves to another, and adds up one of another.
     last_arriver_us: The parts of a tile are stored and counted, and the last program reads them.
     pass_us: Each pass behind the first in which columns of the parts are added up.
@@ -72,6 +73,7 @@ class Fitted:
     step_us: float
     slice_us: float
     subtile: float
+    alone: float
     beside: float
     latency_us: float
     convert_us: float
@@ -100,7 +102,8 @@ def fitted(gpu: Gpu) -> Fitted:
 
 
 BLOCKS = {
-    # Rows of the activations: (rows of the weights, block_k, num_stages, num_warps).
+    # Rows of the activations: (rows of the weights, block_k, num_stages, num_warps). Up to 32 rows the stages of an SM
+    # hold 64 to 128 KB: more loads in flight take longer, docs/notebook/mixed_input.md.
     8: ((128, 256, 2, 8), (128, 256, 3, 8)),
     16: ((128, 128, 4, 8), (128, 256, 2, 8), (128, 256, 3, 8)),
     24: ((128, 128, 6, 8), (128, 128, 4, 8), (256, 128, 4, 8)),
@@ -234,12 +237,12 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
 
     Constants are fits to an H200 (burst, 2026-11-23 to -29, Triton 3.6.0 and 3.9.0): 934 times within 35 to 40% of a
     GEMM's best, of bf16 by int8, packed int8, int4 and fp8 with 1 to 4096 rows (h200-weights-7, -8, -11, -12, -18 to
-    -25, -26-configs, -shared and -configs in autotune/results); 41 of them are of an H100. They are off by 4.5% (root
-    mean square; 6% for packed int8 and int4 up to 100 rows), and of 148 GEMMs of which several configs were timed the
-    one with the least estimate takes 0.4% longer than the best (geometric mean), at most 10%. `tensor`, `issue` and
-    what last arrivers take were not fitted again, and times of turns were set by hand. More programs than the SMs hold
-    were timed with more than 64 rows. Int4 with up to 64 rows, read ahead, and groups of rows, which count as equal
-    ones, were not fitted.
+    -25, -26-configs, -shared and -configs in autotune/results); 41 of them are of an H100. Launches, subtiles and shared
+    tiles were fitted again to 372 later times (h200-weights-25, -26, -26-configs, -27-configs and -shared). They are
+    off by 4.6% (root mean square), and of 103 GEMMs of which several configs were timed the one with the least estimate
+    takes 0.7% longer than the best (geometric mean), at most 10%. `tensor`, `issue` and what last arrivers take are
+    older, and times of turns were set by hand. More programs than the SMs hold were timed with more than 64 rows. Groups
+    of rows, which count as equal ones, were not fitted.
     """
     p, f = problem, fitted(gpu)
     moved = _moved(config, p, gpu)
@@ -259,6 +262,8 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     slices = step // min(slice_k(config, p), 64)  # a slice of 128 takes as long as two
     if reads_ahead(config, p) and ordered_mma(config, p):
         slices -= 1  # one is converted while another consumer multiplies
+    if resident(config, p) > held:
+        slices *= f.alone
     slice_us = f.slice_us * (1 + f.subtile * (len(subtiles(config)) - 1))
     way_us = config.num_warps // 4 * f.step_us + slices * slice_us
     products = (config.block_m + f.issue) * config.block_n * step
@@ -289,7 +294,7 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
         work_us = rounds(config, count, tiles) * (steps * step_us + piece_us) + last_us
     compute_us = waves * (first_us + work_us)
     read_us = _read_bytes(config, p, gpu, moved, count) / (f.stream * gpu.bandwidth) * 1e6
-    split_us = _fixup_us(config, p, f, moved, count)
+    split_us = _fixup_us(config, p, f, moved, count, held)
     # SMs get equal shares of the bandwidth. A round of programs has one for each SM; in the last round some SMs may
     # have none, while the others still read.
     full, rest = divmod(count, gpu.sms)
@@ -317,14 +322,14 @@ def _read_bytes(config: Config, problem: Problem, gpu: Gpu, moved: "_Moved", cou
     return found + again * moved.weight_bytes
 
 
-def _fixup_us(config: Config, problem: Problem, f: Fitted, moved: "_Moved", count: int) -> float:
-    """Time of `count` programs that add up the parts of tiles that they share."""
+def _fixup_us(config: Config, problem: Problem, f: Fitted, moved: "_Moved", count: int, held: int) -> float:
+    """Time of `count` programs, so many of each SM, that add up the parts of tiles that they share."""
     tiles = moved.tiles
     how = fixup(config, count, tiles)
     if how in ("reduce-scatter", "exchange", "assist"):
         parts = waiting_parts(config)
         sums = config.block_n * min(moved.rows, config.block_m)
-        return f.reduce_scatter_us + parts * f.part_us + (1 - 1 / parts) * sums * f.add_us
+        return f.reduce_scatter_us + held * parts * config.block_n / 128 * f.part_us + (1 - 1 / parts) * sums * f.add_us
     if how == "last-arriver":
         parts = -(-count // tiles) + (count % tiles > 0)
         (passes,) = column_pieces(config, problem)

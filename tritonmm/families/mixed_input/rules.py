@@ -273,18 +273,11 @@ def slice_k(config: Config, problem: Problem) -> int:
 
     Longer slices wait less often (docs/notebook/mixed_input.md) and need registers: only 64 rows of weights leave them,
     by at most 128 rows of activations or where all is converted at once, in a program alone on its SM. What is read
-    ahead is converted in slices of 128, or of 64 by two programs of an SM with up to 16 rows that are not divided among
-    groups. A slice is at most a scale group.
+    ahead is converted in slices of 128. A slice is at most a scale group.
     """
-    ahead = reads_ahead(config, problem)
-    if _consumer_rows(config) > 64:
-        longest = 32
-    elif resident(config, problem) > 1:
-        longest = 64 if ahead and config.block_m <= 16 and not problem.ragged else 32
-    elif ahead:
-        longest = 128
-    else:
-        longest = 64 if config.block_m <= 128 or at_once(config, problem) else 32
+    roomy = resident(config, problem) == 1 and _consumer_rows(config) == 64
+    roomy = roomy and (config.block_m <= 128 or at_once(config, problem))
+    longest = 32 if not roomy else 128 if reads_ahead(config, problem) else 64
     return min(longest, problem.group) if problem.block_scaled else longest
 
 
