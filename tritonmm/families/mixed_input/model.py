@@ -102,8 +102,8 @@ def fitted(gpu: Gpu) -> Fitted:
 
 
 BLOCKS = {
-    # Rows of the activations: (rows of the weights, block_k, num_stages, num_warps). Up to 32 rows the stages of an SM
-    # hold 64 to 128 KB: more loads in flight take longer, docs/notebook/mixed_input.md.
+    # Rows of the activations: (rows of the weights, block_k, num_stages, num_warps). Up to 32 rows by 128 the stages of
+    # an SM hold 64 to 128 KB: more loads in flight take longer, docs/notebook/mixed_input.md.
     8: ((128, 256, 2, 8), (128, 256, 3, 8)),
     16: ((128, 128, 4, 8), (128, 256, 2, 8), (128, 256, 3, 8)),
     24: ((128, 128, 6, 8), (128, 128, 4, 8), (256, 128, 4, 8)),
@@ -182,9 +182,9 @@ def _sizes(problem: Problem) -> list[int]:
     two."""
     m = problem.m
     if m <= 64:
-        fewest = next(rows for rows in LEGAL_BLOCK_M if rows >= m)
-        power = 1 << (fewest - 1).bit_length()  # a single subtile: may read ahead
-        return sorted({fewest, power}) if problem.b_dtype == "int4" else [fewest]
+        low = next(rows for rows in LEGAL_BLOCK_M if rows >= m)
+        high = 1 << (low - 1).bit_length()  # of one subtile, as those that read ahead
+        return sorted({low, high}) if problem.b_dtype == "int4" else [low]
     fewest = {-(-m // rows): rows for rows in reversed(LEGAL_BLOCK_M)}
     most = max(-(-m // 256) + 1, -(-m // 128))
     least = [rows for tiles, rows in fewest.items() if tiles <= most]
@@ -237,12 +237,12 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
 
     Constants are fits to an H200 (burst, 2026-11-23 to -29, Triton 3.6.0 and 3.9.0): 934 times within 35 to 40% of a
     GEMM's best, of bf16 by int8, packed int8, int4 and fp8 with 1 to 4096 rows (h200-weights-7, -8, -11, -12, -18 to
-    -25, -26-configs, -shared and -configs in autotune/results); 41 of them are of an H100. Launches, subtiles and shared
-    tiles were fitted again to 372 later times (h200-weights-25, -26, -26-configs, -27-configs and -shared). They are
-    off by 4.6% (root mean square), and of 103 GEMMs of which several configs were timed the one with the least estimate
-    takes 0.7% longer than the best (geometric mean), at most 10%. `tensor`, `issue` and what last arrivers take are
-    older, and times of turns were set by hand. More programs than the SMs hold were timed with more than 64 rows. Groups
-    of rows, which count as equal ones, were not fitted.
+    -25, -26-configs, -shared and -configs in autotune/results); 41 of them are of an H100. Those of launches, subtiles
+    and shared tiles were fitted again to 388 later times (h200-weights-25 to -27, -26-configs, -27-configs, -shared).
+    Of these, estimates are off by 4.6% (root mean square), and of 106 GEMMs of which several configs were timed the one
+    with the least estimate takes 0.7% longer than the best (geometric mean), at most 10%. `tensor`, `issue` and what
+    last arrivers take are older, and times of turns were set by hand. More programs than the SMs hold were timed with
+    more than 64 rows. Groups of rows, which count as equal ones, were not fitted.
     """
     p, f = problem, fitted(gpu)
     moved = _moved(config, p, gpu)
@@ -262,9 +262,9 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     slices = step // min(slice_k(config, p), 64)  # a slice of 128 takes as long as two
     if reads_ahead(config, p) and ordered_mma(config, p):
         slices -= 1  # one is converted while another consumer multiplies
-    if resident(config, p) > held:
-        slices *= f.alone
     slice_us = f.slice_us * (1 + f.subtile * (len(subtiles(config)) - 1))
+    if resident(config, p) > held:
+        slice_us *= f.alone
     way_us = config.num_warps // 4 * f.step_us + slices * slice_us
     products = (config.block_m + f.issue) * config.block_n * step
     tensor_us = 2 * products / (f.tensor * gpu.rate(p.dtype) / gpu.sms) * 1e6
