@@ -71,6 +71,16 @@ def test_layers_multiply_by_the_checkpoints_weights(form, symmetric, dtype, devi
     assert torch.equal(x.grad[0].cpu().double(), weight.sum(1).to(dtype).double())
 
 
+@pytest.mark.parametrize("symmetric", [True, False], ids=["symmetric", "zero-points"])
+def test_tensors_may_be_parameters(symmetric, device):
+    codes, zero, scales, _ = made(64, 24, 1, symmetric)
+    given = {name: x.to(device) for name, x in checkpoint("gptq", codes, zero, scales.float()).items()}
+    of_parameters = {"scales": torch.nn.Parameter(given.pop("scales").half().float())}
+    layer = from_gptq(**given, **of_parameters, bias=torch.nn.Parameter(torch.zeros(24, device=device).half()))
+    assert not any(x.requires_grad for x in layer.buffers())
+    assert layer(torch.randn(2, 64, device=device).half()).shape == (2, 24)
+
+
 def test_zero_points_survive_casts_and_state():
     codes, zero, scales, weight = made(128, 16, 1, False)
     layer = from_awq(**checkpoint("awq", codes, zero, scales))
@@ -100,6 +110,9 @@ def test_scales_and_zero_points_come_back():
         ({"scales": torch.ones(16, 24)}, ValueError, "a group must be a multiple of 32"),
         ({"qzeros": torch.zeros(2, 24).int()}, ValueError, "for scales [2, 24] it must be (2, 24 / 8)"),
         ({"bias": torch.zeros(25)}, ValueError, "bias is [25]; it must be (24,)"),
+        ({"bias": torch.zeros(24).int()}, TypeError, "bias is torch.int32; it must be floating-point numbers"),
+        ({"scales": torch.full((2, 24), torch.inf)}, ValueError, "scales are not finite"),
+        ({"qweight": torch.zeros(32, 24, device="meta").int()}, ValueError, "qweight is on meta"),
         ({"g_idx": torch.arange(256) % 2}, ValueError, "g_idx does not count groups of 128 neighbours"),
         ({"g_idx": torch.arange(128) // 128}, ValueError, "quantize with desc_act=False"),
         ({"scales": torch.full((2, 24), 0.1)}, ValueError, "has more than 20 significant bits"),

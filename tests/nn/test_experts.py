@@ -351,10 +351,10 @@ def broken(model):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda m: tritonmm.quantize_(m, "int8", group=64), "layers.0.experts.gate_up_proj has 32 input features"),
-        (lambda m: tritonmm.quantize_(m, "int4"), "layers.0.experts.gate_up_proj has 32 input features, which 128"),
-        (lambda m: tritonmm.quantize_(m.float(), "int8"), "layers.0.experts.gate_up_proj has weights of torch.float32"),
-        (lambda m: tritonmm.quantize_(broken(m), "int8"), "layers.1.experts.down_proj has weights that are not finite"),
+        (lambda m: tritonmm.quantize_(m, "int8", group=64), "'layers.0.experts.gate_up_proj' has 32 input features"),
+        (lambda m: tritonmm.quantize_(m, "int4"), "'layers.0.experts.gate_up_proj' has 32 input features, which 128"),
+        (lambda m: tritonmm.quantize_(m.float(), "int8"), "experts.gate_up_proj' has weights of torch.float32"),
+        (lambda m: tritonmm.quantize_(broken(m), "int8"), "experts.down_proj' has weights that are not finite"),
     ],
 )  # fmt: skip
 def test_errors_leave_the_model_as_it_was(call, said, device):

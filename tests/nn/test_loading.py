@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+import torch.nn.utils.prune
 from torch import nn
 
 import tritonmm
@@ -63,8 +64,19 @@ def test_packed_files_and_plain_modules_do_not_fit(device):
 def test_plain_int8_of_other_features_is_not_packed(k, device):
     codes, scale = quantized(torch.randn(32, k, device=device), "int8")
     state = {"0.weight": codes, "0.scale": scale, "0.bias": torch.zeros(32, device=device)}
-    with pytest.raises(RuntimeError, match=rf"0\.weight has rows of {k} elements; the module's have 40"):
+    with pytest.raises(RuntimeError, match=rf"0\.weight has rows of {k} elements; the module's have 40") as raised:
         layer("int8", device, k=40).load_state_dict(state)
+    assert "Missing" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("kind", "k", "given"), [("int8", 60, 64), ("int4", 100, 128)])
+def test_packed_weights_of_more_features_are_refused(kind, k, given, device):
+    """Their packed rows are as long."""
+    with pytest.raises(RuntimeError, match=rf"0\.weight has weights beyond the first {k} of a row"):
+        layer(kind, device, k=k).load_state_dict(layer(kind, device, k=given).state_dict())
+    found, other = layer(kind, device, k=k), layer(kind, device, k=k)
+    found.load_state_dict(other.state_dict())
+    assert torch.equal(found[0].weight, other[0].weight)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -147,6 +159,44 @@ def test_weights_that_a_hook_computes_stay(device):
     assert isinstance(model["plain"], WeightOnlyLinear)
 
 
+def test_layers_whose_bias_a_hook_computes_stay(device):
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)).to(device, BF16)
+    nn.utils.prune.l1_unstructured(model[0], "bias", 0.5)
+    tritonmm.quantize_(model, "int8")
+    assert type(model[0]) is nn.Linear
+    assert isinstance(model[1], WeightOnlyLinear)
+    model(torch.randn(2, 64, device=device, dtype=BF16))
+
+
+def test_layers_that_have_more_than_weights_stay(device):
+    """An adapter in a layer, which a hook adds, and a buffer."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 64)).to(device, BF16)
+    model[0].adapter = nn.Linear(64, 64).to(device, BF16)
+    model[0].register_forward_hook(lambda module, args, out: out + module.adapter(args[0]))
+    model[1].register_buffer("mask", torch.ones(64, device=device, dtype=BF16))
+    names = set(model.state_dict())
+    tritonmm.quantize_(model, "int8", skip=("adapter",))
+    assert [type(each) for each in model] == [nn.Linear, nn.Linear, WeightOnlyLinear]
+    assert names < set(model.state_dict())
+    model(torch.randn(2, 64, device=device, dtype=BF16))
+
+
+def test_a_weight_that_was_replaced_says_how_many_features_there_are(device):
+    model = nn.Sequential(nn.Linear(64, 48, bias=False)).to(device, BF16)
+    model[0].weight = nn.Parameter(model[0].weight[:, :60].clone())
+    x = torch.randn(3, 60, device=device, dtype=BF16)
+    assert tritonmm.quantize_(model, "int8")(x).shape == (3, 48)
+    with pytest.raises(RuntimeError, match="its last dimension must be 60"):
+        model(torch.nn.functional.pad(x, (0, 4)))
+
+
+def test_codes_that_are_a_part_of_others_are_saved_as_they_lie(device):
+    codes = torch.zeros(48, 256, device=device).to(torch.float8_e4m3fn)[:, :64]
+    saved = WeightOnlyLinear(codes, torch.ones(48, device=device)).state_dict()["weight"]
+    assert saved.is_contiguous()
+    assert saved.untyped_storage().nbytes() == 48 * 64
+
+
 def test_hooks_stay_with_their_layers_and_can_be_removed(device):
     """Those of forward and backward, with what was asked for each."""
     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)).to(device, BF16)
@@ -216,6 +266,6 @@ def test_what_is_no_name_is_refused(skip, said, device):
 def test_layers_without_features_leave_the_model_as_it_was(device):
     with pytest.warns(UserWarning, match="zero-element"):
         model = nn.ModuleDict({"a": nn.Linear(32, 16), "z": nn.Linear(0, 16)}).to(device, BF16)
-    with pytest.raises(ValueError, match="z has no input features"):
+    with pytest.raises(ValueError, match="'z' has no input features"):
         tritonmm.quantize_(model, "int8")
     assert type(model["a"]) is nn.Linear

@@ -233,13 +233,16 @@ def test_derivatives_of_activations(kind, device):
         (lambda m: tritonmm.quantize_(m, "int4", group=16), ValueError, "of int4; it can be 32, 64, 128, 'rows'"),
         (lambda m: tritonmm.quantize_(m, "fp8-dynamic", group=32), ValueError, "group is 32 of fp8-dynamic"),
         (lambda m: tritonmm.quantize_(m, "int8", group="row"), ValueError, "group is 'row' of int8"),
-        (lambda m: tritonmm.quantize_(Model(40, 64).bfloat16(), "int4"), ValueError, "group=\"rows\""),
+        (lambda m: tritonmm.quantize_(m, "int8", group=32.0), ValueError, "group is 32.0 of int8"),
+        (lambda m: tritonmm.quantize_(m, ["int8"]), ValueError, "kind is ['int8']; it must be one of 'int8', 'int4'"),
+        (lambda m: tritonmm.quantize_(m, "int8", skip=None), TypeError, "skip is None; it must be several names"),
+        (lambda m: tritonmm.quantize_(Model(40, 64).bfloat16(), "int4"), ValueError, "group can be 32, 64, 'rows'"),
         (lambda m: tritonmm.quantize_(m, "int8", skip="lm_head"), TypeError, "skip is 'lm_head'; it must be several"),
         (lambda m: tritonmm.quantize_(m, "int8", skip=("layers", "lm_head")), ValueError, "nothing to quantize"),
         (lambda m: tritonmm.quantize_(m, "int8", skip=("layers.1.uq",)), ValueError, "did you mean 'layers.1.up'?"),
         (lambda m: tritonmm.quantize_(m, "int8", skip=("experts",)), ValueError, "no module of the model is named"),
         (lambda m: tritonmm.quantize_(nn.Linear(64, 64), "int8"), ValueError, "there is nothing to quantize"),
-        (lambda m: tritonmm.quantize_(m.float(), "int8"), ValueError, "layers.0.up has weights of torch.float32"),
+        (lambda m: tritonmm.quantize_(m.float(), "int8"), ValueError, "'layers.0.up' has weights of torch.float32"),
         (lambda m: tritonmm.quantize_(Model(40, 72).bfloat16(), "int8", group=16), ValueError, "has 72 input features"),
     ],
 )  # fmt: skip
@@ -253,7 +256,7 @@ def test_errors_leave_the_model_as_it_was(call, error, said, model):
 def test_weights_that_are_not_finite_are_refused(bad, model):
     with torch.no_grad():
         model.layers[1].down.weight[3, 4] = bad
-    with pytest.raises(ValueError, match=r"layers.1.down has weights that are not finite"):
+    with pytest.raises(ValueError, match=r"'layers.1.down' has weights that are not finite"):
         tritonmm.quantize_(model, "int8")
     assert set(linears(model).values()) == {"Linear"}
 

@@ -36,8 +36,8 @@ def from_gptq(
     v2: zero points are stored as they are, which checkpoints call format "gptq_v2".
 
     The result is on the device of qweight, and nothing is lost. Its scales are fp32, with zero points unless all are 8.
-    Raises TypeError for other dtypes, and ValueError for other shapes, for groups that 32 does not divide and for other
-    g_idx.
+    Raises TypeError for other dtypes, and ValueError for other shapes, for groups that 32 does not divide, for other
+    g_idx, for scales that are not finite and for tensors on "meta".
 
     >>> words = torch.full((16, 64), 0x77777777, dtype=torch.int32)
     >>> from_gptq(words, words[:1, :8], torch.ones(1, 64, dtype=torch.float16))
@@ -84,6 +84,8 @@ def _check_words(name: str, **given: Tensor) -> None:
     for argument, words in given.items():
         if words.dtype != torch.int32:
             raise TypeError(f"{name}: {argument} is {words.dtype}; it must be int32 with 8 codes in each")
+        if words.is_meta:
+            raise ValueError(f"{name}: {argument} is on meta; zero points must be known, so load the checkpoint first")
         if words.dim() != 2:
             raise ValueError(f"{name}: {argument} is {list(words.shape)}; it must have two dimensions")
 
@@ -102,6 +104,10 @@ def _group(name: str, qzeros: Tensor, scales: Tensor, bias: Tensor | None, n: in
             f"{name}: qzeros is {list(qzeros.shape)}; for scales {list(scales.shape)} it must be ({groups},"
             f" {n} / {IN_WORD})"
         )
+    if not scales.isfinite().all():
+        raise ValueError(f"{name}: scales are not finite")
+    if bias is not None and not bias.is_floating_point():
+        raise TypeError(f"{name}: bias is {bias.dtype}; it must be floating-point numbers")
     if bias is not None and bias.shape != (n,):
         raise ValueError(f"{name}: bias is {list(bias.shape)}; it must be ({n},)")
     return k // groups
@@ -119,7 +125,7 @@ def _in_columns(nibbles: list[Tensor]) -> list[Tensor]:
 
 def _layer(codes: Tensor, zero: Tensor, scales: Tensor, bias: Tensor | None, group: int) -> WeightOnlyLinear:
     """codes: (k, n); zero and scales: (k / group, n)."""
-    k = codes.shape[0]
+    k, scales = codes.shape[0], scales.detach()
     is_symmetric = bool((zero == int4.ZERO).all())
     scale = scales.float() if is_symmetric else int4.with_zero_points(scales, zero)
     if k == group and is_symmetric:
@@ -128,4 +134,4 @@ def _layer(codes: Tensor, zero: Tensor, scales: Tensor, bias: Tensor | None, gro
         # Kernels have groups of at most 128: larger ones are cut into several.
         cut = next(size for size in reversed(SCALE_GROUPS) if group % size == 0)
         scale = scale.repeat_interleave(group // cut, 0).contiguous().t()  # a step reads those of a group
-    return WeightOnlyLinear(int4.pack(codes.t()), scale, bias, k)
+    return WeightOnlyLinear(int4.pack(codes.t()), scale, None if bias is None else bias.detach(), k)

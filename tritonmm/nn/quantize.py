@@ -64,9 +64,9 @@ def quantize_(
     and `bias` are in the model's state_dict, and those of experts, see `nn.experts.QuantizedExperts`. They are not
     trained, but layers before and adapters beside them can be. Forward and backward hooks are kept, and their handles
     still remove them. accelerate's replacement of a layer's forward is dropped if it only moves inputs to the layer's
-    device. Routers that are not a Linear stay as they are, as do layers whose weight a hook computes, such as
-    `weight_norm`, and those of torch.nn.TransformerEncoderLayer, which reads their weights. Works with torch.compile
-    and CUDA graphs. Bitwise reproducible.
+    device. Routers that are not a Linear stay as they are, as do layers whose weight or bias a hook computes, such as
+    `weight_norm`, layers that have other modules, parameters or buffers, and those of torch.nn.TransformerEncoderLayer,
+    which reads their weights. Works with torch.compile and CUDA graphs. Bitwise reproducible.
 
     Raises TypeError if model is no module or skip not several names; ValueError for other kinds and groups, for names
     that no module has, for layers and experts of other dtypes, without input features, whose rows do not divide into
@@ -82,7 +82,7 @@ def quantize_(
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"quantize_: model must be a torch.nn.Module, not {type(model).__name__}")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"quantize_: kind is {kind!r}; it must be one of {', '.join(map(repr, KINDS))}")
     group = _group(kind, group)
     skip = _names(skip, model)
@@ -95,7 +95,7 @@ def quantize_(
     for layer, names in layers.items():
         _check_forward(names[0], layer)
         for name, (_, weight) in _weights(layer).items():
-            _check(".".join(filter(None, (names[0], name))), weight, group)
+            _check(".".join(filter(None, (names[0], name))), weight, group, _groups(kind))
     made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     while layers:
         layer = next(iter(layers))
@@ -121,12 +121,17 @@ def _quantized(
 
     if isinstance(layer, torch.nn.Linear):
         bias = None if layer.bias is None else layer.bias.detach()
-        return layer_type(*of(layer.weight, layer.weight), bias, layer.in_features)
+        return layer_type(*of(layer.weight, layer.weight), bias, layer.weight.shape[1])
     projections = {
         name: Projection(*of(getattr(layer, name), weight), None if bias is None else bias.detach(), weight.shape[2])
         for name, (weight, bias) in projections_of(layer).items()
     }
     return QuantizedExperts(projections, activation_of(layer), quantizes_activations=layer_type.quantizes_activations)
+
+
+def _groups(kind: str) -> tuple[int, ...]:
+    """Elements of a row that may share a scale, besides all."""
+    return {"fp8-dynamic": (), "int4": SCALE_GROUPS[1:]}.get(kind, SCALE_GROUPS)
 
 
 def _group(kind: str, group: int | str | None) -> int | None:
@@ -135,8 +140,8 @@ def _group(kind: str, group: int | str | None) -> int | None:
         return DEFAULT_GROUP.get(kind)
     if group == ROWS:
         return None
-    known = {"fp8-dynamic": (), "int4": SCALE_GROUPS[1:]}.get(kind, SCALE_GROUPS)
-    if group not in known or isinstance(group, str):
+    known = _groups(kind)
+    if group not in known or not isinstance(group, int):
         raise ValueError(f"quantize_: group is {group!r} of {kind}; it can be {', '.join(map(repr, (*known, ROWS)))}")
     return group
 
@@ -144,7 +149,8 @@ def _group(kind: str, group: int | str | None) -> int | None:
 def _names(skip: Collection[str], model: torch.nn.Module) -> tuple[str, ...]:
     """The names of modules to skip. Raises TypeError for anything else, ValueError for those that no module has."""
     if isinstance(skip, str) or not isinstance(skip, Iterable):
-        raise TypeError(f"quantize_: skip is {skip!r}; it must be several names, as in ({str(skip)!r},)")
+        given = f"({skip!r},)" if isinstance(skip, str) else "('lm_head',), or ()"
+        raise TypeError(f"quantize_: skip is {skip!r}; it must be several names, as in {given}")
     skip = tuple(skip)
     if wrong := [each for each in skip if not isinstance(each, str)]:
         raise TypeError(f"quantize_: skip has {wrong[0]!r}; it must have names of modules, as in ('lm_head',)")
@@ -165,8 +171,7 @@ def _layers(model: torch.nn.Module, skip: tuple[str, ...]) -> dict[torch.nn.Modu
     for name, module in model.named_modules(remove_duplicate=False):
         for parameter in module.parameters(recurse=False):
             users[id(parameter)].add(module)
-        is_linear = type(module) is torch.nn.Linear and "weight" in module._parameters  # and no hook computes it
-        if name and (is_linear or projections_of(module)):
+        if name and (_is_plain_linear(module) or projections_of(module)):
             found.setdefault(module, []).append(name)
     kept = {module for module, names in found.items() if any(_is_in(name, skip) for name in names)}
     kept |= {child for module in model.modules() if isinstance(module, READERS) for child in module.children()}
@@ -177,6 +182,12 @@ def _layers(model: torch.nn.Module, skip: tuple[str, ...]) -> dict[torch.nn.Modu
     while alone := {module for module in found if module not in kept and has_others(module)}:
         kept |= alone  # their weights stay in memory for somebody else
     return {module: names for module, names in found.items() if module not in kept}
+
+
+def _is_plain_linear(module: torch.nn.Module) -> bool:
+    """Whether a module is a Linear that has its weight and bias, which hooks may compute, and nothing else."""
+    has_others = module._modules or module._buffers or module._parameters.keys() != {"weight", "bias"}
+    return type(module) is torch.nn.Linear and not has_others
 
 
 def _weights(layer: torch.nn.Module) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
@@ -204,18 +215,19 @@ def _check_forward(name: str, layer: torch.nn.Module) -> None:
         raise ValueError(f"quantize_: the forward of {name} was replaced and {why}; undo that, or name it in skip=")
 
 
-def _check(name: str, weight: torch.Tensor, group: int | None) -> None:
-    """Raises unless weights (..., in_features) can be quantized."""
+def _check(name: str, weight: torch.Tensor, group: int | None, known: Iterable[int]) -> None:
+    """Raises unless weights (..., in_features) can be quantized. known: groups that the kind has."""
     if weight.dtype not in (torch.bfloat16, torch.float16):
         raise ValueError(
-            f"quantize_: {name} has weights of {weight.dtype}; it must be bf16 or fp16, as after model.bfloat16()"
+            f"quantize_: {name!r} has weights of {weight.dtype}; it must be bf16 or fp16, as after model.bfloat16()"
         )
     if not weight.shape[-1]:
-        raise ValueError(f"quantize_: {name} has no input features; name it in skip=")
+        raise ValueError(f"quantize_: {name!r} has no input features; name it in skip=")
     if group is not None and weight.shape[-1] % group:
+        others = [str(each) for each in known if not weight.shape[-1] % each]
         raise ValueError(
-            f"quantize_: {name} has {weight.shape[-1]} input features, which {group} does not divide; another group"
-            ' does, or group="rows"'
+            f"quantize_: {name!r} has {weight.shape[-1]} input features, which {group} does not divide; group can"
+            f" be {', '.join([*others, repr(ROWS)])}"
         )
     if weight.device.type != "meta" and not weight.isfinite().all():
-        raise ValueError(f"quantize_: {name} has weights that are not finite")
+        raise ValueError(f"quantize_: {name!r} has weights that are not finite")

@@ -124,6 +124,14 @@ class QuantizedModule(torch.nn.Module):
         kind = x.device.type
         return x.to(torch.get_autocast_dtype(kind)) if kind != "meta" and torch.is_autocast_enabled(kind) else x
 
+    def _beyond(self, weight: Tensor, k: int) -> bool:
+        """Whether packed rows have other weights than 0 beyond their first k."""
+        if weight.is_meta or k == self._room_of(weight):
+            return False
+        if weight.dtype == torch.uint8:
+            return bool((int4.unpack(weight[..., -int4.TOGETHER // 2 :])[..., k % int4.TOGETHER :] != int4.ZERO).any())
+        return bool(int8.unpack(weight[..., -1:, :])[..., k % int8.TOGETHER :].any())
+
     def _buffers_of_codes(self) -> Iterator[str]:
         for name, (scale, _) in self._operands().items():
             yield from (name, scale)
@@ -138,28 +146,38 @@ class QuantizedModule(torch.nn.Module):
         return self
 
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors):
+        refused = []
         for name, (_, k) in self._operands().items():
             x, own = state_dict.get(f"{prefix}{name}"), getattr(self, name)
             is_packed = own.dtype == torch.int8 and own.dim() == self.lines + 2
             if is_packed and x is not None and x.dtype == torch.int8 and x.dim() == self.lines + 1:
                 if x.shape[-1] != k:
                     errors.append(f"{prefix}{name} has rows of {x.shape[-1]} elements; the module's have {k}")
-                    del state_dict[f"{prefix}{name}"]
+                    refused.append(f"{prefix}{name}")
+                    del state_dict[refused[-1]]
                     continue
                 state_dict[f"{prefix}{name}"] = int8.pack(x)  # a file in which weights are not packed
+            elif x is not None and (x.dtype, x.shape) == (own.dtype, own.shape) and self._beyond(x, k):
+                errors.append(
+                    f"{prefix}{name} has weights beyond the first {k} of a row, which are all that the module has"
+                )
         if not local_metadata.get("assign_to_params_buffers", False):
             for name in self._buffers_of_codes():
                 x, own = state_dict.get(f"{prefix}{name}"), getattr(self, name)
                 if x is not None and x.dtype != own.dtype:  # torch would cast it
+                    or_so = ", or load with assign=True" if x.shape == own.shape else ""
                     errors.append(
                         f"{prefix}{name} is {x.dtype} in the state_dict and {own.dtype} in the module: quantize the"
-                        " model by the same kind, or load with assign=True"
+                        f" model by the same kind{or_so}"
                     )
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+        missing[:] = [name for name in missing if name not in refused]
 
     def _save_to_state_dict(self, destination, prefix, keep_vars):
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        for name in () if keep_vars else self._buffers_of_codes():
-            x = destination[f"{prefix}{name}"]
-            if x.dim() == 2 and spanned(x) != x.nbytes:  # scales between those of siblings: files have their own
-                destination[f"{prefix}{name}"] = x.mT.contiguous().mT
+        for name, (of_scale, _) in () if keep_vars else self._operands().items():
+            codes, scale = (destination[f"{prefix}{each}"] for each in (name, of_scale))
+            if spanned(codes) != codes.nbytes:
+                destination[f"{prefix}{name}"] = codes.contiguous()
+            if scale.dim() == 2 and spanned(scale) != scale.nbytes:  # between those of siblings: files have their own
+                destination[f"{prefix}{of_scale}"] = scale.mT.contiguous().mT

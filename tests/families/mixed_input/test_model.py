@@ -86,6 +86,15 @@ def test_groups_of_tiles_that_read_weights_together_have_about_one_size(m, block
     assert 4 <= tall <= 16 or tall == tiles_m
 
 
+def test_few_tiles_may_have_one_program_each():
+    """With short K adding up parts takes longer than the other parts save."""
+    problem = replace(space.problem(16, 256, 256, dtype="bf16-int8", layout="nt"), group=64)
+    splits = {config.split_k for config in streams.candidates(problem, H200) if not config.persistent}
+    assert splits == {1, 2}
+    best, *_ = timed(problem, H200, "mixed_input")
+    assert best.split_k == 1
+
+
 @pytest.mark.parametrize("m", [200, 300, 700, 1500, 4096, 100_000])
 def test_no_tile_that_divides_the_rows_as_evenly_is_left_out(m):
     """Of two sizes of tiles that cut the rows into equally many, the smaller one pads less."""

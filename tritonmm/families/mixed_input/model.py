@@ -211,14 +211,14 @@ def _order(problem: Problem, gpu: Gpu, block_m: int, block_n: int) -> RowMajor |
 
 def shares(config: Config, problem: Problem, gpu: Gpu) -> list[Config]:
     """The config with persistent programs, of which two also split the K of a tile of their last round where that is
-    legal, and with such numbers of programs for each tile as the SMs hold, or one.
+    legal, and with one program for each tile, or such numbers of them as the SMs hold.
 
     split_k, split_tail and persistent of `config` are of no account.
     """
     tiles_m, tiles_n = config.tiles(problem)
     full = (gpu.sms * held // max(tiles_m * tiles_n, 1) for held in range(1, resident(config, problem) + 1))
     most = max(1, -(-problem.k // step_k(config, problem)))
-    splits = [1] if problem.fixes_sums else sorted({min(max(1, split), most) for split in full})
+    splits = [1] if problem.fixes_sums else sorted({1, *(min(max(1, split), most) for split in full)})
     persistent = replace(config, split_k=1, split_tail=1, persistent=True)
     if problem.ragged:
         return [persistent]
