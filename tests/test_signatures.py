@@ -113,6 +113,18 @@ def test_precision_is_obeyed_also_by_calls_like_earlier_ones(name, planned, devi
         getattr(tritonmm, name)(*given, precision="fp8")
 
 
+def test_ieee_is_the_precision_of_every_dtype_and_half_has_no_other(planned, device):
+    a = torch.randn(24, 40, device=device).bfloat16()
+    assert torch.equal(tritonmm.mm(a, a.mT, precision="ieee"), tritonmm.mm(a, a.mT))
+    assert planned[0] == planned[-1]
+    with pytest.raises(ValueError, match=r"precision is 'tf32' for torch.bfloat16; only torch.float32 and torch.float"):
+        tritonmm.mm(a, a.mT, precision="tf32")
+    with pytest.raises(ValueError, match=r"precision is 'tf32' for torch.float64; it is one of ieee, ozaki, [^.]*$"):
+        tritonmm.mm(a.double(), a.mT.double(), precision="tf32")
+    with pytest.raises(TypeError, match="operands must be Tensors, not list"):
+        tritonmm.mm(a.tolist(), a.mT, precision="tf32")
+
+
 @pytest.mark.parametrize("name", [*DENSE, *QUANTIZED])
 def test_out_is_written_and_returned(name, device):
     given = operands(name, device)

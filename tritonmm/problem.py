@@ -225,8 +225,10 @@ class Problem:
             return f"groups is {self.groups}; they divide {self.ragged}, so there must be 1 to {MOST_GROUPS}"
         if self.b_dtype in PACKED and self.ragged == "k":
             return f"b_dtype is {self.b_dtype}; where groups divide k there are no packed weights"
-        if self.batch != 1 or self.symmetric:
-            return f"batch is {self.batch} and symmetric {self.symmetric!r}; with groups they must be 1 and ''"
+        if self.batch != 1:
+            return f"batch is {self.batch}; with groups it must be 1"
+        if self.symmetric:
+            return f"symmetric is {self.symmetric!r}; with groups it must be ''"
         if self.epilogue.scaled or self.epilogue.c:
             return f"epilogue is {self.epilogue}; a grouped product has no alpha and no C"
         if self.scales.startswith("group") and self.dtype == self.b_dtype:

@@ -73,7 +73,7 @@ def findings(store: Path) -> Iterator[Finding]:
     yield from _gpus() if found else [_no_gpu()]
     gpu = gpus.default()
     compared = "compared" if gpu.verified else "not compared"
-    yield Finding("models", f"{gpu.name}: {compared} with counters of this GPU")
+    yield Finding("models", f"{gpu.name}: {compared} with counters of such a GPU")
     yield _constants(gpu)
     yield _precision()
     yield _profiler(found)

@@ -3,7 +3,7 @@
 Both have the same interface, so that a sweep need not know which it has:
 
     source, regime, gpu, environment    how the rows describe themselves
-    error_ratio(problem, config)        the check; at most 1 passes
+    error_ratio(problem, config)        the check; at most 1 passes, None if the kernel cannot run here
     times(problem, config)              the time, and torch's if it is known
     alive()                             whether this process can run another trial
 
@@ -41,7 +41,7 @@ class Source(Protocol):
     gpu: Gpu
     environment: Environment
 
-    def error_ratio(self, problem: Problem, config: Config) -> float: ...
+    def error_ratio(self, problem: Problem, config: Config) -> float | None: ...
 
     def times(self, problem: Problem, config: Config) -> Times: ...
 
@@ -50,6 +50,7 @@ class Source(Protocol):
 
 class ModelSource:
     """Times estimated by the kernel families for `gpu`. The check is real: Triton's interpreter runs a reduced problem.
+    Kernels that do not run in it are not checked.
 
     Raises RuntimeError unless Triton's interpreter is on.
     """
@@ -68,11 +69,14 @@ class ModelSource:
             self.environment = replace(self.environment, code=f"{self.environment.code}+{fitted.digest}")
         self._ratios: dict[tuple[Problem, Config], float] = {}
 
-    def error_ratio(self, problem: Problem, config: Config) -> float:
-        # The interpreter ignores stages and warps, so configs that differ only in these are run once.
-        key = verify.reduced(problem, config), replace(config, num_stages=1, num_warps=16)
+    def error_ratio(self, problem: Problem, config: Config) -> float | None:
+        if not families.family(config.kernel).portable:
+            return None
+        small = verify.reduced(problem, config)
+        # The interpreter ignores stages, so configs that differ only in these are run once.
+        key = small, replace(config, num_stages=1)
         if key not in self._ratios:
-            self._ratios[key] = verify.interpreted(*key)
+            self._ratios[key] = verify.interpreted(small, config)
         return self._ratios[key]
 
     def times(self, problem: Problem, config: Config) -> Times:

@@ -59,9 +59,9 @@ class Trial:
 
     source: where the times come from, "gpu" or "model".
     regime: how they were measured, a name in `measure.REGIMES`; "none" for the model.
-    status: "ok"; "illegal", `Config.fits` said no and `message` says why; "wrong", the check found an `error_ratio`
-        above 1; "failed", an exception, in `message`; "hung", its process was killed after the time limit; "crashed",
-        its process died or its CUDA context was lost.
+    status: "ok", not checked if `error_ratio` is None; "illegal", `Config.fits` said no and `message` says why;
+        "wrong", the check found an `error_ratio` above 1; "failed", an exception, in `message`; "hung", its process was
+        killed after the time limit; "crashed", its process died or its CUDA context was lost.
     time_us, torch_us: median microseconds of one GEMM, None if not measured.
     dram_read_bytes, dram_write_bytes, l2_read_bytes, hit_rate: traffic predicted by `traffic_source`.
     counted: traffic counted by the hardware, None if not counted.

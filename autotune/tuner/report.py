@@ -21,8 +21,8 @@ def announce(source: Source) -> None:
     console = Console(stderr=True)
     if source.source == "model":
         console.print(
-            f"Times are [bold]predicted by the model[/] for {source.gpu.name}{_unverified(source)}, not measured. Every"
-            " config is checked in Triton's interpreter on a smaller problem.",
+            f"Times are [bold]predicted by the model[/] for {source.gpu.name}{_unverified(source)}, not measured. Each"
+            " config is checked in Triton's interpreter on a smaller problem, if its kernel runs there.",
             highlight=False,
         )
     else:
@@ -88,6 +88,7 @@ def outcome(trials: Sequence[Trial], source: Source, store: Path, csv: Path | No
     if not best:
         bad = bad or next(iter(trials), None)
     first_bad = f"{bad.status}: {bad.config} on {bad.problem}: {bad.message}" if bad else None
+    counts["unchecked"] = sum(trial.status == "ok" and trial.error_ratio is None for trial in trials)
     counts["counted"] = sum(trial.counted is not None for trial in trials)
     return where | {"trials": len(trials)} | counts | {"first_bad": first_bad, "best": best} | files
 
@@ -108,8 +109,9 @@ def show(outcome: dict) -> None:
         known = (f"{best[key]:.2f}x" if best[key] else "-" for key in ratios.values())
         table.add_row(best["problem"], best["config"], f"{best['time_us']:.1f} us", f"{best['tflops']:.0f}", *known)
     statuses = ", ".join(f"{outcome[status]} {status}" for status in STATUSES if outcome[status])
+    unchecked = f"; {outcome['unchecked']} not checked" if outcome["unchecked"] else ""
     counted = f"; counters of {outcome['counted']}" if outcome["counted"] else ""
-    lines = [f"{outcome['trials']} trials: {statuses}{counted}"]
+    lines = [f"{outcome['trials']} trials: {statuses}{unchecked}{counted}"]
     lines += [f"{name}: {outcome[name]}" for name in ("store", "csv") if outcome[name]]
     if outcome["first_bad"]:
         lines.append(f"the first {outcome['first_bad']}")

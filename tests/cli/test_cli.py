@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
 
+import click
 import pandas as pd
 import pytest
 from click.testing import CliRunner
@@ -17,6 +19,7 @@ from tritonmm.autotune.measuring import sources
 from tritonmm.autotune.measuring.trial import COLUMNS
 from tritonmm.cli import main
 from tritonmm.plan import INTERPRETED
+from tritonmm.problem import KINDS
 
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="kernels are compiled for the GPU")
 
@@ -153,6 +156,15 @@ def test_the_commonest_reason_is_said(store):
 
 
 @interpreted
+def test_what_is_not_checked_is_said(store, tmp_path):
+    hopper = [*SMALL, "--n", 256, "--kernel", "hopper", "--persistent", "--blocks", "128x256x64", "--warps", 8]
+    result = call(*hopper, "--store", store, "--csv", tmp_path / "r.csv")
+    assert result.exit_code == 0, result.output
+    assert "4 trials: 4 ok; 4 not checked" in result.stdout
+    assert "not checked: the hopper kernel does not run in Triton's interpreter" in (tmp_path / "r.csv").read_text()
+
+
+@interpreted
 def test_illegal_trials_are_no_failure(store):
     result = call(*SMALL, "--blocks", "32x32x32,48x32x32", "--store", store)
     assert result.exit_code == 0, result.output
@@ -201,6 +213,9 @@ def test_repeated_configs_are_swept_once(store):
         (["order", "hilbert", "--grid", "2x2", "--png", "/dev/null/x.png"], "/dev/null"),
         (["explain", "1", "1", "99999999999999999999"], "below 2**31"),
         (["explain", "1", "1", "1", "--precision", "ozaki"], "precision is 'ozaki'; for bf16 it must be one of ieee"),
+        (["order", "triangular:3", "--grid", "8x5"], "must be that of a square matrix, as 8x8 is"),
+        (["explain", "8", "8", "8", "--groups", "8", "--batch", "2"], "Problem: batch is 2; with groups it must be 1"),
+        (["layout", "swizzle<3,3,3>", "--tile", "8"], "'8' is not a tile; it must be rows x columns of elements"),
         (["layout", "swizzle<3,3>"], "spelled swizzle<b,m,s>"),
         (["layout", "SM80_16x8x16_F32BF16BF16F32_TN", "--json"], "it goes with a swizzle"),
         (["order", "hilbert", "--png", "."], "'.' is a folder"),
@@ -285,6 +300,28 @@ def test_help_waits_for_nothing_slow():
     )
     done = python("-c", code)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+@pytest.mark.parametrize("name", main.commands)
+def test_help_says_each_default_once_and_has_no_holes(name):
+    for option in main.commands[name].params:
+        if isinstance(option, click.Option):
+            said = option.get_help_record(click.Context(main.commands[name], show_default=True))
+            assert said is None or said[1].count("[default:") <= 1, said
+    assert not re.search(r"\S {2,}\S", call(name, "--help").stdout.partition("Options:")[0])
+
+
+@pytest.mark.parametrize("name", ["explain", "bench", "sweep", "tune"])
+def test_help_names_common_dtypes(name):
+    (option,) = (each for each in main.commands[name].params if each.name == "dtype")
+    *named, rest = option.help.rpartition(": ")[2].split(", ")
+    assert rest == "...; a wrong name lists all."
+    assert len(named) > 5
+    assert set(named) <= set(KINDS)
+
+
+def test_help_names_orders_of_groups():
+    assert "groups/ORDER" in call("order", "--help").stdout
 
 
 def test_help_fits_a_screen():

@@ -80,6 +80,24 @@ def test_wrong_requests(args, said, enabled):
     assert not enabled
 
 
+@pytest.mark.parametrize("name", ["nosuch", "nosuch.mod", "beside.mod", "package", "package.mod"])
+def test_a_module_that_is_missing(name, enabled, tmp_path):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    found = call("run", "-m", name)
+    sys.modules.pop("package", None)
+    assert found.exit_code == 2
+    assert found.stderr == f"tritonmm: there is no module {name!r}, or it is a package without __main__\n"
+
+
+def test_a_package_that_lacks_a_module_shows_its_own_error(enabled, tmp_path):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("import nosuch")
+    found = call("run", "-m", "package.mod")
+    assert found.exit_code == 1
+    assert "ModuleNotFoundError: No module named 'nosuch'" in found.stderr
+
+
 LATE = """
 import atexit, os, pickle, sys, threading, time
 class Mine: pass

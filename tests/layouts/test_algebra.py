@@ -119,6 +119,14 @@ def test_what_is_no_layout_is_refused(shape, stride, says):
         Layout(shape, stride)
 
 
+@pytest.mark.parametrize(
+    ("shape", "says"), [((8, "x"), "shape has 'x'"), ((8, 0), "shape has 0"), ((), "shape has ()")]
+)
+def test_what_is_no_row_major_shape_is_refused(shape, says):
+    with pytest.raises(ValueError, match=re.escape(says)):
+        Layout.row_major(*shape)
+
+
 def test_a_coordinate_of_another_nesting_is_refused():
     with pytest.raises(ValueError, match=r"does not fit the shape \(2,3\)"):
         Layout((2, 3))(1, 1, 1)

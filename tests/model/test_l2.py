@@ -291,6 +291,11 @@ def test_gpu_by_name_and_by_value_agree():
         l2.traffic(2048, 2048, 2048, c, gpu="h2000")
 
 
+def test_what_is_no_config_is_refused():
+    with pytest.raises(TypeError, match=r"config is 'hopper'; it must be a tritonmm\.Config"):
+        l2.traffic(2048, 2048, 2048, "hopper")
+
+
 def test_table_of_another_grid_is_refused():
     with pytest.raises(ValueError, match="does not fit a grid of 4 x 2 tiles"):
         l2.traffic(64, 64, 64, small_config(shuffled(3, 3)))

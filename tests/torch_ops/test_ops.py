@@ -232,6 +232,11 @@ def test_shapes_that_torch_refuses(name, shapes, device):
         getattr(tritonmm, name)(*args)
 
 
+def test_a_weight_has_its_own_shape_in_errors(device):
+    with pytest.raises(RuntimeError, match="4x64 has 64 columns, 32x60 has 60 columns"):
+        tritonmm.linear(torch.zeros(4, 64, device=device), torch.zeros(32, 60, device=device))
+
+
 @pytest.mark.parametrize("name", OUTS)
 def test_dtypes_and_devices_that_differ(name, device):
     args = [torch.zeros(shape, device=device) for shape in OUTS[name]]

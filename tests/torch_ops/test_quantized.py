@@ -192,6 +192,7 @@ def test_errors_are_torchs_and_say_what_would_be_right(device):
     refused(RuntimeError, "group of 16", weight_only_linear, x, i8, torch.ones(4, 4, device=device))
     for scale in ((3,), (1, 4), (8,), (4, 0), (4, 1, 1), ()):
         refused(RuntimeError, "group of 16", weight_only_linear, x, i8, torch.ones(scale, device=device))
+    refused(RuntimeError, "4x32 has 32 columns, 4x16 has 16 columns", weight_only_linear, x, i8[:, :16], one)
     i4 = pack(i8)
     refused(RuntimeError, "room for 32 elements of K; input 4x40", weight_only_linear, x.new_zeros(4, 40), i4, one)
     refused(RuntimeError, "group of 32, 64 or 128", weight_only_linear, x, i4, torch.ones(4, 2, device=device))

@@ -318,7 +318,7 @@ ENDS = torch.tensor([2, 6], dtype=torch.int32)
         ({"weight": W[0]}, RuntimeError, "weight must be 3-D, but it is 2-D, 4x64"),
         ({"input": X.float()}, RuntimeError, "input must be bf16 or fp16 and weight int8, fp8 or uint8"),
         ({"weight": W.bfloat16()}, RuntimeError, "but they are torch.bfloat16 and torch.bfloat16"),
-        ({"input": X[:, :32]}, RuntimeError, "inner dimensions differ: 6x32 has 32 columns, 2x4x64 has 64 rows"),
+        ({"input": X[:, :32]}, RuntimeError, "inner dimensions differ: 6x32 has 32 columns, 2x4x64 has 64 columns"),
         ({"weight": W.byte()}, RuntimeError, "room for 128 elements of K; input 6x64 has 64 columns"),
         ({"scale": S[:, :3]}, RuntimeError, r"scale is torch.float32 \[2, 3\]; for weights \[2, 4, 64\] it must be"),
         ({"scale": S.half()}, RuntimeError, r"it must be float32 \[2, 4\] or \[2, 4, 64 / group\]"),

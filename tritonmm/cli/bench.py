@@ -32,7 +32,7 @@ Examples:
     default="nn",
     help="Of --shape; torch multiplies fp8 only as nt.",
 )
-@click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16", help="Of --shape.")
+@click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16", help=f"Of --shape: {values.DTYPES_HELP}")
 @click.option("--batch", type=Parsed("size", values.size), default="1", help="Of --shape.")
 @grouped.options
 @click.option(

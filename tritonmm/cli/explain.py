@@ -21,7 +21,7 @@ Examples:
 @click.argument("m", type=Parsed("m", values.size))
 @click.argument("n", type=Parsed("n", values.size))
 @click.argument("k", type=Parsed("k", values.size))
-@click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16")
+@click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16", help=values.DTYPES_HELP)
 @click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nn")
 @click.option("--batch", type=Parsed("size", values.size), default="1", help="GEMMs of that size.")
 @grouped.options
@@ -33,8 +33,7 @@ Examples:
 @click.option("--accumulation", type=click.Choice(["any", "invariant"]), default="any")
 @click.option(
     "--precision",
-    default="",
-    help="Of fp32 and fp64, as in matmul(precision=): ozaki, tf32x3, ...  [default: --dtype's]",
+    help="Of fp32 and fp64, as in matmul(precision=): ozaki, tf32x3, ...  [default: that of --dtype]",
 )
 @click.option("--gpu", type=Parsed("name", values.gpu), help="A GPU by name.  [default: this machine's, or the h200]")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")

@@ -17,7 +17,7 @@ Examples:
 
 @click.command(epilog=_END)
 @click.argument("name", type=Parsed("layout", values.layout))
-@click.option("--tile", type=Parsed("tile", values.grid), default="8x64", help="Rows x columns that are swizzled.")
+@click.option("--tile", type=Parsed("tile", values.tile), default="8x64", help="Rows x columns of elements.")
 @click.option("--dtype", type=click.Choice(["f8", "f16", "bf16", "f32", "f64"]), default="f16", help="Of the tile.")
 @click.option("--out", type=click.Path(path_type=Path), help="Draw it too, as PNG and SVG.")
 @click.option("--json", "as_json", is_flag=True, help="Print a swizzle's banks and conflicts as JSON.")

@@ -28,6 +28,7 @@ def order(order, grid, png, as_json) -> None:
     ORDER is row-major, column-major, split-merge:8, swizzle-merge:8 or :16,8, serpentine:8, triangular:8, morton or
     hilbert. With @n, as in swizzle-merge:8@n, columns are grouped instead of rows. triangular:8@2x1 is for tiles twice
     as high as wide. dies:8/swizzle-merge:4 divides an order among 8 dies, and dies:8,16/... in ranges of 16 tiles.
+    groups/ORDER is for grouped GEMMs: ORDER in the grid of each group.
     """
     try:
         launched = order.launched(*grid)

@@ -22,8 +22,8 @@ def plot(results, out, as_json) -> None:
     """Draw the results of a sweep.
 
     The figures are: hit rate, traffic and throughput over the swizzle factor; the orders compared; predicted and
-        counted bytes; and the cost of idle programs. Each is written as PNG and SVG. A figure without data is omitted,
-        with a message. Exits with 1 if all are.
+    counted bytes; and the cost of idle programs. Each is written as PNG and SVG. A figure without data is omitted, with
+    a message. Exits with 1 if all are.
     """
     plots = needs.plots()
     try:

@@ -49,12 +49,18 @@ def run(policy, accumulation, strict, is_module, program, arguments) -> None:
             _run_module(program)
         else:
             _run_file(program)
+    except _NoModuleError as error:
+        raise click.UsageError(str(error)) from None
     except (Exception, KeyboardInterrupt) as error:  # the program's: not an error in the request
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
             frames = frames.tb_next
         sys.excepthook(type(error), error.with_traceback(frames), frames)
         sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
+
+
+class _NoModuleError(Exception):
+    """There is no such module to run."""
 
 
 def _run_file(program: str) -> None:
@@ -68,11 +74,16 @@ def _run_file(program: str) -> None:
 
 
 def _run_module(program: str) -> None:
-    spec = importlib.util.find_spec(program)
-    if spec is not None and spec.submodule_search_locations is not None:
-        spec = importlib.util.find_spec(program + ".__main__")
+    try:
+        spec = importlib.util.find_spec(program)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(program + ".__main__")
+    except ModuleNotFoundError as error:
+        if not f"{program}.".startswith(f"{error.name}."):  # an import of a package that has the module
+            raise
+        spec = None
     if spec is None or spec.origin is None:
-        raise ModuleNotFoundError(f"No module named {program!r}, or it is a package without __main__", name=program)
+        raise _NoModuleError(f"there is no module {program!r}, or it is a package without __main__")
     loader: Any = spec.loader
     sys.argv[0] = spec.origin
     names = {"__spec__": spec, "__package__": spec.parent, "__loader__": loader, "__file__": spec.origin}

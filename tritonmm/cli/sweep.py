@@ -24,10 +24,10 @@ Examples:
 )
 @click.option("--n", type=Parsed("size", values.size), default="4096", help="Columns of B.")
 @click.option("--k", type=Parsed("size", values.size), default="4096", help="Columns of A, rows of B.")
-@click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16")
+@click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16", help=values.DTYPES_HELP)
 @click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nn")
 @grouped.options
-@click.option("--kernel", default="", help="Kernel family.  [default: the one that runs on every GPU]")
+@click.option("--kernel", help="Kernel family.  [default: the one that runs on every GPU]")
 @click.option("--blocks", type=Parsed("blocks", values.blocks), help="Tiles, as in 128x256x64,64x128x64.")
 @click.option("--stages", type=Parsed("counts", values.sizes), help="Pipeline stages, as in 3,4.")
 @click.option("--warps", type=Parsed("counts", values.sizes), help="Warps of a CTA, as in 4,8.")
@@ -63,8 +63,8 @@ def sweep(
     """Check and time every config on every problem.
 
     Trials go into a store, from which the same command continues, and into a CSV file. Without a GPU, times come from
-    the model, and each config is checked in Triton's interpreter on a smaller problem. Exits with 1 if a trial is wrong
-    or fails, if no config is legal, or if nothing can be counted.
+    the model. Each config is then checked in Triton's interpreter on a smaller problem, if its kernel runs there. Exits
+    with 1 if a trial is wrong or fails, if no config is legal, or if nothing can be counted.
     """
     source = needs.source(gpu, regime)
     if source.source == "model":
@@ -85,7 +85,7 @@ def sweep(
     if persistent is None:
         persistent = bool(of_groups)
     try:
-        configs = list(dict.fromkeys(space.Space(kernels=(kernel,), persistent=(persistent,), **lists)))
+        configs = list(dict.fromkeys(space.Space(kernels=(kernel or "",), persistent=(persistent,), **lists)))
         problems = [space.problem(m, n, k, dtype=dtype, layout=layout, **of_groups) for m in ms]
     except ValueError as error:
         raise click.UsageError(str(error)) from None

@@ -30,7 +30,7 @@ Examples:
 @click.option("--m", "ms", type=Parsed("sizes", values.sizes), help="Rows of A, a list, instead of a suite.")
 @click.option("--n", type=Parsed("size", values.size), help="Columns of B, with --m.")
 @click.option("--k", type=Parsed("size", values.size), help="Columns of A, rows of B, with --m.")
-@click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16", help="With --m.")
+@click.option("--dtype", type=Parsed("dtype", values.dtype), default="bf16", help=f"With --m: {values.DTYPES_HELP}")
 @click.option("--layout", type=click.Choice(["nn", "nt", "tn", "tt"]), default="nn", help="With --m.")
 @grouped.options
 @click.option("--quick", is_flag=True, help="First fit the models to this GPU; 10 minutes in all without --budget.")

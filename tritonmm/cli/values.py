@@ -11,6 +11,9 @@ import click
 MOST_TILES = 2**20
 """The most tiles, programs or elements that a command prints or draws one by one."""
 
+DTYPES_HELP = "bf16, fp16, fp32, tf32, fp64, int8, fp8, bf16-int8, bf16-int4, ...; a wrong name lists all."
+"""The help of --dtype: some of `problem.KINDS`."""
+
 
 class Parsed(click.ParamType):
     """An option value that `parse` makes from text. Its ValueError becomes a usage error."""
@@ -66,10 +69,19 @@ def minutes(text: str) -> float:
 
 
 def grid(text: str) -> tuple[int, int]:
-    tiles_m, by, tiles_n = text.partition("x")
+    return _rows_and_columns(text, "a grid; it must be rows x columns of tiles, as in 8x5")
+
+
+def tile(text: str) -> tuple[int, int]:
+    return _rows_and_columns(text, "a tile; it must be rows x columns of elements, as in 8x64")
+
+
+def _rows_and_columns(text: str, what: str) -> tuple[int, int]:
+    """what: what `text` should be, for the error."""
+    m, by, n = text.partition("x")
     if not by:
-        raise ValueError(f"{text!r} is not a grid; it must be rows x columns of tiles, as in 8x5")
-    rows, cols = size(tiles_m), size(tiles_n)
+        raise ValueError(f"{text!r} is not {what}")
+    rows, cols = size(m), size(n)
     if rows * cols > MOST_TILES:
         raise ValueError(f"{text!r} has {rows * cols} places; at most {MOST_TILES} are shown")
     return rows, cols

@@ -60,7 +60,8 @@ class Layout:
     @classmethod
     def row_major(cls, *shape: int) -> "Layout":
         """The compact layout with the rightmost mode fastest: row_major(8, 64) is (8,64):(64,1)."""
-        return cls(shape, tuple(reversed(prefixes(shape[::-1]))))
+        extents = flatten(_integers(shape, "shape", 1))
+        return cls(shape, tuple(reversed(prefixes(extents[::-1]))))
 
     @classmethod
     def of(cls, *layouts: "Layout") -> "Layout":

@@ -115,8 +115,10 @@ def traffic(
     """The traffic of `batch` products of m x k by k x n. gpu: a `Gpu` or a name that `gpu.spec` knows.
 
     Deterministic. Raises ValueError for what `Problem` or `gpu.spec` refuses, and for a `Table`
-    order of another grid.
+    order of another grid, and TypeError for a config that is not a `Config`.
     """
+    if not isinstance(config, Config):
+        raise TypeError(f"traffic: config is {config!r}; it must be a tritonmm.Config, as in Config('hopper')")
     problem = Problem(m, n, k, batch=batch, dtype=dtype, layout=layout)
     return of(problem, config, gpu if isinstance(gpu, Gpu) else spec(gpu))
 

@@ -53,7 +53,10 @@ class Triangular(Order):
     def launched(self, tiles_m, tiles_n):
         height, width = self.aspect
         if (tiles_m - 1) * height >= tiles_n * width or (tiles_n - 1) * width >= tiles_m * height:
-            raise ValueError(f"{self} does not fit a grid of {tiles_m} x {tiles_n} tiles: no square matrix has so many")
+            raise ValueError(
+                f"{self} does not fit a grid of {tiles_m} x {tiles_n} tiles; the grid must be that of a square matrix,"
+                f" as {tiles_m}x{self._width(tiles_m - 1)} is"
+            )
         return self._above(tiles_m) - max(0, self._width(tiles_m - 1) - tiles_n)  # the last row may be cut
 
     def _width(self, m):

@@ -48,12 +48,15 @@ def check_without_tangents(name: str, *tensors: torch.Tensor | None) -> None:
         raise RuntimeError(f"{name}: it has no derivative, but an operand has a tangent, as in torch.func.jvp")
 
 
-def check_inner(name: str, a: torch.Tensor, b: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    """Raises unless left has as many columns as right has rows. left, right: a and b as matrices."""
+def check_inner(
+    name: str, a: torch.Tensor, b: torch.Tensor, left: torch.Tensor, right: torch.Tensor, inner: str = "rows"
+) -> None:
+    """Raises unless left has as many columns as right has rows. left, right: a and b as matrices. inner: what these
+    rows are in b, "columns" for a weight, which is multiplied transposed."""
     if left.shape[-1] != right.shape[-2]:
         raise RuntimeError(
             f"{name}: inner dimensions differ: {shape_of(a)} has {left.shape[-1]} columns, {shape_of(b)} has"
-            f" {right.shape[-2]} rows"
+            f" {right.shape[-2]} {inner}"
         )
 
 

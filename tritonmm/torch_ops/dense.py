@@ -34,7 +34,7 @@ import math
 import torch
 
 from tritonmm.config import Config
-from tritonmm.dtypes import DTYPES, has_precision, precisions_of
+from tritonmm.dtypes import has_precision, precisions_of, short_name
 from tritonmm.torch_ops.call_cache import again
 from tritonmm.torch_ops.checks import check_dims, check_inner, check_operands, expanded, prepare_out, shape_of
 from tritonmm.torch_ops.deliver import deliver
@@ -299,7 +299,7 @@ def linear(
         return out.copy_(found)
     right = weight.t()
     left = input.unsqueeze(0) if input.dim() == 1 else input
-    check_inner("linear", input, weight, left, right)
+    check_inner("linear", input, weight, left, right, inner="columns")
     rows, cols = left.shape[:-1], right.shape[1]
     left = left.reshape(math.prod(rows), left.shape[-1])
     shape = *input.shape[:-1], cols
@@ -377,9 +377,12 @@ def how_of(a: Tensor, precision: str, accumulation: str, out_dtype: torch.dtype 
         return None
     check_accumulation(accumulation)
     dtype = getattr(a, "dtype", None)
-    if precision and not any(dtype == DTYPES[name] and has_precision(name, precision) for name in ("fp32", "fp64")):
-        fits = f"one of {precisions_of('fp64' if dtype == torch.float64 else 'fp32')}, and for torch.float32"
-        raise ValueError(f"precision is {precision!r} for {dtype}; it is {fits} and torch.float64")
+    name = short_name(dtype) if isinstance(dtype, torch.dtype) else ""  # `check_operands` refuses what is no tensor
+    if precision and name and not has_precision(name, precision):
+        fits = "only torch.float32 and torch.float64 have others than 'ieee'"
+        if name in ("fp32", "fp64"):
+            fits = f"it is one of {precisions_of(name)}"
+        raise ValueError(f"precision is {precision!r} for {dtype}; {fits}")
     if out_dtype not in (None, dtype) and (out_dtype != torch.float32 or dtype not in (torch.bfloat16, torch.float16)):
         raise RuntimeError(f"out_dtype is {out_dtype} for {dtype}; it is the operands', or float32 for bf16 and fp16")
     return How(precision, out_dtype, accumulation=accumulation)

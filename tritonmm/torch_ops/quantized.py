@@ -228,7 +228,7 @@ def check_weights(name: str, input: Tensor, weight: Tensor, rows: Tensor, right:
         )
     stored = any_name(right.dtype)
     if stored not in PACKED:
-        check_inner(name, input, weight, rows, right)
+        check_inner(name, input, weight, rows, right, inner="columns")
     elif right.shape[-2] != stored_k(stored, rows.shape[-1]):
         codes = "int8" if stored == "int8p" else "int4"
         together, elements = PACKED[stored]

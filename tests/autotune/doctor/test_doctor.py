@@ -104,6 +104,11 @@ def test_a_damaged_table_is_wrong(tmp_path, monkeypatch):
     assert "not a table" in finding(tmp_path, "tuned table").trouble
 
 
+def test_it_names_no_gpu_of_this_machine_where_there_is_none(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert finding(tmp_path, "models").value == "h200: compared with counters of such a GPU"
+
+
 def test_it_says_which_fitted_constants_are_used(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITONMM_TABLES", str(tmp_path))
     gpu = checkup.gpus.default()

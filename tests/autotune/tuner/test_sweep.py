@@ -16,6 +16,7 @@ from tritonmm.autotune.tuner.sweep import DeviceLostError, best_of, run, sweep, 
 from tritonmm.config import Config
 from tritonmm.model import l2
 from tritonmm.plan import INTERPRETED, bind
+from tritonmm.selection import choose
 
 interpreted = pytest.mark.skipif(not INTERPRETED, reason="kernels are compiled for the GPU")
 
@@ -247,6 +248,35 @@ def test_configs_that_the_interpreter_cannot_tell_apart_are_run_once(monkeypatch
         for problem in PROBLEMS:
             assert run(problem, config, source).status == "ok"
     assert len(seen) == len(set(seen)) == len(PROBLEMS) * len(CONFIGS) // 2  # two numbers of stages
+
+
+@interpreted
+@pytest.mark.parametrize("num_warps", [4, 8])
+def test_configs_are_checked_as_they_are(num_warps):
+    """The persistent kernel needs 2 stages and at most 8 warps, and its epilogue depends on the warps."""
+    config = Config("persistent", 64 * num_warps // 4, 64, 64, num_stages=2, num_warps=num_warps)
+    trial = run(space.problem(200, 136, 104), config, ModelSource(H200))
+    assert (trial.status, trial.message) == ("ok", "")
+    assert 0 < trial.error_ratio <= 1
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("kernel", "problem"),
+    [
+        ("hopper", space.problem(500, 256, 512)),
+        ("grouped", space.problem(500, 96, 64, ragged="m", groups=7)),
+        ("mixed_input", space.problem(20, 512, 256, dtype="bf16-int8")),
+        ("exact", space.problem(200, 136, 104, dtype="fp32")),
+    ],
+)
+def test_kernels_that_cannot_be_interpreted_are_not_checked(kernel, problem, store):
+    config = choose(problem, H200, kernel)
+    ((trial, _),) = swept(ModelSource(H200), store, [problem], [config])
+    assert (trial.status, trial.error_ratio) == ("ok", None)
+    assert trial.message == f"not checked: the {kernel} kernel does not run in Triton's interpreter"
+    assert trial.time_us > 0
+    assert store.find(problem, config, ModelSource(H200).environment, "model", "none") == trial
 
 
 @interpreted
