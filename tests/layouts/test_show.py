@@ -73,7 +73,7 @@ def test_layout_prints_who_holds_what_of_an_atom():
         (["SM80"], "unknown atom 'SM80'"),
         (["swizzle<3,3,2>"], "|s| is 2; it must be >= b"),
         (["swizzle<3,3>"], "as in swizzle<3,3,3>"),
-        (["swizzle<3,3,3>", "--tile", "8"], "'8' is not a grid"),
+        (["swizzle<3,3,3>", "--tile", "8"], "'8' is not a tile"),
         (["swizzle<3,3,3>", "--tile", "8x9"], "a row of 9 elements is no multiple of 8"),
         (["swizzle<3,3,3>", "--dtype", "f7"], "f7"),
         ([ATOM, "--tile", "4x4"], "it goes with a swizzle"),
