@@ -43,8 +43,8 @@ def sweep(
 
 
 def run(problem: Problem, config: Config, source: Source) -> Trial:
-    """The trial of `config` on `problem`. It is timed only if it is legal and its result is right, or modelled without
-    a check if the source cannot run its kernel."""
+    """The trial of `config` on `problem`. It is timed only if it is legal and its result is right. If the source cannot
+    run the kernel, it has a time of the model and no check."""
     trial = Trial(
         problem=problem,
         config=config,

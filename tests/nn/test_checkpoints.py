@@ -111,7 +111,7 @@ def test_scales_and_zero_points_come_back():
         ({"qzeros": torch.zeros(2, 24).int()}, ValueError, "for scales [2, 24] it must be (2, 24 / 8)"),
         ({"bias": torch.zeros(25)}, ValueError, "bias is [25]; it must be (24,)"),
         ({"bias": torch.zeros(24).int()}, TypeError, "bias is torch.int32; it must be floating-point numbers"),
-        ({"scales": torch.full((2, 24), torch.inf)}, ValueError, "scales are not finite"),
+        ({"scales": torch.full((2, 24), torch.inf)}, ValueError, "scales have inf; they must be finite"),
         ({"qweight": torch.zeros(32, 24, device="meta").int()}, ValueError, "qweight is on meta"),
         ({"g_idx": torch.arange(256) % 2}, ValueError, "g_idx does not count groups of 128 neighbours"),
         ({"g_idx": torch.arange(128) // 128}, ValueError, "quantize with desc_act=False"),

@@ -71,7 +71,7 @@ def test_plain_int8_of_other_features_is_not_packed(k, device):
 
 @pytest.mark.parametrize(("kind", "k", "given"), [("int8", 60, 64), ("int4", 100, 128)])
 def test_packed_weights_of_more_features_are_refused(kind, k, given, device):
-    """Their packed rows are as long."""
+    """Packed rows of both have the same length."""
     with pytest.raises(RuntimeError, match=rf"0\.weight has weights beyond the first {k} of a row"):
         layer(kind, device, k=k).load_state_dict(layer(kind, device, k=given).state_dict())
     found, other = layer(kind, device, k=k), layer(kind, device, k=k)

@@ -85,7 +85,9 @@ def _check_words(name: str, **given: Tensor) -> None:
         if words.dtype != torch.int32:
             raise TypeError(f"{name}: {argument} is {words.dtype}; it must be int32 with 8 codes in each")
         if words.is_meta:
-            raise ValueError(f"{name}: {argument} is on meta; zero points must be known, so load the checkpoint first")
+            raise ValueError(
+                f"{name}: {argument} is on meta and has no codes; it must be loaded from the checkpoint first"
+            )
         if words.dim() != 2:
             raise ValueError(f"{name}: {argument} is {list(words.shape)}; it must have two dimensions")
 
@@ -105,7 +107,7 @@ def _group(name: str, qzeros: Tensor, scales: Tensor, bias: Tensor | None, n: in
             f" {n} / {IN_WORD})"
         )
     if not scales.isfinite().all():
-        raise ValueError(f"{name}: scales are not finite")
+        raise ValueError(f"{name}: scales have {scales[~scales.isfinite()][0].item()}; they must be finite")
     if bias is not None and not bias.is_floating_point():
         raise TypeError(f"{name}: bias is {bias.dtype}; it must be floating-point numbers")
     if bias is not None and bias.shape != (n,):

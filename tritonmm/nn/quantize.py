@@ -130,7 +130,7 @@ def _quantized(
 
 
 def _groups(kind: str) -> tuple[int, ...]:
-    """Elements of a row that may share a scale, besides all."""
+    """The numbers of elements of a row that may share a scale, besides all."""
     return {"fp8-dynamic": (), "int4": SCALE_GROUPS[1:]}.get(kind, SCALE_GROUPS)
 
 
@@ -185,7 +185,7 @@ def _layers(model: torch.nn.Module, skip: tuple[str, ...]) -> dict[torch.nn.Modu
 
 
 def _is_plain_linear(module: torch.nn.Module) -> bool:
-    """Whether a module is a Linear that has its weight and bias, which hooks may compute, and nothing else."""
+    """Whether a module is a Linear whose weight and bias no hook computes, with nothing else inside."""
     has_others = module._modules or module._buffers or module._parameters.keys() != {"weight", "bias"}
     return type(module) is torch.nn.Linear and not has_others
 
@@ -216,7 +216,7 @@ def _check_forward(name: str, layer: torch.nn.Module) -> None:
 
 
 def _check(name: str, weight: torch.Tensor, group: int | None, known: Iterable[int]) -> None:
-    """Raises unless weights (..., in_features) can be quantized. known: groups that the kind has."""
+    """Raises unless weights (..., in_features) can be quantized. known: what `_groups` has for the kind."""
     if weight.dtype not in (torch.bfloat16, torch.float16):
         raise ValueError(
             f"quantize_: {name!r} has weights of {weight.dtype}; it must be bf16 or fp16, as after model.bfloat16()"

@@ -125,7 +125,7 @@ class QuantizedModule(torch.nn.Module):
         return x.to(torch.get_autocast_dtype(kind)) if kind != "meta" and torch.is_autocast_enabled(kind) else x
 
     def _beyond(self, weight: Tensor, k: int) -> bool:
-        """Whether packed rows have other weights than 0 beyond their first k."""
+        """Whether rows of codes have room for more than k weights, and other codes than that of 0 there."""
         if weight.is_meta or k == self._room_of(weight):
             return False
         if weight.dtype == torch.uint8:
@@ -148,30 +148,29 @@ class QuantizedModule(torch.nn.Module):
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors):
         refused = []
         for name, (_, k) in self._operands().items():
-            x, own = state_dict.get(f"{prefix}{name}"), getattr(self, name)
+            key = f"{prefix}{name}"
+            x, own = state_dict.get(key), getattr(self, name)
             is_packed = own.dtype == torch.int8 and own.dim() == self.lines + 2
             if is_packed and x is not None and x.dtype == torch.int8 and x.dim() == self.lines + 1:
                 if x.shape[-1] != k:
-                    errors.append(f"{prefix}{name} has rows of {x.shape[-1]} elements; the module's have {k}")
-                    refused.append(f"{prefix}{name}")
-                    del state_dict[refused[-1]]
+                    errors.append(f"{key} has rows of {x.shape[-1]} elements; the module's have {k}")
+                    refused.append(key)
+                    del state_dict[key]
                     continue
-                state_dict[f"{prefix}{name}"] = int8.pack(x)  # a file in which weights are not packed
+                state_dict[key] = int8.pack(x)  # a file in which weights are not packed
             elif x is not None and (x.dtype, x.shape) == (own.dtype, own.shape) and self._beyond(x, k):
-                errors.append(
-                    f"{prefix}{name} has weights beyond the first {k} of a row, which are all that the module has"
-                )
+                errors.append(f"{key} has weights beyond the first {k} of a row; the module's rows have {k}")
         if not local_metadata.get("assign_to_params_buffers", False):
             for name in self._buffers_of_codes():
                 x, own = state_dict.get(f"{prefix}{name}"), getattr(self, name)
                 if x is not None and x.dtype != own.dtype:  # torch would cast it
-                    or_so = ", or load with assign=True" if x.shape == own.shape else ""
+                    otherwise = ", or load with assign=True" if x.shape == own.shape else ""
                     errors.append(
                         f"{prefix}{name} is {x.dtype} in the state_dict and {own.dtype} in the module: quantize the"
-                        f" model by the same kind{or_so}"
+                        f" model by the same kind{otherwise}"
                     )
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
-        missing[:] = [name for name in missing if name not in refused]
+        missing[:] = [key for key in missing if key not in refused]  # `errors` has these already
 
     def _save_to_state_dict(self, destination, prefix, keep_vars):
         super()._save_to_state_dict(destination, prefix, keep_vars)

@@ -48,7 +48,8 @@ def measured():
 
 def is_newer(config, problem, gpu):
     """Whether the kernel computed the config in another way when these times were measured, or could not. The programs
-    of a shared tile store their sums otherwise now."""
+    of a shared tile store their sums in another order now, and are faster: 16 rows by 4096 x 4096 in tiles of 16 x 128
+    x 128, split by 4, took 10.4 us with int8 then, and 7.8 us with packed int8 on 2026-11-29."""
     tiles = config.programs(problem)
     how = fixup(config, programs(config, problem, gpu, tiles), tiles)
     return len(subtiles(config)) > 2 or how in ("assist", "reduce-scatter", "last-arriver")
@@ -87,7 +88,7 @@ def test_groups_of_tiles_that_read_weights_together_have_about_one_size(m, block
 
 
 def test_few_tiles_may_have_one_program_each():
-    """With short K adding up parts takes longer than the other parts save."""
+    """With a short K, adding up the parts of a tile takes longer than dividing its K saves."""
     problem = replace(space.problem(16, 256, 256, dtype="bf16-int8", layout="nt"), group=64)
     splits = {config.split_k for config in streams.candidates(problem, H200) if not config.persistent}
     assert splits == {1, 2}

@@ -41,13 +41,13 @@ class Fitted:
     """What was fitted to one GPU.
 
     fixed_us: A launch that follows another, the start of its programs and their end.
-    begin_us: Of that, what is saved where SMs have room for these programs beside those of the launch before.
+    begin_us: What of that is saved where an SM has room for a program beside one of the launch before.
     stream: Fraction of the bandwidth of device memory that all programs reach together if nothing else limits.
     step_us: From step to step of a program, for each of its consumers: barriers.
     slice_us: From slice to slice of a step: the way from shared memory to the tensor cores.
-    subtile: What each subtile but the first adds to that, as a fraction of it.
-    alone: What is left of that where an SM has room for a second program and no other runs.
-    beside: Of both, what two programs of an SM do not hide of each other.
+    subtile: Fraction of slice_us that each subtile but the first adds.
+    alone: Fraction of slice_us that a slice takes where an SM has room for two programs and runs one.
+    beside: Of step_us and slice_us, what two programs of an SM do not hide of each other.
     latency_us: From a stage that is free to its next data.
     convert_us: An SM's time for an int8 or fp8 weight that it reads and converts.
     convert_int8p_us, convert_int4_us: The same for packed int8 and for int4, which take fewer instructions.
@@ -60,8 +60,8 @@ class Fitted:
     issue: Columns of sums in whose time the tensor cores wait for the weights of a product.
     overlap: The p of the p-norm that adds reading and computing: 1 would be one after the other.
     reduce_scatter_us: A cooperative launch, and the wait of programs that share a tile for each other.
-    part_us: The same for each of them, by 128 rows of weights and for each program that an SM holds.
-    add_us: Such a program's time for a sum that it leaves to another, and adds up one of another.
+    part_us: The same for each of them, in tiles of 128 rows of weights, and for each program that an SM holds.
+    add_us: The time of such a program to store a sum for another program, and to add one that another has stored.
     last_arriver_us: The parts of a tile are stored and counted, and the last program reads them.
     pass_us: Each pass behind the first in which columns of the parts are added up.
     last_arriver_bandwidth: Bytes/s at which the one program that arrives last reads the sums of all parts.
@@ -183,7 +183,7 @@ def _sizes(problem: Problem) -> list[int]:
     m = problem.m
     if m <= 64:
         low = next(rows for rows in LEGAL_BLOCK_M if rows >= m)
-        high = 1 << (low - 1).bit_length()  # of one subtile, as those that read ahead
+        high = 1 << (low - 1).bit_length()  # one subtile, since only such tiles read ahead
         return sorted({low, high}) if problem.b_dtype == "int4" else [low]
     fewest = {-(-m // rows): rows for rows in reversed(LEGAL_BLOCK_M)}
     most = max(-(-m // 256) + 1, -(-m // 128))
