@@ -73,6 +73,14 @@ def weights_cases():
         b_dtype = ("int8", "int8p")[i % 2]
         problem = Problem.dense(blocks[0], 4096, 4096, layout="nt", b_dtype=b_dtype, scales="group")
         yield h200, replace(problem, group=64), persistent(blocks, orders.RowMajor())
+    kinds = (("int8", "group"), ("int8p", "group"), ("fp8e4m3", "group"), ("int4", "group-zero"), ("int4", "group"))
+    for i, rows in enumerate(streams.BLOCKS):  # groups of 32
+        b_dtype, scales = kinds[i % 5]
+        problem = Problem.dense(rows, 4096, 4096, layout="nt", b_dtype=b_dtype, scales=scales)
+        problem = replace(problem, group=32)
+        tried = (c for c in streams.candidates(problem, h200) if c.block_m == rows and c.fits(problem, h200))
+        if config := next(tried, None):
+            yield h200, problem, config
     for stages in (4, 5):  # parts of tiles of 256 rows, without scales
         problem = Problem.dense(256, 4096, 14336, layout="nt", b_dtype="int8")
         config = Config("mixed_input", 256, 128, 64, stages, 8, split_k=2, persistent=False, order=orders.RowMajor())

@@ -22,6 +22,7 @@ from tritonmm.config import Config
 from tritonmm.nn import int4, int8
 from tritonmm.plan import plan_for
 from tritonmm.problem import Epilogue, Problem
+from tritonmm.selection import timed
 from tritonmm.torch_ops.quantized import packed_words
 
 pytestmark = [
@@ -150,9 +151,24 @@ def test_int4_in_shares(packed, split_k, device):
         assert_right_if_it_fits(problem, config(blocks, split_k=split_k), device)
 
 
+@pytest.mark.parametrize("group", [32, 64])
+@pytest.mark.parametrize(
+    ("b_dtype", "scales"),
+    [("int4", "group"), ("int4", "group-zero"), ("int8", "group"), ("int8p", "group"), ("fp8e4m3", "group")],
+)
+def test_what_is_chosen_for_short_groups(b_dtype, scales, group, device):
+    for m in (1, 16, 24, 48, 100, 193, 400):
+        for n, k in ((4096, 4096), (1000, 2080)):
+            problem = replace(dense(m, n, k, b_dtype, scales), group=group)
+            chosen, *_ = timed(problem, gpus.of_device(device.index), "mixed_input")
+            assert_right(problem, chosen, device)
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 @pytest.mark.parametrize(
-    "blocks", [(16, 128, 128, 7, 8), (16, 128, 256, 7, 8), (256, 128, 128, 2, 8), (64, 192, 128, 6, 12)], ids=str
+    "blocks",
+    [(16, 128, 128, 7, 8), (16, 128, 256, 7, 8), (16, 64, 256, 5, 4), (256, 128, 128, 2, 8), (64, 192, 128, 6, 12)],
+    ids=str,
 )
 def test_every_code_has_its_value_in_every_place(blocks, dtype, device):
     codes = torch.arange(16, device=device)[:, None].repeat(1, 256)
@@ -167,8 +183,8 @@ def test_every_code_has_its_value_in_every_place(blocks, dtype, device):
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 @pytest.mark.parametrize(
     "blocks",
-    [(16, 128, 128, 7, 8), (16, 128, 256, 3, 8), (32, 128, 256, 6, 8), (128, 128, 128, 5, 8), (256, 128, 128, 2, 8),
-     (256, 128, 64, 5, 8), (64, 192, 128, 6, 12), (128, 256, 128, 4, 8), (72, 256, 128, 6, 8)],
+    [(16, 128, 128, 7, 8), (16, 128, 256, 3, 8), (16, 64, 256, 5, 4), (32, 128, 256, 6, 8), (128, 128, 128, 5, 8),
+     (256, 128, 128, 2, 8), (256, 128, 64, 5, 8), (64, 192, 128, 6, 12), (128, 256, 128, 4, 8), (72, 256, 128, 6, 8)],
     ids=str,
 )  # fmt: skip
 def test_every_zero_point_has_its_rows_and_group(blocks, dtype, device):

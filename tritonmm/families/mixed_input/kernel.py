@@ -8,7 +8,7 @@ The kernel computes W @ X^T: the weights W [n, k] are wgmma's first operand, the
 1. The producer warp fills a pipeline of `num_stages` stages with both operands by TMA, and with the scales of their
    groups by cp.async. A step of K is a stage, or the two stages of a scale group. `device/pipeline.py` proves that no
    stage is overwritten early and that nobody waits for ever.
-2. Two or three consumer warpgroups each read their rows of weights from shared memory into the registers of wgmma's
+2. One to three consumer warpgroups each read their rows of weights from shared memory into the registers of wgmma's
    first operand, convert them there and multiply them by X: see `mainloop.py`. Loads, conversion and MMA overlap.
 3. A tile has one to three subtiles of activations, powers of two, as 64 and 8 for 72 rows, each with a descriptor,
    buffers and sums of its own. The same slice of weights in registers multiplies all. This keeps tiles close to the
@@ -288,7 +288,16 @@ def mixed_input_kernel(
     groups = Groups(groups, stride_sg)
     output = Output(out, stride_om, stride_on, None, m, n, allocate_pieces(S))
     epilogue = Epilogue(alpha, beta, bias, c, stride_cm, stride_cn, None, None)
-    if CONSUMERS == 2:
+    if CONSUMERS == 1:
+        gl.warp_specialize(
+            [
+                (consume, (output, epilogue, pipeline, schedule, groups, scratch, scales, 0, S)),
+                (load, (a_descs, b_desc, m, n, pipeline, schedule, groups, scales, S)),
+            ],
+            [1],
+            [LOADER],
+        )
+    elif CONSUMERS == 2:
         gl.warp_specialize(
             [
                 (consume, (output, epilogue, pipeline, schedule, groups, scratch, scales, 0, S)),
@@ -299,7 +308,7 @@ def mixed_input_kernel(
             [REGISTERS, LOADER],
         )
     else:
-        gl.static_assert(CONSUMERS == 3, "2 or 3 consumers")
+        gl.static_assert(CONSUMERS == 3, "1 to 3 consumers")
         gl.warp_specialize(
             [
                 (consume, (output, epilogue, pipeline, schedule, groups, scratch, scales, 0, S)),

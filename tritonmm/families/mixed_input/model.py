@@ -41,12 +41,12 @@ class Fitted:
     """What was fitted to one GPU.
 
     fixed_us: A launch that follows another, the start of its programs and their end.
-    begin_us: What of that is saved where an SM has room for a program beside one of the launch before.
+    begin_us: What of that is saved where an SM has room for a program of two consumers beside one of the launch before.
     stream: Fraction of the bandwidth of device memory that all programs reach together if nothing else limits.
     step_us: From step to step of a program, for each of its consumers: barriers.
     slice_us: From slice to slice of a step: the way from shared memory to the tensor cores.
     subtile: Fraction of slice_us that each subtile but the first adds.
-    alone: Fraction of slice_us that a slice takes where an SM has room for two programs and runs one.
+    alone: Fraction of slice_us that a slice takes where an SM has room for two such programs and runs one.
     beside: Of step_us and slice_us, what two programs of an SM do not hide of each other.
     latency_us: From a stage that is free to its next data.
     convert_us: An SM's time for an int8 or fp8 weight that it reads and converts.
@@ -54,6 +54,7 @@ class Fitted:
     convert_fp8_us: A consumer's time for an fp8 weight that it reads and converts while others multiply.
     multiply_us: An SM's time for a weight and a row of activations that it multiplies.
     scale_us: An SM's time for a sum of a step that it multiplies by its group's scale.
+    short_group_us: What a scale group of less than 128 elements of K adds where sums are rescaled.
     write_us: An SM's time for a sum that it finishes and writes, or leaves as a part.
     fill: Time before the first step, as a multiple of the time to load the first stages of all programs from memory.
     tensor: Fraction of the tensor cores' peak rate that steps reach if nothing else limits.
@@ -82,6 +83,7 @@ class Fitted:
     convert_fp8_us: float
     multiply_us: float
     scale_us: float
+    short_group_us: float
     write_us: float
     fill: float
     tensor: float
@@ -128,10 +130,10 @@ BLOCKS = {
 
 INT4_BLOCKS = {
     # The same for int4.
-    8: ((128, 256, 4, 8), (128, 128, 8, 8), (128, 256, 5, 8), (256, 256, 4, 8)),
-    16: ((128, 256, 3, 8), (128, 128, 7, 8), (128, 256, 4, 8), (256, 256, 4, 8)),
+    8: ((128, 256, 4, 8), (128, 128, 8, 8), (128, 256, 5, 8), (64, 256, 4, 4), (256, 256, 4, 8)),
+    16: ((128, 256, 3, 8), (128, 128, 7, 8), (128, 256, 4, 8), (64, 256, 5, 4), (256, 256, 4, 8)),
     24: ((128, 128, 12, 8), (256, 128, 8, 8)),
-    32: ((128, 128, 5, 8), (128, 128, 12, 8), (128, 256, 4, 8), (256, 256, 4, 8)),
+    32: ((128, 128, 5, 8), (128, 128, 12, 8), (128, 256, 4, 8), (64, 256, 4, 4), (256, 256, 4, 8)),
     40: ((128, 128, 11, 8), (256, 128, 7, 8)),
     48: ((128, 128, 10, 8), (256, 128, 7, 8)),
     64: ((128, 128, 8, 8), (128, 256, 4, 8), (192, 128, 6, 12), (256, 128, 6, 8)),
@@ -154,6 +156,9 @@ def candidates(problem: Problem, gpu: Gpu) -> Iterator[Config]:
     """As `Family.candidates`."""
     for block_m in _sizes_of_groups(problem) if problem.ragged else _sizes(problem):
         for block_n, block_k, stages, warps in (INT4_BLOCKS if problem.b_dtype == "int4" else BLOCKS)[block_m]:
+            if problem.block_scaled and block_k > 2 * problem.group:  # a step has at most two scale groups
+                shorter = max(64, 2 * problem.group)
+                block_k, stages = shorter, min(12, stages * block_k // shorter)
             order = _order(problem, gpu, block_m, block_n)
             config = Config("mixed_input", block_m, block_n, block_k, stages, warps, order=order)
             yield from shares(config, problem, gpu)
@@ -235,13 +240,14 @@ def lower_bound(config: Config, problem: Problem, gpu: Gpu) -> float:
 def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     """A launch, what reading and computing take beside each other, and the gathering of parts.
 
-    Constants are fits to an H200 (burst, 2026-11-23 to -29, Triton 3.6.0 and 3.9.0): 934 times within 35 to 40% of a
+    Constants are fits to an H200 (burst, 2026-11-23 to -30, Triton 3.6.0 and 3.9.0): 934 times within 35 to 40% of a
     GEMM's best, of bf16 by int8, packed int8, int4 and fp8 with 1 to 4096 rows (h200-weights-7, -8, -11, -12, -18 to
     -25, -26-configs, -shared and -configs in autotune/results); 41 of them are of an H100. Those of launches, subtiles
     and shared tiles were fitted again to 388 later times (h200-weights-25 to -27, -26-configs, -27-configs, -shared).
     Of these, estimates are off by 4.6% (root mean square), and of 106 GEMMs of which several configs were timed the one
-    with the least estimate takes 0.7% longer than the best (geometric mean), at most 10%. `tensor`, `issue` and what
-    last arrivers take are older, and times of turns were set by hand. More programs than the SMs hold were timed with
+    with the least estimate takes 0.7% longer than the best (geometric mean), at most 10%. `convert_int4_us` and
+    `short_group_us` are of 2026-11-30 (h200-weights-28-configs). `tensor`, `issue` and what last arrivers take are
+    older, and times of turns were set by hand. More programs than the SMs hold were timed with
     more than 64 rows. Groups of rows, which count as equal ones, were not fitted.
     """
     p, f = problem, fitted(gpu)
@@ -263,7 +269,7 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     if reads_ahead(config, p) and ordered_mma(config, p):
         slices -= 1  # one is converted while another consumer multiplies
     slice_us = f.slice_us * (1 + f.subtile * (len(subtiles(config)) - 1))
-    if resident(config, p) > held:
+    if resident(config, p) > held and config.num_warps > 4:
         slice_us *= f.alone
     way_us = config.num_warps // 4 * f.step_us + slices * slice_us
     products = (config.block_m + f.issue) * config.block_n * step
@@ -277,6 +283,8 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
         if p.b_dtype in FP8:  # a consumer may convert for longer than the others multiply
             weights = config.block_n * step / consumers
             step_us = max(step_us, tensor_us / consumers + weights * f.convert_fp8_us)
+        if p.group < 128:
+            step_us = max(step_us, tensor_us + scale_groups(config, p) * f.short_group_us)
     else:
         step_us = max(way_us + busy_us, held * (busy_us + f.beside * way_us), latency_us, held * tensor_us)
     stage = step * (config.block_n * p.b_element_bytes + min(moved.rows, config.block_m) * p.element_bytes)
@@ -300,7 +308,8 @@ def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
     full, rest = divmod(count, gpu.sms)
     each_us = compute_us / (full + (rest > 0))
     full_us, rest_us = (joined((part / count * read_us, each_us), f.overlap) for part in (gpu.sms, rest))
-    launch_us = moved.before_us + f.fixed_us - (f.begin_us if 2 * count <= slots else 0.0)
+    beside = 2 * count <= slots and config.num_warps > 4
+    launch_us = moved.before_us + f.fixed_us - (f.begin_us if beside else 0.0)
     us = launch_us + full * full_us + (rest > 0) * rest_us + split_us
     return Time(us, Parts(mma=compute_us, dram=read_us, launch=launch_us, split_k=split_us))
 

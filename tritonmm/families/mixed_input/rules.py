@@ -95,12 +95,16 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     if config.num_stages < 2:
         return f"num_stages is {config.num_stages}; the pipeline needs at least 2"
     blocks = config.block_n, config.num_warps
-    if blocks not in ((128, 8), (192, 12), (256, 8)):
-        return f"block_n and num_warps are {blocks[0]} and {blocks[1]}; 128 and 8, 192 and 12, or 256 and 8 are legal"
+    if blocks not in ((64, 4), (128, 8), (192, 12), (256, 8)):
+        known = "64 and 4, 128 and 8, 192 and 12, or 256 and 8"
+        return f"block_n and num_warps are {blocks[0]} and {blocks[1]}; {known} are legal"
     if config.block_m not in LEGAL_BLOCK_M:
         return f"block_m is {config.block_m}; {', '.join(map(str, LEGAL_BLOCK_M))} are legal"
     if config.block_k not in (64, 128, 256):
         return f"block_k is {config.block_k}; 64, 128 and 256 are legal"
+    if config.num_warps == 4 and not (config.block_m in (8, 16, 32) and reads_ahead(config, p)):
+        tile = f"block_m is {config.block_m} and block_k {config.block_k} by {p.b_dtype}"
+        return f"{tile}; tiles of 64 columns, with one consumer, need 8, 16 or 32 and 256 by int4"
     if len(subtiles(config)) > 1 and (config.num_warps == 12 or config.block_k > 128):
         each = " + ".join(map(str, subtiles(config)))
         return f"block_m is {config.block_m}, {each}; several subtiles need 8 warps and block_k of at most 128"
@@ -199,7 +203,7 @@ def reads_ahead(config: Config, problem: Problem) -> bool:
     With it up to 64 rows by int4, in stages of 256 elements of K, take up to 8% less time. More rows and packed int8
     gain at most 3% and lose up to 7%: docs/notebook/mixed_input.md. Three consumers lack the registers.
     """
-    few = config.block_k == 256 and config.block_m <= 64 and config.num_warps == 8
+    few = config.block_k == 256 and config.block_m <= 64 and config.num_warps <= 8
     return problem.b_dtype == "int4" and few and not at_once(config, problem)
 
 
@@ -261,21 +265,26 @@ def _piece_bytes(config: Config, problem: Problem) -> int:
 
 def resident(config: Config, problem: Problem) -> int:
     """Programs that an SM holds, at most 2."""
-    small = config.block_n == 128 and config.block_m <= 32  # larger tiles need more than half of an SM's registers
+    small = config.block_n <= 128 and config.block_m <= 32  # larger tiles need more than half of an SM's registers
     several = len(subtiles(config)) > 1 or (problem.epilogue.c and scale_groups(config, problem) > 1)
     if problem.block_scaled and several:
         small = False  # as do their sums and scales
     return 2 if small and 2 * (_shared(config, problem) + RESERVED_BYTES) <= SM_SHARED_BYTES else 1
 
 
+def _crowded(config: Config, problem: Problem) -> bool:
+    """True if two programs of two consumers each share an SM's registers."""
+    return config.num_warps == 8 and resident(config, problem) == 2
+
+
 def slice_k(config: Config, problem: Problem) -> int:
     """Elements of K that a consumer converts while it multiplies others.
 
     Longer slices wait less often (docs/notebook/mixed_input.md) and need registers: only 64 rows of weights leave them,
-    by at most 128 rows of activations or where all is converted at once, in a program alone on its SM. What is read
+    by at most 128 rows of activations or where all is converted at once, in an SM with two consumers. What is read
     ahead is converted in slices of 128. A slice is at most a scale group.
     """
-    roomy = resident(config, problem) == 1 and _consumer_rows(config) == 64
+    roomy = not _crowded(config, problem) and _consumer_rows(config) == 64
     roomy = roomy and (config.block_m <= 128 or at_once(config, problem))
     longest = 32 if not roomy else 128 if reads_ahead(config, problem) else 64
     return min(longest, problem.group) if problem.block_scaled else longest
@@ -290,11 +299,11 @@ def rounds_first(problem: Problem) -> bool:
 def piece_cols(config: Config, problem: Problem) -> int:
     """Columns of a consumer's sums that are finished and written at a time.
 
-    A thread has 16 words of them, or 8 where two programs share an SM's registers.
+    A thread has 16 words of them, or 8 where two programs of two consumers share an SM's registers.
     """
     element = 2 if rounds_first(problem) else 4
-    cols = _piece_bytes(config, problem) // element // _consumer_rows(config) // resident(config, problem)
-    return min(subtiles(config)[0], cols)
+    programs = 2 if _crowded(config, problem) else 1
+    return min(subtiles(config)[0], _piece_bytes(config, problem) // element // _consumer_rows(config) // programs)
 
 
 def waiting_parts(config: Config) -> int:

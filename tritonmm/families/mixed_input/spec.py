@@ -138,7 +138,7 @@ class MixedInputSpec(Pipelined):
     @property
     def ahead(self):
         """True if scales of rows are loaded before the loop over K, which hides their latency and takes registers."""
-        return self.scales == "row" and self.consumers == 2
+        return self.scales == "row" and self.consumers < 3
 
     @property
     def stored(self):
