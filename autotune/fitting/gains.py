@@ -1,6 +1,6 @@
 """What quick tuning gained: ratios to torch before, with the fitted constants, and with the table."""
 
-import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -50,5 +50,5 @@ def means(asked: Sequence[Compared], trials: Sequence[Trial]) -> dict[str, float
         if all((each.problem, config) in ratios for config in (each.before, each.fitted, each.table))
     ]
     columns = zip(*known, strict=True) if known else [[]] * 3
-    found = [math.exp(sum(map(math.log, column)) / len(column)) if column else None for column in map(list, columns)]
+    found = [statistics.geometric_mean(column) if column else None for column in map(list, columns)]
     return {"gemms": len(known), **dict(zip(("before", "fitted", "table"), found, strict=True))}

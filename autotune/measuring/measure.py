@@ -93,6 +93,14 @@ class Paired:
         return statistics.median(self.ratios) if self.torchs else None
 
     @property
+    def row(self) -> tuple[float, float, float]:
+        """Microseconds of torch and of ours, and the ratio, rounded for a results file: where both were measured."""
+        times, ratio = self.times, self.ratio
+        assert times.torch_us is not None
+        assert ratio is not None
+        return round(times.torch_us, 2), round(times.time_us, 2), round(ratio, 4)
+
+    @property
     def error(self) -> float:
         """Relative standard error of `ratio`, or of our time if there is no ratio."""
         values = self.ratios or self.ours
@@ -212,8 +220,8 @@ def launch_count(seconds: float, sets: int) -> int:
 class GraphReplay:
     """Launches captured in one CUDA graph of at least GRAPH_SECONDS. Calling it replays the graph; it is a `Replay`.
 
-    launch: called as launch(a, b, out). It must enqueue on the current stream and must not synchronise.
-    sets: the (a, b, out) to rotate through.
+    launch: called with the tensors of a set. It must enqueue on the current stream and must not synchronise.
+    sets: tuples of tensors to rotate through, such as (a, b, out).
     """
 
     def __init__(self, launch: Callable, sets: Sequence[tuple[torch.Tensor, ...]]):

@@ -16,7 +16,7 @@ from tritonmm.nn.attention import SDPA, use_decode_attention_
 from tritonmm.nn.quantize import KINDS
 
 COMPILED = "+compile"
-"""What the name of a way ends with, whose model torch.compile compiles."""
+"""The suffix of ways whose model torch.compile compiles."""
 
 HEAD = "+lm_head"
 """What follows the kind of a way that quantizes the output layer as well."""
@@ -48,9 +48,10 @@ class Row:
     """One step of one model in one way.
 
     what: "prefill" or "decode", and the tokens of the prefill or the number of sequences; "model" where the model
-        itself could not be made. ms: median of a step. tokens_per_s: of all sequences together. gigabytes: of the
-        model's parameters and buffers. kl: mean Kullback-Leibler divergence of the next token's distribution from
-        torch's, in nats, of a prompt that is not compiled. message: why there is no time, or "".
+        itself could not be made, "logits" where those of a prompt could not be. ms: median of a step. tokens_per_s: of
+        all sequences together. gigabytes: of the model's parameters and buffers. kl: mean Kullback-Leibler divergence
+        of the next token's distribution from torch's, in nats, of a prompt that is not compiled. message: why there is
+        no time, or "".
     """
 
     model: str

@@ -17,7 +17,7 @@ from tritonmm.autotune.measuring.environment import Environment
 from tritonmm.autotune.measuring.precompile import precompile_all
 from tritonmm.autotune.measuring.results_file import ResultsFile
 from tritonmm.autotune.measuring.trial import COLUMNS, Trial
-from tritonmm.autotune.studies.csv_rows import Output
+from tritonmm.autotune.studies.csv_rows import Output, comments_of
 from tritonmm.config import Config
 from tritonmm.problem import Problem
 
@@ -53,7 +53,7 @@ def main(source: Path, path: Path) -> None:
         for (problem, config), counted in zip(asked, found, strict=True)
         if counted
     ]
-    with ResultsFile(path, [f"# {key}: {value}" for key, value in about.items()], COLUMNS) as results:
+    with ResultsFile(path, comments_of(about), COLUMNS) as results:
         results.add(*(trial.row() for trial in trials))
     click.echo(f"{len(trials)} of {len(asked)} counted, in {path}")
 

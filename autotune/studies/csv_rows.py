@@ -1,7 +1,7 @@
 """The file of a study: comments about the environment, then CSV with a row for each dataclass."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -35,6 +35,20 @@ def megabytes(counted: Counted, model: Traffic) -> list[float]:
         (counted.l2_read_bytes, model.l2_read_bytes),
     )
     return [round(x / 1e6, 1) for pair in pairs for x in pair]
+
+
+def comments_of(about: Mapping[str, str]) -> list[str]:
+    """A line `# key: value` for each."""
+    return [f"# {key}: {value}" for key, value in about.items()]
+
+
+def write_each(path: Path, rows: Iterable, about: Mapping[str, str]) -> None:
+    """Prints each row as it is measured, and writes all so far: they are kept if this ends early."""
+    done = []
+    for row in rows:
+        click.echo(row)
+        done.append(row)
+        write_csv(path, done, comments_of(about))
 
 
 def write_csv(path: Path, rows: Sequence, comments: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from tritonmm import gpu as gpus
 from tritonmm.autotune.measuring.environment import Environment
 from tritonmm.autotune.measuring.measure import REGIMES, paired_launches
 from tritonmm.autotune.serving import attention
-from tritonmm.autotune.studies.csv_rows import Output, write_csv
+from tritonmm.autotune.studies.csv_rows import Output, write_each
 from tritonmm.nn import decode_attention
 
 Tensor = torch.Tensor
@@ -84,10 +84,7 @@ def timed(case: tuple[int, int, int], regime: str, gpu: gpus.Gpu, device: torch.
     worst = round(error(decode_attention, *sets[0]), 3)
     for name, attend in ways(seen):
         found = paired_launches((decode_attention, sets), (attend, sets), REGIMES[regime])
-        assert found.times.torch_us is not None  # both sides were timed
-        assert found.ratio is not None
-        us = round(found.times.torch_us, 2), round(found.times.time_us, 2), round(found.ratio, 4)
-        yield Row(*case, name, *us, round(moved / gpu.bandwidth * 1e6, 2), worst)
+        yield Row(*case, name, *found.row, round(moved / gpu.bandwidth * 1e6, 2), worst)
 
 
 def error(attend: Callable, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> float:
@@ -112,12 +109,8 @@ def main(path: Path, regime: str, cases: int) -> None:
         raise click.ClickException("times need a GPU, and torch sees none")
     device = torch.device("cuda", 0)
     about = Environment.here(torch.cuda.get_device_name(0)).about() | {"regime": regime}
-    rows: list[Row] = []
-    for case in CASES[:cases]:
-        for row in timed(case, regime, gpus.of_device(0), device):
-            click.echo(row)
-            rows.append(row)
-            write_csv(path, rows, [f"# {key}: {value}" for key, value in about.items()])  # kept if this ends early
+    gpu = gpus.of_device(0)
+    write_each(path, (row for case in CASES[:cases] for row in timed(case, regime, gpu, device)), about)
 
 
 if __name__ == "__main__":

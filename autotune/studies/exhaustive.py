@@ -26,7 +26,7 @@ from tritonmm.autotune.measuring.precompile import precompile_all
 from tritonmm.autotune.measuring.results_file import ResultsFile
 from tritonmm.autotune.measuring.trial import COLUMNS, Trial
 from tritonmm.autotune.studies import contest
-from tritonmm.autotune.studies.csv_rows import Output
+from tritonmm.autotune.studies.csv_rows import Output, comments_of
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.model import tile_order
@@ -115,7 +115,7 @@ def main(asked: str, rounds: int, tiles: int | None, path: Path) -> None:
     trials: list[Trial] = []
     ended = ""
     try:
-        with ResultsFile(path, [f"# {key}: {value}" for key, value in about.items()], COLUMNS) as results:
+        with ResultsFile(path, comments_of(about), COLUMNS) as results:
             for done, of_problem in enumerate(measured(configs, rounds, gpu, count), 1):
                 trials += of_problem
                 results.add(*(trial.row() for trial in of_problem))

@@ -20,7 +20,7 @@ import torch
 
 import tritonmm
 from tritonmm.autotune.measuring.environment import Environment
-from tritonmm.autotune.studies.csv_rows import Output, write_csv
+from tritonmm.autotune.studies.csv_rows import Output, write_each
 
 VOCABULARY = 32_000
 STEPS = 7
@@ -70,6 +70,7 @@ def measured(name: str, config: Any, device: torch.device) -> Iterator[Row]:
     """A step of training, and tokens that are generated."""
     from transformers import AutoModelForCausalLM
 
+    torch.cuda.empty_cache()  # the model before is gone
     torch.manual_seed(0)
     with device:  # random numbers of billions of weights take minutes on the host
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
@@ -125,14 +126,8 @@ def main(path: Path) -> None:
     if not torch.cuda.is_available():
         raise click.ClickException("times need a GPU, and torch sees none")
     device = torch.device("cuda", 0)
-    rows = []
-    for name, config in models():
-        for row in measured(name, config, device):
-            click.echo(row)
-            rows.append(row)
-        torch.cuda.empty_cache()
     about = Environment.here(torch.cuda.get_device_name(0)).about()
-    write_csv(path, rows, [f"# {key}: {value}" for key, value in about.items()])
+    write_each(path, (row for name, config in models() for row in measured(name, config, device)), about)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from statistics import geometric_mean
 
 import click
 import numpy as np
@@ -163,8 +164,8 @@ def report(gpu: Gpu, seen: bool) -> Iterator[str]:
         judged = regret.regrets(read(path, seen), gpu, ("model",))
         found = [each.reached for each in judged if each.reached is not None]
         reached += found
-        yield f"{name:<14} {_mean(found):.4f} of the best, {sum(x < 0.85 for x in found)} of {len(found)} below 0.85"
-    yield f"{'all':<14} {_mean(reached):.4f} of the best, {sum(x < 0.85 for x in reached)} of {len(reached)} below 0.85"
+        yield f"{name:<14} {_of_the_best(found)}"
+    yield f"{'all':<14} {_of_the_best(reached)}"
     for name in files_of(gpu, ORDERS):
         found = points(gpu, seen, (), (name,))
         logs = np.log(
@@ -186,10 +187,6 @@ def report(gpu: Gpu, seen: bool) -> Iterator[str]:
         )
 
 
-def _mean(found: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, found)) / len(found))
-
-
 def fitted(gpu: Gpu, is_new: bool, rounds: int) -> Record:
     """The record of a GPU, fitted to its results. is_new: the record that ships is another GPU's."""
     record = constants.shipped(gpu)
@@ -203,6 +200,11 @@ def fitted(gpu: Gpu, is_new: bool, rounds: int) -> Record:
     made["shared, hopper, persistent"] = f"{command}; products: {', '.join(f'{gpu.name}-{name}' for name in files)}"
     _, about = regret.read(next(iter(files.values())))
     return replace(record, gpu=about["gpu"], made=made)
+
+
+def _of_the_best(found: Sequence[float]) -> str:
+    low = sum(share < 0.85 for share in found)
+    return f"{geometric_mean(found):.4f} of the best, {low} of {len(found)} below 0.85"
 
 
 @click.command()

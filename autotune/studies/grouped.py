@@ -23,7 +23,7 @@ from tritonmm.autotune.measuring.group_sizes import TYPICAL, group_sizes, sizes_
 from tritonmm.autotune.measuring.measure import REGIMES, GraphReplay, Paired, paired, set_count
 from tritonmm.autotune.measuring.precompile import precompile_all
 from tritonmm.autotune.measuring.sources import bound_launch, operand_sets, torch_replay
-from tritonmm.autotune.studies.csv_rows import Output, megabytes, write_csv
+from tritonmm.autotune.studies.csv_rows import Output, megabytes, write_each
 from tritonmm.gpu import Gpu
 from tritonmm.model import l2
 from tritonmm.model.groups import sized
@@ -211,8 +211,6 @@ def main(path: Path, regime: str, counts: bool) -> None:
     gpu, device = gpus.of_device(0), torch.device("cuda", 0)
     about = Environment.here(torch.cuda.get_device_name(0)).about()
     about["regime"] = "counters of one launch, caches cold" if counts else regime
-    comments = [f"# {key}: {value}" for key, value in about.items()]
-    rows: list = []
     if counts:
         found: Iterator[Row] | Iterator[Bytes] = traffic(gpu)
     else:
@@ -223,10 +221,7 @@ def main(path: Path, regime: str, counts: bool) -> None:
             (timed(*case, regime, device, gpu) for case in asked),
             (timed_scaled(*case, regime, device, gpu) for case in scaled),
         )
-    for row in found:
-        click.echo(row)
-        rows.append(row)
-        write_csv(path, rows, comments)  # what is measured is kept if this ends early
+    write_each(path, found, about)
 
 
 if __name__ == "__main__":

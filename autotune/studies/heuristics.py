@@ -9,11 +9,10 @@ random order, as a contest does.
 """
 
 import itertools
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import geometric_mean
 
 import click
 import torch
@@ -78,19 +77,16 @@ def lines(found: list[Arm], times: dict[tuple[Problem, Config], float]) -> Itera
     for way, of_way in shares.items():
         worst = min(of_way, key=of_way.__getitem__)
         yield (
-            f"{way}: {len(of_way)} of {len(best)} problems, geometric mean {_mean(of_way.values()):.4f} of the sweep's"
-            f" best, worst {of_way[worst]:.3f} on {worst}"
+            f"{way}: {len(of_way)} of {len(best)} problems, geometric mean {geometric_mean(of_way.values()):.4f} of the"
+            f" sweep's best, worst {of_way[worst]:.3f} on {worst}"
         )
     for way in WAYS:
         ratios = [share / shares[way][p] for p, share in shares.get("select", {}).items() if p in shares.get(way, {})]
         if ratios:
             faster = sum(ratio > 1 for ratio in ratios)
             slower = sum(ratio < 1 for ratio in ratios)
-            yield f"select is {_mean(ratios):.3f} times as fast as {way}: faster on {faster}, slower on {slower}"
-
-
-def _mean(ratios: Iterable[float]) -> float:
-    return math.exp(fmean(map(math.log, ratios)))
+            mean = geometric_mean(ratios)
+            yield f"select is {mean:.3f} times as fast as {way}: faster on {faster}, slower on {slower}"
 
 
 @click.command()

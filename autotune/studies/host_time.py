@@ -21,7 +21,7 @@ import triton
 
 import tritonmm
 from tritonmm.autotune.measuring.environment import Environment
-from tritonmm.autotune.studies.csv_rows import write_csv
+from tritonmm.autotune.studies.csv_rows import Output, write_csv
 
 SIZE = 128
 """m, n and k. The GPU computes this GEMM faster than any host can call it."""
@@ -192,7 +192,7 @@ def processor() -> str:
 @click.command()
 @click.option("--calls", type=click.IntRange(1), default=CALLS, show_default=True, help="Calls in one mean.")
 @click.option("--repeats", type=click.IntRange(1), default=REPEATS, show_default=True, help="Times; the least counts.")
-@click.option("--csv", "csv_path", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write here.")
+@click.option("--csv", "csv_path", type=Output(), help="Write here.")
 def main(calls: int, repeats: int, csv_path: Path | None) -> None:
     """Measure what a call costs the host: torch's, tritonmm's, torch's under use("always"), and after it."""
     if not torch.cuda.is_available():

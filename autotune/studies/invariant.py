@@ -12,6 +12,7 @@ asks.
 import itertools
 import math
 import os
+import statistics
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from tritonmm.autotune.measuring.measure import GraphReplay
 from tritonmm.autotune.measuring.precompile import precompile_all
 from tritonmm.autotune.measuring.sources import bound_launch, operand_sets, torch_product, torch_replay
 from tritonmm.autotune.studies.contest import contest
-from tritonmm.autotune.studies.csv_rows import Output, write_csv
+from tritonmm.autotune.studies.csv_rows import Output, comments_of, write_csv
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.model.chunks import chunk_k
@@ -139,7 +140,7 @@ def summary(costs: list[Cost]) -> Iterator[str]:
     for family, of_family in itertools.groupby(costs, key=lambda row: row.family):
         rows = list(of_family)
         means = [
-            math.exp(sum(math.log(x / y) for x, y in pairs) / len(pairs)) if pairs else math.nan
+            statistics.geometric_mean(x / y for x, y in pairs) if pairs else math.nan
             for pairs in (
                 [(row.free_us, row.invariant_us) for row in rows],
                 [(row.torch_us, row.invariant_us) for row in rows if row.torch_us],
@@ -170,7 +171,7 @@ def main(asked: str, rounds: int, cublas_workspace: bool, path: Path | None, bit
     settings = " ".join(f"{name}={value}" for name, value in WORKSPACES.items()) if cublas_workspace else "default"
     about |= {"suite": Path(asked).name, "cublas workspace": settings}
     about["regime"] = f"burst, medians of {rounds} rounds of all ways in random order"
-    comments = [f"# {key}: {value}" for key, value in about.items()]
+    comments = comments_of(about)
     if path:
         precompile_all([pair for entry in entries for pair in ways(entry.problem(), gpu).values()], gpu)
         costs = []

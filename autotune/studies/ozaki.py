@@ -18,7 +18,7 @@ import torch
 
 from tritonmm.autotune.measuring.environment import Environment
 from tritonmm.autotune.measuring.measure import REGIMES, paired_launches
-from tritonmm.autotune.studies.csv_rows import Output, write_csv
+from tritonmm.autotune.studies.csv_rows import Output, write_each
 from tritonmm.torch_ops.dense import mm
 from tritonmm.torch_ops.ozaki import ozaki_mm
 
@@ -91,11 +91,8 @@ def timed(
     torch_error = error(torch_mm, a, b)
     for way, launch in ways(dtype):
         found = paired_launches((launch, sets), (torch_mm, sets), REGIMES[regime])
-        assert found.times.torch_us is not None  # both sides were timed
-        assert found.ratio is not None
-        us = round(found.times.torch_us, 2), round(found.times.time_us, 2), round(found.ratio, 4)
         errors = round(torch_error, 3), round(error(launch, a, b), 3)
-        yield Row(str(dtype).removeprefix("torch."), m, n, k, data, way, *us, *errors)
+        yield Row(str(dtype).removeprefix("torch."), m, n, k, data, way, *found.row, *errors)
 
 
 def error(launch: Launch, a: torch.Tensor, b: torch.Tensor) -> float:
@@ -136,16 +133,14 @@ def main(path: Path, regime: str, dtypes: Sequence[str], sizes: int) -> None:
         raise click.ClickException("times need a GPU, and torch sees none")
     device = torch.device("cuda", 0)
     about = Environment.here(torch.cuda.get_device_name(0)).about() | {"regime": regime}
-    comments = [f"# {key}: {value}" for key, value in about.items()]
-    rows: list[Row] = []
+    cases = (
+        (dtype, size, data)
+        for dtype in [DTYPES[name] for name in dtypes or DTYPES]
+        for size in SIZES[:sizes]
+        for data in (DATA if size == (4096, 4096, 4096) else ("normal",))
+    )
     with native_fp32():
-        for dtype in [DTYPES[name] for name in dtypes or DTYPES]:
-            for size in SIZES[:sizes]:
-                for data in DATA if size == (4096, 4096, 4096) else ("normal",):
-                    for row in timed(dtype, size, data, regime, device):
-                        click.echo(row)
-                        rows.append(row)
-                        write_csv(path, rows, comments)  # what is measured is kept if this ends early
+        write_each(path, (row for case in cases for row in timed(*case, regime, device)), about)
 
 
 if __name__ == "__main__":

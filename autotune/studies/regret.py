@@ -12,7 +12,6 @@ time that the sweep measured of it, or if that has the config in other orders of
   the estimates. The choices of the estimates that this table replaces are also judged separately.
 """
 
-import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -130,7 +129,7 @@ def lines(found: Iterable[Regret]) -> Iterable[str]:
         known = [regret for regret in of_way if regret.reached is not None]
         said = f"{way:<10} {len(known)} of {len(of_way)} problems"
         if known:
-            mean = _mean(regret.reached for regret in known)
+            mean = statistics.geometric_mean(regret.reached for regret in known)
             worst = min(known, key=lambda regret: regret.reached)
             said += f": geometric mean {mean:.4f}, worst {worst.reached:.3f} on {worst.problem}"
         yield said + ("" if len(known) == len(of_way) else "; the others' configs were not measured")
@@ -149,15 +148,10 @@ def _replaced(model: list[Regret], neighbours: list[Regret]) -> Iterator[str]:
     said = f"neighbours replace {len(pairs)} choices of the model, {len(known)} measured"
     if known:
         worst, problem = min(known, key=lambda pair: pair[0])
-        said += f": geometric mean of the speeds' ratios {_mean(ratio for ratio, _ in known):.3f}"
+        said += f": geometric mean of the speeds' ratios {statistics.geometric_mean(ratio for ratio, _ in known):.3f}"
         said += f", worst {worst:.3f} on {problem}"
     if pairs:
         yield said
-
-
-def _mean(ratios: Iterable[float]) -> float:
-    """The geometric mean."""
-    return math.exp(statistics.fmean(map(math.log, ratios)))
 
 
 def gpu_of(name: str | None, about: dict[str, str]) -> Gpu:

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import tritonmm
 from tritonmm.autotune.measuring.environment import Environment
 from tritonmm.autotune.measuring.measure import REGIMES, Regime, paired
-from tritonmm.autotune.studies.csv_rows import Output, write_csv
+from tritonmm.autotune.studies.csv_rows import Output, write_each
 from tritonmm.autotune.studies.ozaki import DTYPES, native_fp32
 from tritonmm.launch import Plan
 from tritonmm.moduli import SAFE
@@ -343,6 +343,19 @@ def cases(device: torch.device) -> Iterator[Case]:
                 yield row, lambda n=n, length=length, dtype=dtype: process(n, length, dtype, device)
 
 
+def all_measured(most: int, regime: str, device: torch.device) -> Iterator[Row]:
+    """The rows of all systems of up to `most` unknowns."""
+    for row, make in cases(device):
+        if row["n"] > most:
+            continue
+        torch.manual_seed(0)
+        try:
+            yield measured(row, make(), REGIMES[regime])
+        except (torch.OutOfMemoryError, torch.linalg.LinAlgError) as error:
+            yield Row(**row, lost=" ".join(str(error).split())[:200].replace("#", "no. "))
+        torch.cuda.empty_cache()
+
+
 @click.command()
 @click.argument("path", type=Output())
 @click.option("--regime", type=click.Choice(sorted(REGIMES)), default="burst", show_default=True)
@@ -353,21 +366,8 @@ def main(path: Path, regime: str, most: int) -> None:
         raise click.ClickException("times need a GPU, and torch sees none")
     device = torch.device("cuda", 0)
     about = Environment.here(torch.cuda.get_device_name(0)).about() | {"regime": regime}
-    comments = [f"# {key}: {value}" for key, value in about.items()]
-    rows: list[Row] = []
     with native_fp32():
-        for row, make in cases(device):
-            if row["n"] > most:
-                continue
-            torch.manual_seed(0)
-            try:
-                found = measured(row, make(), REGIMES[regime])
-            except (torch.OutOfMemoryError, torch.linalg.LinAlgError) as error:
-                found = Row(**row, lost=" ".join(str(error).split())[:200].replace("#", "no. "))
-            click.echo(found)
-            rows.append(found)
-            write_csv(path, rows, comments)  # what is measured is kept if this ends early
-            torch.cuda.empty_cache()
+        write_each(path, all_measured(most, regime, device), about)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from tritonmm.autotune.measuring.environment import Environment
 from tritonmm.autotune.measuring.measure import REGIMES, paired_launches
 from tritonmm.autotune.measuring.precompile import precompile_all
 from tritonmm.autotune.measuring.sources import torch_precision
-from tritonmm.autotune.studies.csv_rows import Output, megabytes, write_csv
+from tritonmm.autotune.studies.csv_rows import Output, megabytes, write_each
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.model import l2
@@ -145,11 +145,7 @@ def timed(case: Case, regime: str, device: torch.device, gpu: Gpu) -> Row:
     copies = [(a.clone(), out) for a, out in sets] if what == "newton_schulz" else sets
     with torch_precision(problem), torch.no_grad():
         found = paired_launches((ours, sets), (torchs, copies), REGIMES[regime])
-    times, ratio = found.times, found.ratio
-    assert times.torch_us is not None  # both sides were timed
-    assert ratio is not None
-    us = round(times.torch_us, 2), round(times.time_us, 2), round(ratio, 4)
-    return Row(what, problem.batch, problem.m, problem.k, problem.kind, *us, config)
+    return Row(what, problem.batch, problem.m, problem.k, problem.kind, *found.row, config)
 
 
 def traffic(gpu: Gpu) -> Iterator[Bytes]:
@@ -178,18 +174,13 @@ def main(path: Path, regime: str, counts: bool) -> None:
     gpu, device = gpus.of_device(0), torch.device("cuda", 0)
     about = Environment.here(torch.cuda.get_device_name(0)).about()
     about["regime"] = "counters of one launch, caches cold" if counts else regime
-    comments = [f"# {key}: {value}" for key, value in about.items()]
-    rows: list = []
     if counts:
         found: Iterator[Row] | Iterator[Bytes] = traffic(gpu)
     else:
         asked = list(cases(gpu))
         precompile_all([(problem, choose(problem, gpu)) for _, problem, *_ in asked], gpu)
         found = (timed(case, regime, device, gpu) for case in asked)
-    for row in found:
-        click.echo(row)
-        rows.append(row)
-        write_csv(path, rows, comments)  # what is measured is kept if this ends early
+    write_each(path, found, about)
 
 
 if __name__ == "__main__":

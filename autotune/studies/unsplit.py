@@ -5,7 +5,7 @@
 It reads results files, and measures nothing. A GEMM counts once for each file that has at least FEWEST configs of it.
 """
 
-import math
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -63,7 +63,7 @@ def main(paths: tuple[Path, ...]) -> None:
         depth = f"K {'from' if problem.k >= DEEP else 'below'} {DEEP:,}"
         classes[f"{depth}, {'at most' if problem.m <= ROWS else 'above'} {ROWS} rows"].append((share, problem))
     for name, of_class in sorted(classes.items()):
-        mean = math.exp(sum(math.log(share) for share, _ in of_class) / len(of_class))
+        mean = statistics.geometric_mean(share for share, _ in of_class)
         least = sorted(of_class, key=lambda pair: pair[0])[:3]
         click.echo(f"{name:<32} {len(of_class):4} GEMMs {mean:.3f}  " + ", ".join(f"{p}: {s:.2f}" for s, p in least))
 

@@ -23,7 +23,7 @@ from tritonmm.autotune.measuring.environment import Environment
 from tritonmm.autotune.measuring.measure import REGIMES, paired_launches, set_count
 from tritonmm.autotune.measuring.precompile import precompile_all
 from tritonmm.autotune.measuring.verify import Check
-from tritonmm.autotune.studies.csv_rows import Output, write_csv
+from tritonmm.autotune.studies.csv_rows import Output, write_each
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.nn.weights import dequantized, quantized
@@ -120,13 +120,9 @@ def measured(problem: Problem, kind: str, config: Config, weights: Sequence[Weig
     torch.cuda.empty_cache()  # the check's float64 matrices
     ours, torchs = sets_of(p, weights[: set_count(p, gpu)])
     found = paired_launches((launch_of(plan), ours), (torch_mm, torchs), REGIMES[regime])
-    times, ratio = found.times, found.ratio
-    assert times.torch_us is not None  # both sides were timed
-    assert ratio is not None
-    us = round(times.torch_us, 2), round(times.time_us, 2), round(ratio, 4)
-    rate = round(p.compulsory_bytes / times.time_us / 1e6, 3)
+    rate = round(p.compulsory_bytes / found.times.time_us / 1e6, 3)
     estimate_us = round(families.family(config.kernel).estimate(config, p, gpu).us, 2)
-    return Row(p.m, p.n, p.k, kind, *us, rate, len(ours), round(error, 4), estimate_us, str(config))
+    return Row(p.m, p.n, p.k, kind, *found.row, rate, len(ours), round(error, 4), estimate_us, str(config))
 
 
 def all_measured(
@@ -219,14 +215,9 @@ def main(path: Path, rows: Sequence[int], shapes: Sequence, kinds: Sequence[str]
         raise click.ClickException("times need a GPU, and torch sees none")
     gpu, device = gpus.of_device(0), torch.device("cuda", 0)
     about = Environment.here(torch.cuda.get_device_name(0)).about() | {"regime": regime}
-    comments = [f"# {key}: {value}" for key, value in about.items()]
     what = "chosen configs" if most == 1 else f"{most} configs of the least estimates"
-    comments.append(f"# about: bf16 activations; torch multiplies by the dequantized weights in bf16; {what}")
-    done: list[Row] = []
-    for row in all_measured(rows, shapes, kinds, most, regime, gpu, device):
-        click.echo(row)
-        done.append(row)
-        write_csv(path, done, comments)  # what is measured is kept if this ends early
+    about["about"] = f"bf16 activations; torch multiplies by the dequantized weights in bf16; {what}"
+    write_each(path, all_measured(rows, shapes, kinds, most, regime, gpu, device), about)
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def test_tritons_cache_on_disk_tells_versions_apart(case, recorder, monkeypatch)
     """What properties of the static argument return is in neither its fields nor the kernel's source."""
     plan = plan_of(*CASES[case])
     arguments, _ = plan.arguments(*operands(plan.problem)[0])
-    (argument,) = (x for x in arguments if isinstance(x, static.Static))
+    (argument,) = (x for x in arguments if isinstance(x, static.ConstexprArgs))
     (name,) = (n for n, x in zip(plan.kernel.arg_names, arguments, strict=False) if x is argument)
 
     def filed_under():

@@ -16,9 +16,9 @@ No live data is overwritten. A producer writes use u after its `empty` says that
 finished reading use u - S.
 
 No byte is counted in a wrong phase. A warp releases use u - S after its own CTA's `full` completed that phase, so
-`full` has, in each CTA to which a producer writes use u. Its bytes may come to the peer before the peer's
-producer expects them: the count of bytes is then negative for a while, which mbarriers allow, and the phase cannot
-complete, since that expect is also its one pending arrival.
+in each CTA to which a producer writes use u, `full` has completed it as well. The bytes of use u may come to the peer
+before the peer's producer expects them: the count of bytes is then negative for a while, which mbarriers allow, and
+the phase cannot complete, since that expect is also its one pending arrival.
 
 No release is counted in a wrong phase, in whatever order the releases of different warps land. A warp that
 releases use u in a CTA has read bytes of use u that this CTA's producer wrote, after phase u // S - 1 of the CTA's

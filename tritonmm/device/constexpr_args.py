@@ -1,4 +1,4 @@
-"""What is static about a kernel, as Triton's cache on disk has to know it."""
+"""Compile-time arguments of kernels, as Triton's cache on disk has to know them."""
 
 import functools
 import hashlib
@@ -8,7 +8,7 @@ KERNELS = "device", "families", "ozaki"
 """Folders of the package that have kernels, or what they consist of."""
 
 
-class Static:
+class ConstexprArgs:
     """Base of the frozen dataclasses that are kernels' compile-time arguments.
 
     Triton files what it compiles under the kernel's source and, of such an argument, `cache_key`, or else its str: the

@@ -26,10 +26,10 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma_wait
 
 from tritonmm.device import cluster
-from tritonmm.device.constexpr_args import Static
+from tritonmm.device.constexpr_args import ConstexprArgs
 
 
-class Pipelined(Static):
+class Pipelined(ConstexprArgs):
     """Base of the constants of a kernel with a producer warp and consumer warpgroups.
 
     A subclass has `num_stages`; `ctas` of a program; the number of `consumers`; `block_scaled`, whether the pipeline
@@ -87,7 +87,8 @@ def release(empty, stage, pred, TILING: gl.constexpr):
 
 @gluon.jit
 def waited(accs, PENDING: gl.constexpr):
-    """The accumulators, once all but the last PENDING wgmma of this warpgroup are done."""
+    """The accumulators, once all but the last PENDING wgmma of this warpgroup are done, which frees their operands'
+    registers."""
     done = warpgroup_mma_wait(PENDING, accs)
     if len(accs) == 1:
         return (done,)

@@ -22,17 +22,17 @@ import triton.language as tl
 from tritonmm.device.numeric import multiple_of
 from tritonmm.device.pdl import follow_previous_grid
 
-UNSPECIALIZED = ["split", "turns", "x", "y", *(f"{x}_{name}" for x in "xy" for name in
+UNSPECIALIZED = ["split", "tiles_each", "x", "y", *(f"{x}_{name}" for x in "xy" for name in
                  ("lines", "length", "pitch", "stride_batch", "stride_line", "stride_element"))]  # fmt: skip
 """One compiled kernel copies from any address, in any sizes."""
 
 
 @triton.jit
 def copy_tiles(
-    source, target, program, turns, lines, length, pitch, stride_batch, stride_line, stride_element,
+    source, target, program, tiles_each, lines, length, pitch, stride_batch, stride_line, stride_element,
     TILE: tl.constexpr, WORDS: tl.constexpr, STRIDED: tl.constexpr, DIVISOR: tl.constexpr,
 ):  # fmt: skip
-    """Up to `turns` tiles of an operand, one below the other, of TILE words each, WORDS of a line.
+    """Up to `tiles_each` tiles of an operand, one below the other, of TILE words each, WORDS of a line.
 
     If STRIDED, words are elements. So they are if DIVISOR, and the source's lines lie across those of the copy: it
     divides their length, the elements between two of them and the address. Programs are counted along the lines, then
@@ -46,13 +46,13 @@ def copy_tiles(
         words = ((length.to(tl.int64) * BYTES + 7) // 8).to(tl.int32)
         slack = (words.to(tl.int64) * 8 - length.to(tl.int64) * BYTES).to(tl.int32)
     across = tl.cdiv(words, WORDS)
-    down = tl.cdiv(lines, LINES * turns)
+    down = tl.cdiv(lines, LINES * tiles_each)
     at = program % across * WORDS + tl.arange(0, WORDS)
-    first = program // across % down * (LINES * turns)
+    first = program // across % down * (LINES * tiles_each)
     batch = (program // across // down).to(tl.int64)
     source += batch * stride_batch
     target += batch * lines * pitch
-    for start in range(first, tl.minimum(first + LINES * turns, lines), LINES):
+    for start in range(first, tl.minimum(first + LINES * tiles_each, lines), LINES):
         line = start + tl.arange(0, LINES)
         inside = (line < lines)[:, None] & (at < words)[None, :]
         sources = source + line.to(tl.int64) * stride_line
@@ -84,7 +84,7 @@ def copy_tiles(
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def repack_kernel(
-    split, turns,
+    split, tiles_each,
     x, x_copy, x_lines, x_length, x_pitch, x_stride_batch, x_stride_line, x_stride_element,
     y, y_copy, y_lines, y_length, y_pitch, y_stride_batch, y_stride_line, y_stride_element,
     TILE: tl.constexpr, WORDS: tl.constexpr, STRIDED: tl.constexpr, DIVISOR: tl.constexpr,
@@ -93,8 +93,8 @@ def repack_kernel(
 
     A copy's lines start `pitch` elements apart, a multiple of 16 bytes, and its batches `lines` lines apart; strides
     are those of the source, in elements, the last one 1 unless STRIDED, and the one before where DIVISOR is not 0.
-    Grid: the programs of x, which are `split`, and those of y, if any; each copies up to `turns` tiles of TILE words,
-    of which a line has WORDS.
+    Grid: the programs of x, which are `split`, and those of y, if any; each copies up to `tiles_each` tiles of TILE
+    words, of which a line has WORDS.
     """
     follow_previous_grid()
     program = tl.program_id(0)
@@ -105,6 +105,6 @@ def repack_kernel(
         strides = y_stride_batch.to(tl.int64), y_stride_line.to(tl.int64), y_stride_element.to(tl.int64)
         operand = y, y_copy, y_lines, y_length, y_pitch
     copy_tiles(
-        operand[0], operand[1], program, turns, operand[2], operand[3], operand[4], strides[0], strides[1], strides[2],
-        TILE, WORDS, STRIDED, DIVISOR,
+        operand[0], operand[1], program, tiles_each, operand[2], operand[3], operand[4],
+        strides[0], strides[1], strides[2], TILE, WORDS, STRIDED, DIVISOR,
     )  # fmt: skip

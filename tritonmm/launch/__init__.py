@@ -89,7 +89,7 @@ class Plan:
         out: (batch, m, n) or (m, n); returned.
         c: a tensor that expands to out's shape.
         bias: (n,), contiguous; (groups, n) for a grouped product.
-        scales: fp32 scales of a and b, with the shapes of `Problem.scale_shapes`; None for a 2-byte a. The hopper
+        scales: fp32 scales of a and b, with the shapes of `Problem.scale_shapes`; None for an a of 2 bytes. The hopper
             kernel takes b's scales contiguous along the columns if each scale group has its own. Where groups divide
             m, b's may be 3-D, (groups, scale groups, columns), with any strides.
         groups: the table of groups of a grouped product, see `launch.groups`. Where groups divide m, b alone is 3-D,
@@ -297,7 +297,7 @@ def line_divisor(elements: int, line: int) -> int:
     return bits & -bits
 
 
-def scale_arguments(problem: Problem, scales: tuple[torch.Tensor | None, torch.Tensor] | None) -> tuple:
+def scale_arguments(scales: tuple[torch.Tensor | None, torch.Tensor] | None) -> tuple:
     """Scales as kernels take them: A's, with strides along rows and scale groups; B's, with strides along columns and
     scale groups."""
     if scales is None:

@@ -129,8 +129,8 @@ def split_k(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Workspace and flags of one launch on the current stream of `device`, as `device/split_k.py` lays them out.
 
-    slots: partial sums of a tile that are kept; elements: those of a tile; workers: the warpgroups that own a part of
-    each tile, and have a flag for it.
+    slots: tiles of partial sums that are kept; elements: of each of them. tiles: those that have flags; workers: the
+    warpgroups that own a part of each tile, and have a flag for it.
     """
     return sums(slots * elements, device), flags(tiles * workers, device)
 

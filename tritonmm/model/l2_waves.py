@@ -22,11 +22,11 @@ from tritonmm.model.l2_laws import (
 from tritonmm.orders import Order
 from tritonmm.problem import Problem
 
-# Waves that `of` looks at, of a longer launch.
+# Waves that `of_cache` looks at, of a longer launch.
 FIRST_WAVES = 17
 LAST_WAVES = 6
 
-# Depths of a panel, as shares of K, at which `of` asks whether it is still there.
+# Depths of a panel, as shares of K, at which `of_cache` asks whether it is still there.
 DEPTHS = np.array([0.125, 0.375, 0.625, 0.875])
 
 

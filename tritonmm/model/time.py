@@ -131,15 +131,6 @@ def repack_us(problem: Problem, config: Config, gpu: Gpu, shared: Shared) -> flo
     return shared.repack_us + 2e6 * copied / (gpu.bandwidth * shared.repack_share)
 
 
-def speed_of_light(problem: Problem, gpu: Gpu) -> float:
-    """Seconds that no kernel can beat: all FLOPs at the peak rate, or all compulsory bytes at the peak
-    bandwidth, whichever takes longer. Power, launch and tiles are left out. 0 for an empty output."""
-    if not problem.m * problem.n * problem.batch:
-        return 0.0
-    flops = problem.flops / gpu.rate(problem.dtype, problem.precision)
-    return max(flops, problem.compulsory_bytes / gpu.bandwidth)
-
-
 def whole(config: Config) -> Config:
     """The config that splits no tiles."""
     return config if config.split_k == config.split_tail == 1 else config.changed(split_k=1, split_tail=1)

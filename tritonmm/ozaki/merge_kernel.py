@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from tritonmm.device.constexpr_args import Static
+from tritonmm.device.constexpr_args import ConstexprArgs
 from tritonmm.device.numeric import multiple_of
 from tritonmm.device.pdl import follow_previous_grid
 from tritonmm.device.residue import residue_in_plane
 
 
 @dataclass(frozen=True)
-class MergeSpec(Static):
+class MergeSpec(ConstexprArgs):
     """What `merge_kernel` is compiled for."""
 
     block: int

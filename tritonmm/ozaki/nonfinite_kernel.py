@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from tritonmm.device.constexpr_args import Static
+from tritonmm.device.constexpr_args import ConstexprArgs
 from tritonmm.device.operand import Addends, Output
 from tritonmm.device.pdl import follow_previous_grid
 from tritonmm.ozaki.norms_kernel import NONFINITE
@@ -22,7 +22,7 @@ from tritonmm.ozaki.reconstruct_kernel import finish
 
 
 @dataclass(frozen=True)
-class NonfiniteSpec(Static):
+class NonfiniteSpec(ConstexprArgs):
     """What `nonfinite_kernel` is compiled for."""
 
     block_m: int

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from tritonmm.device.constexpr_args import Static
+from tritonmm.device.constexpr_args import ConstexprArgs
 from tritonmm.device.exponent import exponent_above, times_power_of_two
 from tritonmm.device.numeric import block_offsets
 from tritonmm.device.pdl import follow_previous_grid
@@ -37,7 +37,7 @@ NONFINITE = tl.constexpr(1 << 20)
 
 
 @dataclass(frozen=True)
-class NormSpec(Static):
+class NormSpec(ConstexprArgs):
     """What `chunk_norms_kernel` is compiled for."""
 
     lines: int  # of a block
@@ -168,7 +168,7 @@ def chunk_norms_kernel(
 
 
 @dataclass(frozen=True)
-class ScaleSpec(Static):
+class ScaleSpec(ConstexprArgs):
     """What `line_scales` is compiled for. squared, exponent: as in `scaling.Scaling`."""
 
     lines: int

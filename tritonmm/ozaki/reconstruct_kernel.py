@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from tritonmm.device.constexpr_args import Static
+from tritonmm.device.constexpr_args import ConstexprArgs
 from tritonmm.device.epilogue import plus_c, scaled_plus_bias
 from tritonmm.device.exact_sum import fast_two_sum, odd_sum
 from tritonmm.device.exponent import power_of_two, times_power_of_two
@@ -32,7 +32,7 @@ FRACTION_BITS = tl.constexpr(crt.FRACTION_BITS)
 
 
 @dataclass(frozen=True)
-class ReconstructSpec(Static):
+class ReconstructSpec(ConstexprArgs):
     """What `reconstruct_kernel` is compiled for. bits, weights, product, quotient: as in `crt.Crt`."""
 
     block_m: int

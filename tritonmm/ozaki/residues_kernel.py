@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from tritonmm.device.constexpr_args import Static
+from tritonmm.device.constexpr_args import ConstexprArgs
 from tritonmm.device.exponent import power_of_two, times_power_of_two
 from tritonmm.device.numeric import block_offsets, multiple_of
 from tritonmm.device.pdl import follow_previous_grid
@@ -36,7 +36,7 @@ MIDDLE = tl.constexpr(128)
 
 
 @dataclass(frozen=True)
-class ResidueSpec(Static):
+class ResidueSpec(ConstexprArgs):
     """What `residues_kernel` is compiled for."""
 
     lines: int  # of a block

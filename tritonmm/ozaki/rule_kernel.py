@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from tritonmm.device.constexpr_args import Static
+from tritonmm.device.constexpr_args import ConstexprArgs
 from tritonmm.device.pdl import follow_previous_grid
 from tritonmm.ozaki.norms_kernel import NONFINITE
 
@@ -37,7 +37,7 @@ def counted(x, scaled, integer, threshold: tl.constexpr):
 
 
 @dataclass(frozen=True)
-class DecideSpec(Static):
+class DecideSpec(ConstexprArgs):
     """What `decide_kernel` is compiled for."""
 
     searched: int  # lines at a time

@@ -34,8 +34,8 @@ class AtenOp(NamedTuple):
 
     dims: 2, or 3 for a batched GEMM.
     adds: True if it adds C, and therefore has an in-place overload.
-    operands: makes the GEMM's a and b of its own. addend: makes the GEMM's C of its C, and the GEMM's output of its
-        output. shape: makes its result's shape of the GEMM's. None where they are the same.
+    operands: converts the op's operands to the GEMM's a and b. addend: converts the op's C, and its output, to the
+        GEMM's. shape: converts the GEMM's shape to the result's. None where they are the same.
     """
 
     name: str

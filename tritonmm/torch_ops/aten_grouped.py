@@ -57,7 +57,7 @@ def kernels(dispatch_key: str) -> Iterator[tuple[Switch, Callable]]:
 
 
 def _is_present(name: str, dispatch_key: str) -> bool:
-    """Whether torch computes an op on such tensors, be it with a kernel for all kinds of tensors."""
+    """Whether torch has a kernel for the op under this dispatch key, its own or one for all keys."""
     try:
         return torch._C._dispatch_has_computed_kernel_for_dispatch_key(f"aten::{name}", dispatch_key)
     except RuntimeError:

@@ -131,7 +131,7 @@ def _bind(a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None, config: Config
     """The plan for operands of which a is 2-D."""
     from tritonmm.plan import INTERPRETED, plan_for
 
-    check_device(a.device, INTERPRETED)
+    check_device(a.device)
     problem = problem_of(a, b, out, how, bias is not None)
     if config is None:
         if INTERPRETED:  # NumPy adds up, in an order of its own

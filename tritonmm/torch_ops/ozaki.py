@@ -56,13 +56,12 @@ def ozaki_mm(
     >>> bool((ozaki_mm(a, b, moduli=15) - a @ b).abs().max() < 1e-12)
     True
     """
-    from tritonmm.launch.interpreter import INTERPRETED
 
     _check(a, b, moduli, c, bias, out)
     if proved is not None and (proved.numel() != 1 or proved.dtype != torch.int32 or proved.device != a.device):
         found = f"{shape_of(proved)} {proved.dtype} on {proved.device}"
         raise RuntimeError(f"ozaki_mm: proved is {found}; it must be one torch.int32 on {a.device}")
-    check_device(a.device, INTERPRETED)
+    check_device(a.device)
     shape = *a.shape[:-1], b.shape[-1]
     if out is None:
         out = torch.empty(shape, dtype=a.dtype, device=a.device)

@@ -161,12 +161,12 @@ def about(
     return known if out is None else (*known, out.stride(), out.dtype, out.data_ptr() & 15)
 
 
-def remember(calls: dict, about: tuple, call: Call | None) -> None:
+def remember(entries: dict, about: tuple, entry: object) -> None:
     """Adds an entry to a bounded dict that is read without a lock; the oldest entries are dropped."""
     with _LOCK:
-        while len(calls) >= CACHED_CALLS:
-            del calls[next(iter(calls))]
-        calls[about] = call
+        while len(entries) >= CACHED_CALLS:
+            del entries[next(iter(entries))]
+        entries[about] = entry
 
 
 def problem_of(
@@ -230,7 +230,7 @@ def _bind(a, b, epilogue, out, config, how=None) -> Call:
     from tritonmm.plan import INTERPRETED, plan_for
     from tritonmm.selection import choose
 
-    check_device(a.device, INTERPRETED)
+    check_device(a.device)
     if out is None:
         out = new_output(a, b, None)
     if config is not None:
@@ -253,11 +253,13 @@ def _bind(a, b, epilogue, out, config, how=None) -> Call:
     return Call(plan_for(problem, config, a.device), tuple(out.shape), out.stride())
 
 
-def check_device(device: torch.device, interpreted: bool) -> None:
+def check_device(device: torch.device) -> None:
     """Raises RuntimeError unless kernels run on tensors of that device."""
-    if device.type == "cuda" and interpreted:
+    from tritonmm.launch.interpreter import INTERPRETED
+
+    if device.type == "cuda" and INTERPRETED:
         raise RuntimeError("TRITON_INTERPRET is set, so kernels run on CPU tensors only; unset it to use the GPU")
-    if device.type != "cuda" and not (interpreted and device.type == "cpu"):
+    if device.type != "cuda" and not (INTERPRETED and device.type == "cpu"):
         raise RuntimeError(
             f"the operands are on {device}, and tritonmm computes on GPUs; move them to one, or set"
             " TRITON_INTERPRET=1 before importing tritonmm to run its kernels on the CPU in Triton's interpreter"

@@ -73,7 +73,6 @@ def quantized_planes(b: Tensor, *, moduli: int | None = None) -> QuantizedPlanes
     >>> torch.equal(tritonmm.matmul(a, planes, precision="ozaki"), tritonmm.matmul(a, b, precision="ozaki"))
     True
     """
-    from tritonmm.launch.interpreter import INTERPRETED
     from tritonmm.torch_ops.ozaki_product import planes_of
     from tritonmm.torch_ops.product import check_device
 
@@ -89,7 +88,7 @@ def quantized_planes(b: Tensor, *, moduli: int | None = None) -> QuantizedPlanes
     if type(moduli) is not int or not FEWEST_MODULI <= moduli <= len(MODULI):
         known = f"an integer from {FEWEST_MODULI} to {len(MODULI)}"
         raise ValueError(f"quantized_planes: moduli is {moduli!r}; it must be {known}")
-    check_device(b.device, INTERPRETED)
+    check_device(b.device)
     b = b.detach()
     b = b.resolve_neg() if b.is_neg() else b
     return QuantizedPlanes(b, planes_of(b, moduli, counted=b.shape[0] <= MOST_K), moduli, b._version)

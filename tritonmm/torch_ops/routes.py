@@ -151,7 +151,7 @@ class Routes(dict):
         if self.demand.strict:
             self.report(reason)
         if _is_first(_cause(error)):
-            _is_first((self.operator, reason))  # `leave` need not say it again
+            _is_first((self.operator, reason))  # `report` need not say it again
             message = str(error)
             shown = message if len(message) <= MESSAGE_LENGTH else message[:MESSAGE_LENGTH] + " ..."
             warnings.warn(

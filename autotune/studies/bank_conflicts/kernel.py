@@ -7,11 +7,7 @@ Source: Lei Mao, "CUDA Shared Memory Swizzling", which has one kernel for each o
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-
-@gluon.jit
-def multiple_of(x, DIVISOR: gl.constexpr):
-    """x, which DIVISOR must divide, in a form that tells the compiler so."""
-    return x // DIVISOR * DIVISOR
+from tritonmm.device.numeric import multiple_of
 
 
 @gluon.jit

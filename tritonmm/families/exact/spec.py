@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from triton.experimental.gluon import language as gl
 
-from tritonmm.device.constexpr_args import Static
+from tritonmm.device.constexpr_args import ConstexprArgs
 
 POWERS = tuple(1 << bit for bit in range(10))
 
 
 @dataclass(frozen=True)
-class ExactSpec(Static):
+class ExactSpec(ConstexprArgs):
     """A single constexpr argument. `operand` is 0 for A and 1 for B; its lines are rows of A or columns of B."""
 
     block_m: int

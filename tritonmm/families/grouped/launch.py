@@ -53,7 +53,7 @@ class GroupedHopperPlan(Plan):
         else:
             a_desc, b_desc = ragged(a[0].mT, spec.a_block, spec.a_shared), ragged(b[0], spec.b_block, spec.b_shared)
             out_desc = TensorDescriptor(*described(out), spec.out_block, spec.out_shared)
-        scale_a, stride_sam, _, scale_b, stride_sbn, _ = scale_arguments(p, scales)
+        scale_a, stride_sam, _, scale_b, stride_sbn, _ = scale_arguments(scales)
         tiles_m, tiles_n = config.tiles(p)
         arguments = (
             a_desc, small_a, b_desc, out_desc, out, float(alpha), float(beta), bias, groups,

@@ -83,7 +83,7 @@ class HopperPlan(Plan):
             self.launched, tiles_m, tiles_n, -(-p.k // tiling.block_k),
             self.table, self.order[1], sums, flags, b_descs[1] if len(b_descs) > 1 else None,
             _describe(a, tiling.ragged_block, tiling.ragged_shared, **loads) if tiling.boxes else None,
-            *scale_arguments(p, scales),
+            *scale_arguments(scales),
             _describe(out, tiling.mirrored_block, tiling.mirrored_shared) if p.symmetric and tiling.tma_store else None,
             skip, tiling,
         )  # fmt: skip

@@ -64,7 +64,7 @@ class MixedInputPlan(Plan):
     def arguments(self, a, b, out, alpha=1.0, beta=1.0, c=None, bias=None, scales=None, groups=None):
         p, config, spec = self.problem, self.config, self.spec
         a, b, out = (x.unsqueeze(0) if x.dim() == 2 else x for x in (a, b, out))
-        *_, scale_b, stride_sn, stride_sk = scale_arguments(p, scales)
+        *_, scale_b, stride_sn, stride_sk = scale_arguments(scales)
         blocks = zip(spec.x_blocks, spec.x_shared, strict=True)
         weights = b.mT.view(torch.int16) if spec.per_word else b.mT
         descriptors = [TensorDescriptor(*described(a), *block) for block in blocks]

@@ -27,13 +27,13 @@ from typing import Any, NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma
 
 from tritonmm.device import int4, int8, ordered_mma
 from tritonmm.device.dequantize import dequantized, dequantized_times, power_and_significand
 from tritonmm.device.epilogue import plus_scaled
 from tritonmm.device.gluon_compat import barrier, computed, keep_order
-from tritonmm.device.pipeline import next_use, operand, release
+from tritonmm.device.pipeline import next_use, operand, release, waited
 
 
 class Pipeline(NamedTuple):
@@ -173,13 +173,6 @@ def multiplied(a, stage, sums, x_bufs, use_acc, J: gl.constexpr, S: gl.constexpr
     for i in gl.static_range(SUBTILES):
         found += (subtile_multiplied(a, x_bufs[i].index(stage), sums[i], use_acc, i, J, S),)
     return found
-
-
-@gluon.jit
-def waited(sums, OTHERS: gl.constexpr):
-    """Waits for all but the last OTHERS wgmma, which frees their operand registers. Returns the sums."""
-    done = warpgroup_mma_wait(OTHERS, sums)
-    return (done,) if len(sums) == 1 else done
 
 
 @gluon.jit

@@ -238,17 +238,10 @@ def lower_bound(config: Config, problem: Problem, gpu: Gpu) -> float:
 
 
 def estimate(config: Config, problem: Problem, gpu: Gpu) -> Time:
-    """A launch, what reading and computing take beside each other, and the gathering of parts.
+    """As `Family.estimate`: a launch, what reading and computing take beside each other, and the fixup. Groups of rows
+    count as equal ones.
 
-    Constants are fits to an H200 (burst, 2026-11-23 to -30, Triton 3.6.0 and 3.9.0): 934 times within 35 to 40% of a
-    GEMM's best, of bf16 by int8, packed int8, int4 and fp8 with 1 to 4096 rows (h200-weights-7, -8, -11, -12, -18 to
-    -25, -26-configs, -shared and -configs in autotune/results); 41 of them are of an H100. Those of launches, subtiles
-    and shared tiles were fitted again to 388 later times (h200-weights-25 to -27, -26-configs, -27-configs, -shared).
-    Of these, estimates are off by 4.6% (root mean square), and of 106 GEMMs of which several configs were timed the one
-    with the least estimate takes 0.7% longer than the best (geometric mean), at most 10%. `convert_int4_us` and
-    `short_group_us` are of 2026-11-30 (h200-weights-28-configs). `tensor`, `issue` and what last arrivers take are
-    older, and times of turns were set by hand. More programs than the SMs hold were timed with
-    more than 64 rows. Groups of rows, which count as equal ones, were not fitted.
+    docs/notebook/mixed_input.md, "What the time model is fitted to", has the measurements and the errors.
     """
     p, f = problem, fitted(gpu)
     moved = _moved(config, p, gpu)
@@ -350,7 +343,7 @@ def _fixup_us(config: Config, problem: Problem, f: Fitted, moved: "_Moved", coun
 class _Moved(NamedTuple):
     """The tiles of a config, and what they read.
 
-    tiles_m, tiles_n: of the product, or of one group of average size. tiles: of all groups. rows: activations of that.
+    tiles_m, tiles_n: of the product, or of one group of average size; rows: of its activations. tiles: of all groups.
     once_bytes: operands and output once. weight_bytes: all weights. before_us: a launch that makes the table of groups.
     """
 

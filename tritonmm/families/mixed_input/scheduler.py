@@ -199,5 +199,5 @@ def origin(tile, schedule, S: gl.constexpr):
 
 @gluon.jit
 def moved_inside(first_m, m, S: gl.constexpr):
-    """The first of the activations that are multiplied for the tile that would begin at `col`."""
+    """The first of the activations that are multiplied for the tile that would begin at `first_m`."""
     return gl.minimum(first_m, m - S.block_c) if S.shifts else first_m

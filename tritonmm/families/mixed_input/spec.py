@@ -22,7 +22,7 @@ class MixedInputSpec(Pipelined):
     fixup: str  # of tiles that programs share: see `rules.fixup`
     in_rounds: bool  # programs have whole tiles before their shares
     parts: int  # programs that share a tile and wait for each other; 0 where none wait
-    pieces: tuple  # of shared tiles: how many pieces each subtile's columns are cut into; () where no tile is shared
+    pieces: tuple  # of shared tiles: pieces of each subtile's columns; () where none is shared, or assisted
     num_stages: int
     consumers: int  # warpgroups that multiply
     resident: int  # programs that an SM holds

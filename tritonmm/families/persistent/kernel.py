@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from triton.language.target_info import cuda_capability_geq
 
-from tritonmm.device.constexpr_args import Static
+from tritonmm.device.constexpr_args import ConstexprArgs
 from tritonmm.device.epilogue import plus_c, scaled_plus_bias
 from tritonmm.device.numeric import rounded
 from tritonmm.device.order import tile_at
@@ -30,7 +30,7 @@ from tritonmm.device.pdl import follow_previous_grid
 
 
 @dataclass(frozen=True)
-class PersistentSpec(Static):
+class PersistentSpec(ConstexprArgs):
     """What the kernel is compiled for: a single constexpr argument."""
 
     block_m: int

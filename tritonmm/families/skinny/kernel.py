@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from tritonmm.device.constexpr_args import Static
+from tritonmm.device.constexpr_args import ConstexprArgs
 from tritonmm.device.dequantize import as_fp32, dequantized, interleaved, unit
 from tritonmm.device.epilogue import plus_c, plus_scaled, scaled_plus_bias
 from tritonmm.device.int8 import packed_k, packed_order, signed
@@ -37,7 +37,7 @@ from tritonmm.device.split_k import last_arriver_fixup, slot_sums
 
 
 @dataclass(frozen=True)
-class SkinnySpec(Static):
+class SkinnySpec(ConstexprArgs):
     """What the kernel is compiled for: a single constexpr argument."""
 
     block_r: int  # rows of W in a tile

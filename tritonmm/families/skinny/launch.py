@@ -70,7 +70,7 @@ class SkinnyPlan(Plan):
             wide=wide,
             interpreted=INTERPRETED,
         )
-        scale_b, stride_sn, stride_sk = scale_arguments(p, scales)[3:]
+        scale_b, stride_sn, stride_sk = scale_arguments(scales)[3:]
         arguments = (
             w, x, out, c, bias, float(alpha), float(beta), self.table, factors, sums, flags,
             rows, cols, p.k, self.launched, self.programs,

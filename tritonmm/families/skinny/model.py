@@ -36,7 +36,7 @@ class Fitted:
     fewer: The power with which what device memory delivers falls with the share of SMs that are busy:
         16x11840x11648 takes 78 us in 93 programs and 69 in 185 (h200-random-fit.csv in autotune/results).
     mma_share: Of the peak rate, what the products of a program's blocks reach, those beyond the matrices included.
-    fp32_mma_share: The same in fp32, on CUDA cores: 13 products of autotune/results/h200-mixed420.csv took 1.4 to
+    fp32_mma_share: The same in fp32, on CUDA cores: 13 products of autotune/results/h200-mixed420.csv.gz took 1.4 to
         11 times as long as with the share of tensor cores. One row or column is not multiplied so.
     transposed_mma_share: The same in tf32 where an operand does not lie along K, as wgmma needs it: seven products
         of that file took twice to four times as long.

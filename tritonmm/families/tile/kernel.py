@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from tritonmm.device.constexpr_args import Static
+from tritonmm.device.constexpr_args import ConstexprArgs
 from tritonmm.device.epilogue import plus_c, plus_scaled, scaled_plus_bias
 from tritonmm.device.groups import part_of, rows_of_tiles, tile_of
 from tritonmm.device.int4 import plain_unpacked, scale_of, zero_point_of
@@ -34,7 +34,7 @@ from tritonmm.device.residue import residue_in_plane
 
 
 @dataclass(frozen=True)
-class TileSpec(Static):
+class TileSpec(ConstexprArgs):
     """What the kernel is compiled for: a single constexpr argument."""
 
     block_m: int

@@ -88,7 +88,7 @@ class TilePlan(Plan):
 
 def _scales(problem: Problem, scales) -> tuple:
     """Scales of A and their strides, and of B. A scale of a whole tensor is read everywhere: its strides are 0."""
-    a, *a_strides, b, stride_n, stride_k = scale_arguments(problem, scales)
+    a, *a_strides, b, stride_n, stride_k = scale_arguments(scales)
     if problem.scales == "tensor":
         return a, (0, 0), b, (0, 0, 0)
     return a, tuple(a_strides), b, (stride_n, stride_k, scale_group_stride(problem, scales))

@@ -16,7 +16,7 @@ For tensor cores: fp32 products are slow anyway. Loads of less than 4 bytes have
 
 TRANSPOSED_SHARE = 0.3
 """What is left of that rate in tf32 where an operand does not lie along K, as wgmma needs it: eight products of
-h200-mixed420.csv."""
+h200-mixed420.csv.gz."""
 
 
 def by_element(problem: Problem) -> bool:

@@ -94,7 +94,7 @@ def _accumulation_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
         return ""
     blocks = config.block_m, config.block_n, config.block_k, config.num_warps
     if p.dtype == "fp64" and HAS_FP64 and gpu.capability == 90:
-        return "dtype is fp64; its tl.dot was not compared with the other kernel that multiplies fp64"
+        return "dtype is fp64; with invariant accumulation only the exact kernel multiplies it on sm_90, without groups"
     if gpu.capability != 90 or kind(p) in ("three products", "fp64"):
         wanted = reference(p)
         if blocks == wanted:
