@@ -164,3 +164,18 @@ def test_groups_of_neighbours_may_be_named():
     for g_idx in (torch.arange(256, dtype=torch.int32) // 128, torch.empty(0, dtype=torch.int32)):
         layer = from_gptq(**checkpoint("gptq", codes, zero, scales), g_idx=g_idx)
         assert torch.equal(dequantized(layer.weight, layer.scale, torch.float32).double(), weight)
+
+
+@pytest.mark.parametrize("name", ["qweight", "qzeros", "scales", "bias", "g_idx"])
+def test_what_is_no_tensor_with_numbers_is_refused(name):
+    codes, zero, scales, _ = made(256, 24, 2, False)
+    given = checkpoint("gptq", codes, zero, scales) | {"bias": torch.ones(24), "g_idx": torch.arange(256) // 128}
+    with pytest.raises(ValueError, match=f"{name} is on meta and has no numbers"):
+        from_gptq(**given | {name: given[name].to("meta")})
+    with pytest.raises(TypeError, match=f"{name} is of type list; it must be a Tensor"):
+        from_gptq(**given | {name: [1]})
+
+
+def test_scales_of_float64_are_not_rounded():
+    with pytest.raises(ValueError, match="more than 20 significant bits"):
+        with_zero_points(torch.tensor([[1 + 2**-40]], dtype=torch.float64), torch.tensor([[3]]))

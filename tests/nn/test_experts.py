@@ -234,6 +234,18 @@ def test_models_stay_whole_under_torch_compile(kind, form, device, x):
     assert torch.equal(compiled(x), model(x))
 
 
+def test_a_memory_format_leaves_codes_as_they_are(device):
+    """Packed int8 of experts is 4-D, as images are."""
+    made = {name: Projection(*quantized(torch.randn(4, n, 32), "int8p"), None, 32) for name, n in (
+        ("gate_up_proj", 64), ("down_proj", 32)
+    )}  # fmt: skip
+    layer = QuantizedExperts(made, Gated(nn.SiLU())).to(device)
+    x, chosen, weights = torch.randn(5, 32, device=device).bfloat16(), torch.zeros(5, 2).long(), torch.ones(5, 2)
+    given = x, chosen.to(device), weights.bfloat16().to(device)
+    expected = layer(*given)
+    assert torch.equal(layer.to(memory_format=torch.channels_last)(*given), expected)
+
+
 def test_autocast_casts_hidden_states(device, x):
     _, found = experts_of("plain", "int8", device)
     index, weights = routed(len(x), device)

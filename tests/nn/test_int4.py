@@ -64,3 +64,11 @@ def test_nothing_is_lost(dtype):
 def test_what_cannot_be_packed_is_refused(codes, error, said):
     with pytest.raises(error, match=re.escape(said)):
         pack(codes)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int64], ids=str)
+def test_codes_of_any_integer_dtype(dtype):
+    codes = torch.randint(16, (3, 40))
+    assert torch.equal(pack(codes.to(dtype)), pack(codes))
+    with pytest.raises(ValueError, match="they must be 0 to 15"):
+        pack((codes + 16).to(dtype))

@@ -160,6 +160,13 @@ def test_models_stay_whole_under_torch_compile(kind, model, tokens):
     assert torch.equal(compiled(tokens), model(tokens))
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64, torch.float64])
+def test_autocast_casts_only_what_torchs_layers_cast(dtype, device):
+    layer = tritonmm.quantize_(nn.Sequential(nn.Linear(64, 8, dtype=torch.bfloat16, device=device)), "int8")
+    with torch.autocast(device.type, dtype=torch.bfloat16), pytest.raises((RuntimeError, TypeError)):
+        layer(torch.ones(1, 64, dtype=dtype, device=device))
+
+
 def test_autocast_casts_activations(device):
     model = tritonmm.quantize_(nn.Sequential(nn.Linear(128, 24)).to(device, BF16), "int8")
     x = torch.randn(3, 128, device=device)

@@ -1,5 +1,6 @@
 """What torch does to functions it can do to ours: derivatives, transforms, compilers, modes, subclasses."""
 
+import numpy as np
 import pytest
 import torch
 from bounds import assert_product
@@ -10,7 +11,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import tritonmm
-from tritonmm.torch_ops.operator import operator
+from tritonmm import orders
+from tritonmm.torch_ops.operator import config_of, operator
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch.func.jvp
 
@@ -178,10 +180,62 @@ def test_fake_and_meta_tensors(a, b):
     with torch._subclasses.FakeTensorMode() as mode:
         found = tritonmm.matmul(mode.from_tensor(a).expand(4, 5, 7), mode.from_tensor(b))
         assert (found.shape, found.device) == ((4, 5, 3), a.device)
-    a, b = a.to("meta").requires_grad_(), b.to("meta")
-    found = tritonmm.mm(a, b)
+    a, b = a.to("meta"), b.to("meta")
+    for _ in range(2):
+        assert (tritonmm.mm(a, b).shape, tritonmm.mm(a, b).device.type) == ((5, 3), "meta")
+    found = tritonmm.mm(a.requires_grad_(), b)
     found.sum().backward()
     assert (found.shape, found.device.type, a.grad.shape) == ((5, 3), "meta", (5, 7))
+
+
+@pytest.mark.parametrize("default", ["cpu", "meta"])
+def test_a_default_device_leaves_calls_direct(default, a, b, monkeypatch):
+    """The operator is not called, and orders without a spelling work."""
+    monkeypatch.setattr("tritonmm.torch_ops.operator.operator", None)
+    order = orders.Table(np.array([[0, 0]]))
+    config = tritonmm.Config("tile", 32, 32, 32, order=order)
+    c = torch.ones(5, 3, device=a.device)
+    expected = torch.mm(a, b)
+    with torch.device(default):
+        assert_like(tritonmm.mm(a, b, config=config), expected)
+        for _ in range(2):
+            assert_like(tritonmm.addmm(c, a, b, alpha=2), 2 * expected + c)
+            assert_like(tritonmm.mm(a, b, out=torch.empty_like(expected)), expected)
+
+
+def test_tangents_have_the_dtype_of_the_output(device):
+    """Not that of the operands, to which they would be rounded."""
+    a, b, tangent = (torch.randn(*shape, device=device).bfloat16() for shape in ((4, 64), (64, 3), (4, 64)))
+    for x, of_x, exact in (
+        (a, lambda a: tritonmm.mm(a, b, out_dtype=torch.float32), tangent.double() @ b.double()),
+        (b.t(), lambda t: tritonmm.mm(a, t.t(), out_dtype=torch.float32), a.double() @ tangent[:3].t().double()),
+    ):
+        found, its_tangent = jvp(of_x, (x,), (tangent[: len(x)],))
+        assert found.dtype == its_tangent.dtype == torch.float32
+        assert (its_tangent.double() - exact).abs().max() < 1e-4
+
+
+def test_compiled_with_a_config(a, b):
+    """Each config is compiled for, in one graph."""
+    launched = []
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda a, b, config: tritonmm.mm(a, b, config=config), fullgraph=True, backend=spy(launched)
+    )
+    configs = [tritonmm.Config("tile", rows, 32, 32) for rows in (32, 64, 32, 16)]
+    for config in configs:
+        assert_like(compiled(a, b, config), torch.mm(a, b))
+    assert [config_of(text) for text in launched] == [configs[0], configs[1], configs[3]]
+
+
+def spy(launched):
+    """A backend that notes the configs of the operators in a graph."""
+
+    def backend(graph, inputs):
+        launched.extend(node.args[6] for node in graph.graph.nodes if node.target is operator)
+        return graph.forward
+
+    return backend
 
 
 def test_flops_are_counted_forwards_and_backwards(a, b):

@@ -399,3 +399,12 @@ def test_results_are_the_same_from_run_to_run(device):
             assert all(torch.equal(tritonmm.mm(a, b), first) for _ in range(5))
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_addends_have_no_more_dimensions_than_the_result(device):
+    x, w = torch.randn(3, 4, device=device), torch.randn(4, 2, device=device)
+    for alpha in (1, 2):
+        with pytest.raises(RuntimeError, match="1x1x2 does not broadcast to"):
+            tritonmm.addmm(torch.ones(1, 1, 2, device=device), x, w, alpha=alpha)
+    none = torch.func.vmap(lambda c: tritonmm.addmm(c, x, w))(torch.empty(0, 2, device=device))
+    assert none.shape == (0, 3, 2)

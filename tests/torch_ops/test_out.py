@@ -113,3 +113,9 @@ def test_torchs_operators_count_too(name, form, ours, device):
     assert written._version > version
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         total.backward()
+
+
+def test_a_sparse_out_is_refused(device):
+    a, b = torch.randn(4, 5, device=device), torch.randn(5, 3, device=device)
+    with pytest.raises(NotImplementedError, match="out must be dense"):
+        tritonmm.mm(a, b, out=torch.ones(4, 3, device=device).to_sparse())

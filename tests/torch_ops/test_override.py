@@ -402,3 +402,38 @@ def test_public_names_override_cuda(launched):
         if torch.cuda.is_available():
             torch.eye(6, device="cuda") @ torch.eye(6, device="cuda")
             assert len(launched) == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda r: torch.addmv(r(4, 1), r(4, 5), r(5)),
+        lambda r: r(4, 1).addmv_(r(4, 5), r(5)),
+        lambda r: torch.addbmm(r(4, 3), r(2, 4, 5, 1), r(2, 5, 3)),
+        lambda r: torch.addmm(r(9, 3), r(4, 5), r(5, 3), beta=0),
+        lambda r: torch.baddbmm(r(2, 9, 3), r(2, 4, 5), r(2, 5, 3), beta=0),
+        lambda r: torch.mv(r(4, 5), r(5), out=r(4, 1)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized:UserWarning")
+def test_what_torch_refuses_is_refused(override, call, device):
+    """torch's kernels of CPUs and of GPUs may refuse different calls."""
+    expected = outcome(call, device)
+    with override.use("always"):
+        assert outcome(call, device) == expected
+
+
+def outcome(call, device):
+    """The shape of the result, or None if torch refuses the call."""
+    try:
+        return call(lambda *shape: torch.randn(*shape, device=device)).shape
+    except RuntimeError:
+        return None
+
+
+def test_a_block_can_be_entered_again(override):
+    block = override.use("always")
+    for _ in range(2):
+        with block, block:
+            assert len(override._scopes) == 2
+        assert not override._scopes

@@ -362,3 +362,23 @@ def test_overriding_scaled_mm_with_recipes(recipe_a, recipe_b, k, device, overri
             with pytest.raises((RuntimeError, ValueError)):
                 torch.nn.functional.scaled_mm(*wrong, bias=bias)
         assert len(ours) == 1
+
+
+@pytest.mark.parametrize("missing", range(4))
+def test_missing_operands_are_no_tensors(missing, device):
+    x, w, one = (torch.ones(*shape, device=device) for shape in ((4, 64), (64, 8), (1,)))
+    for function, given in (
+        (scaled_mm, [x.char(), w.char(), one, one]),
+        (int_mm, [x.char(), w.char()]),
+        (weight_only_linear, [x.bfloat16(), w.t().char(), torch.ones(8, device=device)]),
+    ):
+        if missing < len(given):
+            given[missing] = None
+            with pytest.raises(TypeError, match="operands must be Tensors, not NoneType"):
+                function(*given)
+
+
+def test_errors_name_parameters(device):
+    x = torch.ones(17, 8, dtype=torch.int8, device=device)
+    with pytest.raises(RuntimeError, match="int_mm: mat2 must be 2-D"):
+        int_mm(x, x[0])

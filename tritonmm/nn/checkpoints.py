@@ -36,14 +36,15 @@ def from_gptq(
     v2: zero points are stored as they are, which checkpoints call format "gptq_v2".
 
     The result is on the device of qweight, and nothing is lost. Its scales are fp32, with zero points unless all are 8.
-    Raises TypeError for other dtypes, and ValueError for other shapes, for groups that 32 does not divide, for other
-    g_idx, for scales that are not finite and for tensors on "meta".
+    Raises TypeError for other dtypes and for what is no tensor, and ValueError for other shapes, for groups that 32
+    does not divide, for other g_idx, for scales that are not finite and for tensors on other devices or on "meta".
 
     >>> words = torch.full((16, 64), 0x77777777, dtype=torch.int32)
     >>> from_gptq(words, words[:1, :8], torch.ones(1, 64, dtype=torch.float16))
     WeightOnlyLinear(in_features=128, out_features=64, bias=False, weight=int4)
     """
     name = "from_gptq"
+    _check_tensors(name, qweight=qweight, qzeros=qzeros, scales=scales, bias=bias, g_idx=g_idx)
     _check_words(name, qweight=qweight, qzeros=qzeros)
     k, n = IN_WORD * qweight.shape[0], qweight.shape[1]
     group = _group(name, qzeros, scales, bias, n, k)
@@ -73,6 +74,7 @@ def from_awq(qweight: Tensor, qzeros: Tensor, scales: Tensor, bias: Tensor | Non
     WeightOnlyLinear(in_features=128, out_features=64, bias=False, weight=int4)
     """
     name = "from_awq"
+    _check_tensors(name, qweight=qweight, qzeros=qzeros, scales=scales, bias=bias)
     _check_words(name, qweight=qweight, qzeros=qzeros)
     k, n = qweight.shape[0], IN_WORD * qweight.shape[1]
     group = _group(name, qzeros, scales, bias, n, k)
@@ -80,14 +82,25 @@ def from_awq(qweight: Tensor, qzeros: Tensor, scales: Tensor, bias: Tensor | Non
     return _layer(codes, zero, scales, bias, group)
 
 
+def _check_tensors(name: str, qweight: Tensor, **others: Tensor | None) -> None:
+    """Raises unless all are tensors, and on the device of qweight; bias and g_idx may be None."""
+    for argument, x in {"qweight": qweight, **others}.items():
+        if x is None and argument in ("bias", "g_idx"):
+            continue
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name}: {argument} is of type {type(x).__name__}; it must be a Tensor")
+        if x.is_meta:
+            raise ValueError(
+                f"{name}: {argument} is on meta and has no numbers; it must be loaded from the checkpoint first"
+            )
+        if x.device != qweight.device:
+            raise ValueError(f"{name}: {argument} is on {x.device} and qweight on {qweight.device}; move one of them")
+
+
 def _check_words(name: str, **given: Tensor) -> None:
     for argument, words in given.items():
         if words.dtype != torch.int32:
             raise TypeError(f"{name}: {argument} is {words.dtype}; it must be int32 with 8 codes in each")
-        if words.is_meta:
-            raise ValueError(
-                f"{name}: {argument} is on meta and has no codes; it must be loaded from the checkpoint first"
-            )
         if words.dim() != 2:
             raise ValueError(f"{name}: {argument} is {list(words.shape)}; it must have two dimensions")
 

@@ -38,6 +38,7 @@ def pack(codes: Tensor) -> Tensor:
         raise TypeError(f"pack: codes are {codes.dtype}; they must be integers")
     if codes.dim() < 2:
         raise ValueError(f"pack: codes are {list(codes.shape)}; they must be (..., n, k)")
+    codes = codes.to(torch.int64) if codes.dtype in _UNSIGNED else codes
     if codes.numel() and codes.device.type != "meta" and not 0 <= codes.min() <= codes.max() <= 15:
         raise ValueError(f"pack: codes are {codes.min().item()} to {codes.max().item()}; they must be 0 to 15")
     *lines, k = codes.shape
@@ -69,6 +70,9 @@ def unpack(weight: Tensor, k: int | None = None) -> Tensor:
     return torch.stack((x & 15, x >> 4), -2).view(*lines, 2 * row)[..., :k]
 
 
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+"""Dtypes that torch neither compares nor shifts. A uint64 from 2**63 on becomes a negative number, which is refused."""
+
 SCALE_BITS = 20
 """Significant bits of a scale that has a zero point in its last ones."""
 
@@ -92,14 +96,16 @@ def with_zero_points(scale: Tensor, zero: Tensor) -> Tensor:
         raise ValueError(
             f"with_zero_points: scales are {list(scale.shape)} and zero points {list(zero.shape)}; each scale needs one"
         )
+    zero = zero.to(torch.int64) if zero.dtype in _UNSIGNED else zero
     bits = scale.float().view(torch.int32)
     if scale.device.type != "meta" and scale.numel():
         if not 0 <= zero.min() <= zero.max() <= 15:
             raise ValueError(
                 f"with_zero_points: zero points are {zero.min().item()} to {zero.max().item()}; they must be 0 to 15"
             )
-        if (bits & 15).any():
-            inexact = scale[(bits & 15) != 0][0].item()
+        lost = (bits & 15 != 0) | (scale.float().to(scale.dtype) != scale)
+        if lost.any():
+            inexact = scale[lost][0].item()
             raise ValueError(
                 f"with_zero_points: a scale is {inexact}, which has more than {SCALE_BITS} significant bits;"
                 " round scales to bf16 or fp16 and quantize by those"

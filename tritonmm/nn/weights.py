@@ -122,7 +122,9 @@ class QuantizedModule(torch.nn.Module):
         if x.shape[-1:] != (k,):
             raise RuntimeError(f"{type(self).__name__}: input is {list(x.shape)}; its last dimension must be {k}")
         kind = x.device.type
-        return x.to(torch.get_autocast_dtype(kind)) if kind != "meta" and torch.is_autocast_enabled(kind) else x
+        if kind == "meta" or not torch.is_autocast_enabled(kind) or not x.is_floating_point() or x.itemsize > 4:
+            return x
+        return x.to(torch.get_autocast_dtype(kind))
 
     def _beyond(self, weight: Tensor, k: int) -> bool:
         """Whether rows of codes have room for more than k weights, and other codes than that of 0 there."""
@@ -141,7 +143,8 @@ class QuantizedModule(torch.nn.Module):
         super()._apply(fn, recurse)
         for name, old in before.items():
             found = getattr(self, name)
-            if found.dtype != old.dtype:  # a cast, maybe of another device: codes are no numbers to be cast
+            # A cast or another memory format, maybe on another device. Codes are no numbers, nor images.
+            if found.dtype != old.dtype or found.stride() != old.stride():
                 setattr(self, name, old.to(found.device))
         return self
 

@@ -206,16 +206,22 @@ def _route(op: AtenOp, routes: Routes, device: str, a, b, c=None, beta=1, alpha=
     shape = *left.shape[:-1], right.shape[-1]
     if not op.dims == left.dim() == right.dim() or left.shape[-1] != right.shape[-2]:
         return ""
-    if left.shape[:-2] != right.shape[:-2] or (op.name == "addbmm" and a.shape[::2] != b.shape[:2]):
+    if left.shape[:-2] != right.shape[:-2]:
+        return ""
+    if op.name == "addbmm" and not (a.dim() == b.dim() == 3 and a.shape[::2] == b.shape[:2]):
+        return ""
+    if op.addend and any(
+        x is not None and x.dim() > 1 for x in (c, out)
+    ):  # vectors, of which `op.addend` makes columns
         return ""
     added = ""
     if c is not None:
         addend = _as_addend(op, c)
+        try:
+            addend.expand(shape)
+        except RuntimeError:
+            return ""
         if beta != 0:
-            try:
-                addend.expand(shape)
-            except RuntimeError:
-                return ""
             # With another alpha a bias has other bits than a C: `checks.addend`.
             row = alpha == beta == 1 and c is not out and c.is_contiguous() and addend.dim() > 0
             added = "bias" if row and addend.numel() == addend.shape[-1] == shape[-1] else "c"

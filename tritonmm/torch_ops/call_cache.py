@@ -113,7 +113,9 @@ def keep(
     them; `how` is the function's own.
     """
     a, b, added = (*operands, None)[:3]
-    if not is_plain(a, b) or not (added is None or _is_added(added, alpha, beta)) or result.requires_grad:
+    if not is_plain(a, b) or not (added is None or _is_added(added, alpha, beta)):
+        return
+    if result.requires_grad or result.is_meta:
         return
     if not (left.numel() and right.numel()) or (added is None and alpha != 1):  # keys have alpha only beside an addend
         return

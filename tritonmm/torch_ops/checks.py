@@ -93,8 +93,8 @@ def scalar(name: str, argument: str, value: float | torch.Tensor) -> float:
 def addend(name: str, c: torch.Tensor, alpha: float, beta: float, shape: tuple[int, ...]) -> dict[str, torch.Tensor]:
     """c as an argument of `compute`: a bias, which kernels read once per tile, if it is a row vector and alpha and beta
     are 1. Then both have the same bits; an alpha is fused with the addition of a bias alone."""
-    if alpha == beta == 1 and shape[-1] == c.numel() and c.dim() and c.shape[-1] == c.numel():
-        return {"bias": c.reshape(-1)}
+    if alpha == beta == 1 and 0 < c.dim() <= len(shape) and c.numel() == c.shape[-1] == shape[-1]:
+        return {"bias": c.reshape(shape[-1])}
     return {"c": expanded(name, c, shape)}
 
 
@@ -121,6 +121,8 @@ def prepare_out(
     dtype = dtype or operands[0].dtype
     if not isinstance(out, torch.Tensor):
         raise TypeError(f"{name}: out must be a Tensor, not {type(out).__name__}")
+    if out.layout != torch.strided:
+        raise NotImplementedError(f"{name}: out must be dense; got {out.layout}")
     if out.dtype != dtype:
         raise RuntimeError(f"{name}: out must have dtype {dtype}, but it has {out.dtype}")
     if out.device != operands[0].device:

@@ -19,9 +19,12 @@ from torch._C import (
 from torch._C._functorch import is_legacy_batchedtensor as _is_batched
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from tritonmm.config import Config
 from tritonmm.dtypes import any_name, output_dtype, stored_k
+from tritonmm.orders import Table
 from tritonmm.torch_ops.checks import check_without_tangents, shape_of
 from tritonmm.torch_ops.mode import required
 from tritonmm.torch_ops.product import How, product
@@ -36,7 +39,7 @@ def is_plain(a: torch.Tensor, b: torch.Tensor) -> bool:
         and type(a) in PLAIN
         and type(b) in PLAIN
         and not _len_torch_dispatch_stack()
-        and not _len_torch_function_stack()
+        and not (_len_torch_function_stack() and _is_intercepted())
         and not _are_functorch_transforms_active()
         and not _is_any_autocast_enabled()
         and forward_ad._current_level < 0
@@ -44,6 +47,12 @@ def is_plain(a: torch.Tensor, b: torch.Tensor) -> bool:
         and not a.is_neg()
         and not b.is_neg()
     )
+
+
+def _is_intercepted() -> bool:
+    """Whether a mode intercepts functions of torch. One that torch.set_default_device enters does so only for functions
+    that make tensors, and those called here name their device."""
+    return any(type(mode) is not DeviceContext for mode in _get_current_function_mode_stack())
 
 
 def compute(
@@ -126,6 +135,8 @@ class _Product(torch.autograd.Function):
         accumulation = (how and how.accumulation) or required()
         given = how is not None or accumulation != "any"
         ctx.how = How(how.precision if how else "", accumulation=accumulation) if given else None
+        ctx.how_forward = ctx.how and ctx.how._replace(out_dtype=how.out_dtype if how else None)
+        ctx.dtype = output.dtype
         ctx.is_gram = how is not None and how.symmetric == "gram"
         ctx.save_for_backward(a, b)
         ctx.save_for_forward(a, b)
@@ -149,14 +160,14 @@ class _Product(torch.autograd.Function):
         terms = []
         # The operator, and not `compute`: a tangent may be one of torch's zeros that have no memory.
         if tangent_a is not None:
-            terms.append(operator(tangent_a, b, None, None, ctx.alpha, 1.0, "", *(ctx.how or ())))
+            terms.append(operator(tangent_a, b, None, None, ctx.alpha, 1.0, "", *(ctx.how_forward or ())))
         if tangent_b is not None:
-            terms.append(operator(a, tangent_b, None, None, ctx.alpha, 1.0, "", *(ctx.how or ())))
+            terms.append(operator(a, tangent_b, None, None, ctx.alpha, 1.0, "", *(ctx.how_forward or ())))
         if tangent_c is not None:
             terms.append(tangent_c * ctx.beta)
         if tangent_bias is not None:
             terms.append(tangent_bias.expand(*a.shape[:-1], b.shape[-1]))
-        return functools.reduce(torch.add, terms)
+        return functools.reduce(torch.add, terms).to(ctx.dtype)
 
 
 def _derivative(a: torch.Tensor, b: torch.Tensor, alpha: float, how: How | None) -> torch.Tensor:
@@ -286,6 +297,20 @@ def config_of(text: str) -> Config | None:
     return Config.from_json(text) if text else None
 
 
+_NUMBERS = ("block_m", "block_n", "block_k", "num_stages", "num_warps", "split_k", "split_tail")
+
+
 def spelled(config: Config | None) -> str:
-    """A config as an operator takes it."""
-    return config.to_json() if config else ""
+    """A config as an operator takes it: `Config.to_json`, in an expression that torch.compile can trace.
+
+    Raises ValueError for a `Table` order, which has no spelling.
+    """
+    if config is None:
+        return ""
+    if isinstance(config.order, Table):
+        return config.to_json()  # raises
+    # An integer that has changed once is a symbol to torch.compile. The length of a range is none: it compiles anew.
+    numbers = [f'"{name}": {len(range(getattr(config, name)))}' for name in _NUMBERS]
+    persistent = "true" if config.persistent else "false"
+    names = f'"order": "{config.order.__str__()}", "cluster": "{config.cluster}", "repack": "{config.repack}"'
+    return f'{{"kernel": "{config.kernel}", {", ".join(numbers)}, "persistent": {persistent}, {names}}}'

@@ -24,7 +24,7 @@ import contextlib
 import inspect
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -84,20 +84,20 @@ class Override:
             self._enabled = None
             self._turn()
 
-    @contextlib.contextmanager
     def use(
         self, policy: str = "faster", accumulation: str = "any", strict: bool = False, fp64: str = "", fp32: str = ""
-    ) -> Iterator[None]:
-        scope = [_demand(policy, accumulation, strict, fp64, fp32)]
+    ) -> "Use":
+        return Use(self, _demand(policy, accumulation, strict, fp64, fp32))
+
+    def enter(self, scope: list[Demand]) -> None:
         with self._lock:
             self._scopes.append(scope)
             self._turn()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._scopes = [other for other in self._scopes if other is not scope]
-                self._turn()
+
+    def leave(self, scope: list[Demand]) -> None:
+        with self._lock:
+            self._scopes = [other for other in self._scopes if other is not scope]
+            self._turn()
 
     def _turn(self) -> None:
         """Applies the demand of the scope that was entered last, or of `enable` if there is none."""
@@ -128,6 +128,23 @@ class Override:
                 library.impl(switch.operator, kernel, self.dispatch_key, **options)
         self._switches += [switch for switch, _ in found]
         self._registered.add(accumulation)
+
+
+class Use(contextlib.ContextDecorator, contextlib.AbstractContextManager[None]):
+    """What `use` returns: a context that may be entered any number of times, and decorates functions."""
+
+    def __init__(self, override: Override, demand: Demand):
+        self._override = override
+        self._demand = demand
+        self._entered: list[list[Demand]] = []
+
+    def __enter__(self) -> None:
+        scope = [self._demand]
+        self._entered.append(scope)
+        self._override.enter(scope)
+
+    def __exit__(self, *error: object) -> None:
+        self._override.leave(self._entered.pop())
 
 
 _REGISTERED: list[torch.library.Library] = []

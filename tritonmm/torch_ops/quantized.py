@@ -109,7 +109,7 @@ def scaled_mm(
     128.0
     """
     check_accumulation(accumulation)
-    _check("scaled_mm", input, mat2, scale_a, scale_b, bias)
+    _check("scaled_mm", input, mat2, scale_a, scale_b, *if_given(bias))
     a, b = input, mat2
     if not (a.dtype in FP8_DTYPES and b.dtype in FP8_DTYPES) and not a.dtype == b.dtype == torch.int8:
         raise RuntimeError(f"scaled_mm: operands must be fp8, or both int8, but they are {a.dtype} and {b.dtype}")
@@ -177,7 +177,7 @@ def weight_only_linear(
     64.0
     """
     check_accumulation(accumulation)
-    check_without_grad("weight_only_linear", input, weight, scale, bias)
+    check_without_grad("weight_only_linear", input, weight, scale, *if_given(bias))
     stored = stored_weight("weight_only_linear", weight, 2)
     if not input.dim():
         raise RuntimeError("weight_only_linear: input needs at least one dimension, but it has none")
@@ -281,16 +281,22 @@ def _empty_sum(
     return out.zero_() if bias is None else out.copy_(bias.expand(shape))
 
 
-def _check(name: str, a: Tensor, b: Tensor, *others: Tensor | None) -> None:
-    """Raises unless all are dense tensors of one device, none needs a derivative, and a @ b is one of matrices."""
-    check_without_grad(name, a, b, *others)
-    check_dims(name, a=(a, 2), b=(b, 2))
-    check_inner(name, a, b, a, b)
+def if_given(x: Tensor | None) -> tuple[Tensor, ...]:
+    """x, if it is given, as arguments that are checked."""
+    return () if x is None else (x,)
 
 
-def check_without_grad(name: str, first: Tensor, *others: Tensor | None) -> None:
+def _check(name: str, input: Tensor, mat2: Tensor, *others: Tensor) -> None:
+    """As `check_without_grad`; also raises unless input @ mat2 is a product of matrices."""
+    check_without_grad(name, input, mat2, *others)
+    check_dims(name, input=(input, 2), mat2=(mat2, 2))
+    check_inner(name, input, mat2, input, mat2)
+
+
+def check_without_grad(name: str, *tensors: Tensor) -> None:
     """Raises unless all are dense tensors of one device, and none needs a derivative."""
-    for x in (first, *(x for x in others if x is not None)):
+    first = tensors[0]
+    for x in tensors:
         if not isinstance(x, Tensor):
             raise TypeError(f"{name}: operands must be Tensors, not {type(x).__name__}")
         if x.device != first.device:

@@ -11,7 +11,7 @@ from tritonmm.torch_ops.grouped_checks import check_bias, check_groups
 from tritonmm.torch_ops.grouped_product import GroupedHow
 from tritonmm.torch_ops.mode import check_accumulation
 from tritonmm.torch_ops.operands import batched
-from tritonmm.torch_ops.quantized import FP8_DTYPES, check_out_dtype, check_without_grad
+from tritonmm.torch_ops.quantized import FP8_DTYPES, check_out_dtype, check_without_grad, if_given
 
 Tensor = torch.Tensor
 
@@ -64,7 +64,7 @@ def scaled_grouped_mm(
     16.0
     """
     check_accumulation(accumulation)
-    check_without_grad("scaled_grouped_mm", mat_a, mat_b, scale_a, scale_b, bias)
+    check_without_grad("scaled_grouped_mm", mat_a, mat_b, scale_a, scale_b, *if_given(bias))
     a, b = mat_a, mat_b
     if not (a.dtype in FP8_DTYPES and b.dtype in FP8_DTYPES) and not a.dtype == b.dtype == torch.int8:
         raise RuntimeError(

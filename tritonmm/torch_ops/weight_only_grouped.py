@@ -8,7 +8,7 @@ from tritonmm.torch_ops.checks import check_config, check_dims
 from tritonmm.torch_ops.grouped_checks import check_bias, check_offsets
 from tritonmm.torch_ops.grouped_product import GroupedHow
 from tritonmm.torch_ops.mode import check_accumulation
-from tritonmm.torch_ops.quantized import check_weights, check_without_grad, stored_weight, weight_scales
+from tritonmm.torch_ops.quantized import check_weights, check_without_grad, if_given, stored_weight, weight_scales
 
 Tensor = torch.Tensor
 
@@ -54,7 +54,7 @@ def weight_only_grouped_mm(
     64.0
     """
     check_accumulation(accumulation)
-    check_without_grad(NAME, input, weight, scale, bias)
+    check_without_grad(NAME, input, weight, scale, *if_given(bias))
     check_config(NAME, config)
     check_dims(NAME, input=(input, 2))
     stored = stored_weight(NAME, weight, 3)
