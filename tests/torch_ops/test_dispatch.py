@@ -203,6 +203,12 @@ def test_a_default_device_leaves_calls_direct(default, a, b, monkeypatch):
             assert_like(tritonmm.mm(a, b, out=torch.empty_like(expected)), expected)
 
 
+def test_tables_are_refused_where_calls_are_dispatched(a, b):
+    config = tritonmm.Config("tile", 32, 32, 32, order=orders.Table(np.array([[0, 0]])))
+    with torch.autocast(a.device.type, dtype=torch.bfloat16), pytest.raises(ValueError, match="takes no tables"):
+        tritonmm.mm(a, b, config=config)
+
+
 def test_tangents_have_the_dtype_of_the_output(device):
     """Not that of the operands, to which they would be rounded."""
     a, b, tangent = (torch.randn(*shape, device=device).bfloat16() for shape in ((4, 64), (64, 3), (4, 64)))
