@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -74,6 +75,11 @@ def read_csv(path: str | Path) -> tuple[pd.DataFrame, dict[str, str]]:
     return frame, about
 
 
+def _hint(names: Sequence[str]) -> str:
+    counted = any(name.startswith("counted_") for name in names)
+    return "; `tritonmm sweep --counters` adds them" if counted else ""
+
+
 def ok(frame: pd.DataFrame, *measured: str) -> pd.DataFrame:
     """The rows of status ok with a value in each of the columns `measured`.
 
@@ -85,8 +91,7 @@ def ok(frame: pd.DataFrame, *measured: str) -> pd.DataFrame:
         raise ValueError(f"no results of a sweep: they lack {', '.join(missing)}")
     missing = [name for name in measured if name not in frame]
     if missing:
-        how = "; `tritonmm sweep --counters` adds them" if all(name.startswith("counted_") for name in missing) else ""
-        raise ValueError(f"the results have no column {', '.join(missing)}{how}")
+        raise ValueError(f"the results have no column {', '.join(missing)}{_hint(missing)}")
     if frame.empty:
         raise ValueError("the results have no rows")
     rows = frame[frame.status == "ok"]
@@ -94,7 +99,7 @@ def ok(frame: pd.DataFrame, *measured: str) -> pd.DataFrame:
         raise ValueError(f"no row has status ok; the statuses are {', '.join(sorted(set(map(str, frame.status))))}")
     rows = rows.dropna(subset=list(measured))
     if rows.empty:
-        raise ValueError(f"no row of status ok has a value in each of {', '.join(measured)}")
+        raise ValueError(f"no row of status ok has a value in each of {', '.join(measured)}{_hint(measured)}")
     empty = [name for name in (*PROBLEM, *CONFIG, "order", "source") if rows[name].isna().any()]
     if empty:
         raise ValueError(f"a row of status ok has no {', '.join(empty)}")

@@ -17,6 +17,7 @@ from tritonmm import gpu as gpus
 from tritonmm import tuned
 from tritonmm.autotune.measuring import counters
 from tritonmm.autotune.measuring.environment import Environment
+from tritonmm.autotune.tuner.store import StoreError, is_current_store
 from tritonmm.gpu import Gpu
 from tritonmm.model import constants, constants_file
 from tritonmm.plan import INTERPRETED
@@ -78,7 +79,7 @@ def findings(store: Path) -> Iterator[Finding]:
     yield _precision()
     yield _profiler(found)
     yield from _extras()
-    yield _place("sweep store", store)
+    yield _store(store)
     yield from _tables(gpu)
     yield _place("triton cache", Path(triton.knobs.cache.dir))
 
@@ -181,6 +182,16 @@ def _place(name: str, path: Path, value: str = "") -> Finding:
     elif (free := shutil.disk_usage(nearest).free) < MIN_FREE_BYTES:
         trouble = f"only {free / 2**20:.0f} MiB are free there"
     return Finding(name, value or str(path), trouble, bool(trouble))
+
+
+def _store(path: Path) -> Finding:
+    """Whether the trials at `path` can be read, and others added."""
+    found = _place("sweep store", path)
+    try:
+        is_current_store(path)
+    except StoreError as error:
+        return Finding(found.name, found.value, str(error), True)
+    return found
 
 
 def _constants(gpu: Gpu) -> Finding:

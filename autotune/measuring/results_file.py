@@ -42,7 +42,7 @@ def parts(path: str | Path) -> tuple[dict[str, str], list[str]]:
     if len(content) > MAX_BYTES:
         raise ValueError(f"{path} has more than {MAX_BYTES} bytes, the limit of a results file")
     try:
-        lines = io.StringIO(content.decode(), newline="").readlines()
+        lines = io.StringIO(content.decode("utf-8-sig"), newline="").readlines()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text: {error}") from None
     comments = [line for line in lines if line.startswith("#")]

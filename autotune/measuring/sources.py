@@ -76,7 +76,7 @@ class ModelSource:
         # The interpreter ignores stages, so configs that differ only in these are run once.
         key = small, replace(config, num_stages=1)
         if key not in self._ratios:
-            self._ratios[key] = verify.interpreted(small, config)
+            self._ratios[key] = verify.interpreted(small, config, replace(self.gpu, sms=2 * self.gpu.dies))
         return self._ratios[key]
 
     def times(self, problem: Problem, config: Config) -> Times:

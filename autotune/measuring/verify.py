@@ -12,6 +12,7 @@ from tritonmm.autotune.measuring import space
 from tritonmm.autotune.measuring.group_sizes import sizes_of
 from tritonmm.config import Config
 from tritonmm.dtypes import DTYPES, FP8
+from tritonmm.gpu import Gpu
 from tritonmm.nn import int4, int8
 from tritonmm.plan import bind
 from tritonmm.problem import Problem
@@ -349,10 +350,11 @@ def reduced(problem: Problem, config: Config) -> Problem:
     )
 
 
-def interpreted(problem: Problem, config: Config) -> float:
-    """The error ratio of `config` on the CPU, in Triton's interpreter. `problem` should be a `reduced` one."""
+def interpreted(problem: Problem, config: Config, gpu: Gpu = TWO_SMS) -> float:
+    """The error ratio of `config` on the CPU, in Triton's interpreter, as on `gpu`. `problem` should be a `reduced`
+    one."""
     check = Check(problem, torch.device("cpu"), sizes=_uneven(problem))
-    return check.error_ratio(bind(problem, config, TWO_SMS, check.a.device))
+    return check.error_ratio(bind(problem, config, gpu, check.a.device))
 
 
 def _uneven(problem: Problem) -> list[int]:

@@ -35,7 +35,7 @@ class Leases:
         self._path = store.path
         self._owner = (uuid.uuid4().hex, socket.gethostname(), os.getpid())
         try:
-            self._db = sqlite3.connect(store.path, timeout=30, isolation_level=None)
+            self._db = sqlite3.connect(store.path.absolute(), timeout=30, isolation_level=None)
             self._db.execute(_TABLE)
             self._db.execute("DELETE FROM claims WHERE expires < ?", (time.time(),))
         except sqlite3.Error as error:

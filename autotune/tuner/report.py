@@ -15,6 +15,9 @@ from tritonmm.autotune.tuner.search import Search, relative
 from tritonmm.autotune.tuner.sweep import best_of, with_factor_one
 from tritonmm.problem import Problem
 
+CONFIG_WIDTH = 24
+"""The fewest columns of a table's configs, in a narrow terminal."""
+
 
 def announce(source: Source) -> None:
     """Prints on stderr where the times come from."""
@@ -99,8 +102,8 @@ def show(outcome: dict) -> None:
     if outcome["source"] == "model":
         timed = "times predicted by the model" + ("" if outcome["verified"] else ", unverified on this GPU")
     table = Table(title=f"{outcome['gpu']}, {timed}", title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("problem", no_wrap=True)
-    table.add_column("best config", overflow="fold")
+    table.add_column("problem", overflow="fold")
+    table.add_column("best config", overflow="fold", min_width=CONFIG_WIDTH)
     ratios = {"vs torch": "over_torch", "vs factor 1": "over_factor_1"}
     ratios = {name: key for name, key in ratios.items() if any(best[key] for best in outcome["best"])}
     for name in ("time", "TFLOP/s", *ratios):
@@ -187,8 +190,8 @@ def tuned(searches: Sequence[Search], trials: Sequence[Trial]) -> dict:
 def show_tuned(outcome: dict) -> None:
     """Prints the outcome of `tuned`, with the paths of its files, as a table on stdout."""
     table = Table(title=f"{outcome['gpu']}, {outcome['search']} search", title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("problem", no_wrap=True)
-    table.add_column("best config", overflow="fold")
+    table.add_column("problem", overflow="fold")
+    table.add_column("best config", overflow="fold", min_width=CONFIG_WIDTH)
     for name in ("time", "vs torch"):
         table.add_column(name, justify="right", no_wrap=True)
     for found in outcome["problems"]:

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import math
 import os
 import sqlite3
 from collections.abc import Sequence
@@ -77,8 +78,12 @@ class Store:
         self.path = Path(path)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            is_current = _is_current(self.path)
-            self._db = sqlite3.connect(self.path, timeout=30, isolation_level=None)
+            is_current = is_current_store(self.path)
+            for place in (self.path, self.path.absolute().parent):
+                if place.exists() and not os.access(place, os.W_OK):
+                    raise StoreError(f"{self.path}: {place} cannot be written (permissions); name another file")
+            # As a full path: ":memory:" is the name of a file here.
+            self._db = sqlite3.connect(self.path.absolute(), timeout=30, isolation_level=None)
             if not is_current:
                 try:
                     # Fails at once if another process is creating the same file; that process sets the mode too.
@@ -150,6 +155,11 @@ class Store:
         for name, value in row.items():
             if not isinstance(value, _TYPES[name]) or (name == "status" and value not in STATUSES):
                 raise StoreError(f"{self.path}: damaged: a trial of {problem} has {value!r:.60} for {name}")
+        for name in ("time_us", "torch_us"):
+            if row[name] == math.inf:  # earlier versions wrote that where the model has no estimate
+                row[name] = None
+            if row[name] is not None and not 0 < row[name] < math.inf:
+                raise StoreError(f"{self.path}: damaged: a trial of {problem} has {row[name]} for {name}")
         results = {name: row[name] for name in _RESULTS}
         counted = Counted(*(row[name] for name in COUNTED)) if COUNTED[0] in row else None
         return Trial(problem=problem, config=config, source=source, regime=regime, counted=counted, **results)
@@ -224,10 +234,12 @@ def _key(problem: Problem, config: Config) -> tuple[str, str]:
     return problem_json(problem), config.to_json()
 
 
-def _is_current(path: Path) -> bool:
+def is_current_store(path: Path) -> bool:
     """True for a store with all tables, False if they can be created, StoreError for any other file. Only reads."""
     if path.is_dir():
         raise StoreError(f"{path} is a folder; a store of trials is a file")
+    if path.exists() and not path.is_file():
+        raise StoreError(f"{path} is not a regular file; a store of trials is one")
     if not path.exists() or not path.stat().st_size:
         return False
     try:
@@ -247,5 +259,6 @@ def _is_current(path: Path) -> bool:
     except _UNREADABLE as error:
         raise StoreError(f"{path}: not a readable SQLite file ({error}); name another file or move it away") from error
     if damage != "ok":
+        damage = " ".join(damage.split())
         raise StoreError(f"{path}: the file is damaged ({damage}); name another file or move it away")
     return schema == SCHEMA

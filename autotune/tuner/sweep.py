@@ -1,6 +1,7 @@
 """Runs trials one by one: legal, correct, how fast? Every outcome is recorded."""
 
 import datetime
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -75,6 +76,9 @@ def run(problem: Problem, config: Config, source: Source) -> Trial:
             if not ratio <= 1:
                 return replace(trial, status="wrong", message="the result is outside of its error bound")
         times = source.times(problem, config)
+        if math.isinf(times.time_us):
+            why = "no time: the model has no estimate for a tile that spills registers"
+            return replace(trial, message="; ".join(filter(None, (trial.message, why))))
         return replace(trial, time_us=times.time_us, torch_us=times.torch_us)
     except Exception as error:
         return replace(trial, status="failed", message=_one_line(error))

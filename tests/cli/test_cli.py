@@ -57,6 +57,26 @@ def test_sweep_fills_the_store_and_the_csv(tmp_path, store):
 
 
 @interpreted
+def test_a_csv_takes_the_place_of_no_store(tmp_path, store):
+    assert "--store and --csv both are" in call(*SMALL, "--store", store, "--csv", store).stderr
+    call(*SMALL, "--store", store)
+    before = store.read_bytes()
+    found = call(*SMALL, "--store", tmp_path / "other.sqlite", "--csv", store)
+    assert (found.exit_code, store.read_bytes()) == (2, before)
+    assert "is a SQLite file, such as a store of trials" in found.stderr
+    assert "it is empty; it must name a file" in call(*SMALL, "--store", store, "--csv", "").stderr
+
+
+@interpreted
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")
+def test_a_csv_that_cannot_be_written_loses_no_outcome(store):
+    found = call(*SMALL, "--store", store, "--csv", "/dev/full")
+    assert found.exit_code == 2
+    assert "4 trials: 4 ok" in found.stdout
+    assert f"/dev/full: No space left on device; the trials are in {store}" in found.stderr
+
+
+@interpreted
 def test_modelled_times_are_announced_as_such(store):
     result = call(*SMALL, "--store", store)
     assert "predicted by the model" in " ".join(result.stderr.split())

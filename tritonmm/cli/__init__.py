@@ -1,11 +1,15 @@
 """The `tritonmm` command, one module for each subcommand. Commands import what is slow only when they run."""
 
+import io
 import sys
 
 import click
 
 from tritonmm.cli import bench, demo, doctor, explain, layout, order, plot, run, serve_bench, sweep, tune
 from tritonmm.version import __version__
+
+REQUIRED = "torch", "triton", "numpy", "rich", "platformdirs"
+"""Packages without which nothing works. What an extra installs has a hint of its own."""
 
 
 class _Commands(click.Group):
@@ -17,6 +21,9 @@ class _Commands(click.Group):
     def main(self, *args, standalone_mode=True, **kwargs):
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **kwargs)
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+                stream.reconfigure(errors="backslashreplace")  # names of files may have any characters
         try:
             sys.exit(super().main(*args, standalone_mode=False, **kwargs))
         except click.exceptions.NoArgsIsHelpError as error:
@@ -24,6 +31,11 @@ class _Commands(click.Group):
             sys.exit(2)
         except click.ClickException as error:
             click.echo(f"tritonmm: {error.format_message()}", err=True)
+            sys.exit(2)
+        except ModuleNotFoundError as error:
+            if error.name not in REQUIRED:
+                raise
+            click.echo(f"tritonmm: {error.name} is not installed; tritonmm needs it", err=True)
             sys.exit(2)
         except OSError as error:
             click.echo(f"tritonmm: {error}", err=True)

@@ -7,6 +7,17 @@ from pathlib import Path
 import click
 
 
+def other_files(**named: Path | None) -> None:
+    """Refuses options that name one file."""
+    found: dict[str, str] = {}
+    for option, path in named.items():
+        if path is None:
+            continue
+        other = found.setdefault(os.path.realpath(path), option)
+        if other != option:
+            raise click.UsageError(f"--{other} and --{option} both are {path}; name two files")
+
+
 def default_store() -> Path:
     """Path of the store of sweeps if no file is named."""
     import platformdirs

@@ -92,6 +92,7 @@ def sweep(
 
     trials = []
     store_path = store_path or needs.default_store()
+    needs.other_files(store=store_path, csv=csv_path)
     try:
         with Store(store_path) as store:
             report.announce(source)
@@ -102,8 +103,6 @@ def sweep(
             uncounted = ""
             if counters:
                 trials, uncounted = _counted(trials, store, source.environment)
-        if csv_path:
-            write_csv(csv_path, trials, source.environment)
     except (StoreError, OSError) as error:
         raise click.ClickException(str(error)) from None
     except sweeping.DeviceLostError as error:
@@ -114,11 +113,20 @@ def sweep(
         click.echo(f"tritonmm: interrupted; {done}, and the same command continues", err=True)
         sys.exit(130)
 
-    outcome = report.outcome(trials, source, store_path, csv_path)
+    lost = ""
+    if csv_path:
+        try:
+            write_csv(csv_path, trials, source.environment)
+        except OSError as error:
+            why = error.strerror or error
+            lost = f"{csv_path}: {why}; the trials are in {store_path}, and the same command writes them again"
+    outcome = report.outcome(trials, source, store_path, None if lost else csv_path)
     if as_json:
         click.echo(json.dumps(outcome, indent=2))
     else:
         report.show(outcome)
+    if lost:
+        raise click.ClickException(lost)
     if outcome["illegal"] == len(trials):
         reason, times = Counter(trial.message for trial in trials).most_common(1)[0]
         click.echo(f"tritonmm: no config is legal, {times} of {len(trials)} because: {reason}", err=True)

@@ -81,6 +81,7 @@ def tune(
     from tritonmm.autotune.tuner.store import Store, StoreError, write_csv, write_parquet
 
     store_path = store_path or needs.default_store()
+    needs.other_files(store=store_path, csv=csv_path, parquet=parquet_path)
     known = {}  # trials by what is measured, and how
     measured = 0
     workers, setup = _workers(gpus, scheduler)
@@ -114,11 +115,11 @@ def tune(
             gained = fitting.gains(searches) if quick else None
             minutes = (time.monotonic() - begun) / 60
         trials = list(known.values())
+        table = _publish(searches, engine)
         if csv_path:
             write_csv(csv_path, trials, engine.environment, (*COLUMNS, "regime"))
         if parquet_path:
             write_parquet(parquet_path, trials, engine.environment)
-        table = _publish(searches, engine)
     except (StoreError, EngineError, OSError) as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:

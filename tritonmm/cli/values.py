@@ -30,11 +30,17 @@ class Parsed(click.ParamType):
 
 
 def output(text: str) -> Path:
-    """A file to write. An unwritable file is refused before anything is measured."""
+    """A file to write. An unwritable file, and a store of trials, is refused before anything is measured."""
     from tritonmm.tuned import files
 
+    if not text:
+        raise ValueError("it is empty; it must name a file")
     try:
         files.check_writable(text)
+        if Path(text).is_file():
+            with Path(text).open("rb") as file:
+                if file.read(16) == b"SQLite format 3\0":
+                    raise ValueError(f"{text} is a SQLite file, such as a store of trials; name another file")
     except OSError as error:
         raise ValueError(str(error)) from None
     return Path(text)

@@ -119,7 +119,7 @@ def _tiles(
     wave, _ = _chosen(-(-launched // programs), sampled=sampled)
     index = (wave[:, None] * programs + np.arange(programs)) * dies + die
     real = index < total
-    index = np.minimum(index, total - 1).astype(np.int32)
+    index = np.minimum(index, total - 1).astype(np.int32 if total < 2**31 else np.int64)
     part = index // tiles
     m, n = order._map(index - part * tiles, tiles_m, tiles_n)
     return m, n, _renumbered(part), real

@@ -310,7 +310,7 @@ def spelled(config: Config | None) -> str:
     if isinstance(config.order, Table):
         raise ValueError(
             f"config: order {config.order} is a table of tiles, and such calls pass through torch's dispatcher, which"
-            " takes no tables: use it outside of torch.compile, torch.export, torch.func, autocast and tensor subclasses"
+            " takes no tables: use it outside of torch.compile, torch.export, torch.func, autocast and subclasses"
         )
     # An integer that has changed once is a symbol to torch.compile. The length of a range is none: it compiles anew.
     numbers = [f'"{name}": {len(range(getattr(config, name)))}' for name in _NUMBERS]

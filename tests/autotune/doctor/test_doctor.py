@@ -92,6 +92,13 @@ def test_a_place_that_cannot_be_written_is_wrong(tmp_path):
     assert "is not a folder" in store.trouble
 
 
+def test_a_damaged_store_is_wrong(tmp_path):
+    (tmp_path / "sweep.sqlite").write_text("hello")
+    (store,) = (x for x in checkup.findings(tmp_path / "sweep.sqlite") if x.name == "sweep store")
+    assert store.wrong
+    assert "not a readable SQLite file" in store.trouble
+
+
 def test_a_full_disk_is_wrong(tmp_path, monkeypatch):
     monkeypatch.setattr(checkup, "MIN_FREE_BYTES", 2**80)
     assert "MiB are free there" in finding(tmp_path, "sweep store").trouble

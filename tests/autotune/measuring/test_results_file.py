@@ -78,3 +78,10 @@ def test_rows_from_before_there_were_groups_are_read():
     _, columns, rows = results_file.read(path)
     assert not {"ragged", "groups"} & set(columns)
     assert not results_file.product(rows[0])[0].ragged
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    """Spreadsheets write one."""
+    path = tmp_path / "sweep.csv"
+    path.write_bytes(b"\xef\xbb\xbf# gpu: H200\nm\n1\n")
+    assert results_file.read(path) == ({"gpu": "H200"}, ["m"], [{"m": "1"}])

@@ -179,15 +179,15 @@ def test_an_older_store_is_migrated_in_place_and_loses_nothing(tmp_path):
 def test_two_processes_may_migrate_a_file_at_once(tmp_path, monkeypatch):
     path = tmp_path / "s.sqlite"
     trials = of_schema_1(path)
-    looked = store_module._is_current
+    looked = store_module.is_current_store
 
     def meanwhile(asked):
         current = looked(asked)
-        monkeypatch.setattr(store_module, "_is_current", looked)
+        monkeypatch.setattr(store_module, "is_current_store", looked)
         Store(asked).close()  # the other process migrates between our look and our migration
         return current
 
-    monkeypatch.setattr(store_module, "_is_current", meanwhile)
+    monkeypatch.setattr(store_module, "is_current_store", meanwhile)
     with Store(path) as store:
         assert [found(store, t) for t in trials] == trials
 
@@ -403,3 +403,33 @@ def test_a_failed_export_leaves_the_old_file_and_no_other(tmp_path, monkeypatch)
         write_csv(tmp_path / "r.csv", [trial()], HERE)
     assert digest(tmp_path / "r.csv") == before
     assert [path.name for path in tmp_path.iterdir()] == ["r.csv"]
+
+
+@pytest.mark.parametrize("column", ["time_us", "torch_us"])
+@pytest.mark.parametrize("value", [0, -5.0, float("-inf")])
+def test_times_that_cannot_be_are_damage(column, value, tmp_path):
+    path = tmp_path / "s.sqlite"
+    with Store(path) as store:
+        store.add(trial(), HERE)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"UPDATE trials SET {column} = ?", (value,))
+        db.commit()
+    with Store(path) as store, pytest.raises(StoreError, match=f"damaged: .* for {column}"):
+        found(store, trial())
+
+
+def test_an_infinite_time_is_none(tmp_path):
+    """Earlier versions wrote it where the model has no estimate."""
+    with Store(tmp_path / "s.sqlite") as store:
+        store.add(trial(time_us=float("inf")), HERE)
+        assert found(store, trial()).time_us is None
+
+
+def test_what_is_no_file_is_no_store(tmp_path, monkeypatch):
+    with pytest.raises(StoreError, match="/dev/null is not a regular file"):
+        Store("/dev/null")
+    monkeypatch.chdir(tmp_path)
+    with Store(":memory:") as store:
+        store.add(trial(), HERE)
+    with Store(":memory:") as store:
+        assert len(store) == 1

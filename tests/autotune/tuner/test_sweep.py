@@ -242,7 +242,7 @@ def test_without_a_gpu_times_are_the_models_and_checks_are_real(store):
 @interpreted
 def test_configs_that_the_interpreter_cannot_tell_apart_are_run_once(monkeypatch):
     seen = []
-    monkeypatch.setattr(verify, "interpreted", lambda problem, config: seen.append((problem, config)) or 0.5)
+    monkeypatch.setattr(verify, "interpreted", lambda problem, config, gpu: seen.append((problem, config)) or 0.5)
     source = ModelSource(H200)
     for config in CONFIGS:
         for problem in PROBLEMS:
@@ -322,3 +322,23 @@ def test_on_a_gpu_times_are_measured_beside_torch(store, dtype):
         assert (t.status, t.source, t.regime, t.message) == ("ok", "gpu", "burst", "")
         assert t.time_us > 0
         assert t.torch_us > 0
+
+
+@interpreted
+def test_a_tile_without_an_estimate_has_no_time():
+    """It spills registers, for which the model has no time."""
+    problem = space.problem(100, 333, 128, dtype="fp16", layout="nn")
+    config = Config("tile", 64, 64, 64, num_stages=1, num_warps=2, order=orders.Morton())
+    found = run(problem, config, ModelSource(gpu.spec("b300")))
+    assert (found.status, found.time_us) == ("ok", None)
+    assert "no estimate for a tile that spills registers" in found.message
+    assert best_of([found]) == {}
+
+
+@interpreted
+def test_the_check_is_for_the_gpu_that_is_asked_for():
+    """This tile is legal on an MI355X and not on an H200."""
+    problem = space.problem(8, 333, 333, dtype="fp8-row-ieee", layout="tn")
+    config = Config("tile", 32, 32, 32, num_stages=3, num_warps=1)
+    found = run(problem, config, ModelSource(gpu.spec("mi355x")))
+    assert (found.status, found.message) == ("ok", "")
