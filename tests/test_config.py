@@ -281,7 +281,7 @@ WEIGHTS = Config("mixed_input", 64, 256, 128, 4, 8, persistent=True, order=order
         (replace(WEIGHTS, num_stages=1), {}, "h200", "num_stages is 1"),
         (replace(WEIGHTS, num_stages=9), {}, "h200", "shared memory"),
         (replace(WEIGHTS, num_warps=12), {}, "h200", "block_n and num_warps are 256 and 12"),
-        (replace(WEIGHTS, block_m=16, block_n=64, num_warps=4, block_k=256), {}, "h200", "256 by int8; tiles of 64"),
+        (replace(WEIGHTS, block_m=16, block_n=64, num_warps=4, block_k=256), {}, "h200", "with a block_n of 64"),
         (replace(WEIGHTS, num_warps=2, block_k=64), {"scales": "group"}, "h200", "num_warps are 256 and 2"),
         (
             replace(WEIGHTS, block_n=192, num_warps=12, block_k=64),

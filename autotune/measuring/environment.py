@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,7 +70,12 @@ class Environment:
 
     def comments(self) -> list[str]:
         """A line `# key: value` for each field."""
-        return [f"# {key}: {value}" for key, value in self.about().items()]
+        return comments_of(self.about())
+
+
+def comments_of(about: Mapping[str, str]) -> list[str]:
+    """A line `# key: value` for each, as at the head of a results file."""
+    return [f"# {key}: {value}" for key, value in about.items()]
 
 
 def _commit(checkout: Path) -> str:

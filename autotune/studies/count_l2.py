@@ -13,11 +13,11 @@ import torch
 
 from tritonmm import gpu as gpus
 from tritonmm.autotune.measuring import counters, results_file
-from tritonmm.autotune.measuring.environment import Environment
+from tritonmm.autotune.measuring.environment import Environment, comments_of
 from tritonmm.autotune.measuring.precompile import precompile_all
 from tritonmm.autotune.measuring.results_file import ResultsFile
 from tritonmm.autotune.measuring.trial import COLUMNS, Trial
-from tritonmm.autotune.studies.csv_rows import Output, comments_of
+from tritonmm.autotune.studies.csv_rows import Output
 from tritonmm.config import Config
 from tritonmm.problem import Problem
 

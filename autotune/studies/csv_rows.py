@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from tritonmm.autotune.measuring.counters import Counted
+from tritonmm.autotune.measuring.environment import comments_of
 from tritonmm.model.l2 import Traffic
 from tritonmm.tuned import files
 
@@ -35,11 +36,6 @@ def megabytes(counted: Counted, model: Traffic) -> list[float]:
         (counted.l2_read_bytes, model.l2_read_bytes),
     )
     return [round(x / 1e6, 1) for pair in pairs for x in pair]
-
-
-def comments_of(about: Mapping[str, str]) -> list[str]:
-    """A line `# key: value` for each."""
-    return [f"# {key}: {value}" for key, value in about.items()]
 
 
 def write_each(path: Path, rows: Iterable, about: Mapping[str, str]) -> None:

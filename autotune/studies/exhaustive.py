@@ -21,12 +21,12 @@ import torch
 
 from tritonmm import gpu as gpus
 from tritonmm.autotune.bench import suite
-from tritonmm.autotune.measuring.environment import Environment
+from tritonmm.autotune.measuring.environment import Environment, comments_of
 from tritonmm.autotune.measuring.precompile import precompile_all
 from tritonmm.autotune.measuring.results_file import ResultsFile
 from tritonmm.autotune.measuring.trial import COLUMNS, Trial
 from tritonmm.autotune.studies import contest
-from tritonmm.autotune.studies.csv_rows import Output, comments_of
+from tritonmm.autotune.studies.csv_rows import Output
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.model import tile_order

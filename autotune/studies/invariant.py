@@ -24,12 +24,12 @@ import torch
 from tritonmm import gpu as gpus
 from tritonmm.autotune.bench import suite
 from tritonmm.autotune.measuring import space
-from tritonmm.autotune.measuring.environment import Environment
+from tritonmm.autotune.measuring.environment import Environment, comments_of
 from tritonmm.autotune.measuring.measure import GraphReplay
 from tritonmm.autotune.measuring.precompile import precompile_all
 from tritonmm.autotune.measuring.sources import bound_launch, operand_sets, torch_product, torch_replay
 from tritonmm.autotune.studies.contest import contest
-from tritonmm.autotune.studies.csv_rows import Output, comments_of, write_csv
+from tritonmm.autotune.studies.csv_rows import Output, write_csv
 from tritonmm.config import Config
 from tritonmm.gpu import Gpu
 from tritonmm.model.chunks import chunk_k

@@ -310,6 +310,27 @@ def test_python_m_is_the_command():
     assert (done.returncode, done.stderr) == (2, "tritonmm: Invalid value for 'M': '0' is not a whole number above 0\n")
 
 
+@interpreted
+def test_names_of_files_have_any_characters_and_programs_their_own_output(tmp_path, store):
+    """A program's output is encoded as it would be without `tritonmm run`."""
+    env = os.environ | {"PYTHONIOENCODING": "ascii:strict"}
+
+    def tritonmm(*args):
+        command = [sys.executable, "-m", "tritonmm", *map(str, args)]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+
+    swept = tritonmm(*SMALL, "--store", store, "--csv", tmp_path / "n\u00e4me.csv")
+    assert (swept.returncode, "n\\xe4me.csv" in swept.stdout.replace("\n", "")) == (0, True), swept.stderr
+    (tmp_path / "p.py").write_text("print(chr(0xE4))")
+    assert "UnicodeEncodeError" in tritonmm("run", tmp_path / "p.py").stderr
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "platformdirs", None)
+    found = call("doctor")
+    assert (found.exit_code, found.stderr) == (2, "tritonmm: platformdirs is not installed; tritonmm needs it\n")
+
+
 def test_help_waits_for_nothing_slow():
     code = (
         "import sys; from click.testing import CliRunner; from tritonmm.cli import main\n"

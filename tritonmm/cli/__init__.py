@@ -21,9 +21,6 @@ class _Commands(click.Group):
     def main(self, *args, standalone_mode=True, **kwargs):
         if not standalone_mode:
             return super().main(*args, standalone_mode=False, **kwargs)
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-                stream.reconfigure(errors="backslashreplace")  # names of files may have any characters
         try:
             sys.exit(super().main(*args, standalone_mode=False, **kwargs))
         except click.exceptions.NoArgsIsHelpError as error:
@@ -53,8 +50,14 @@ Exits with 1 if something is wrong, 2 for a wrong request, 130 if interrupted.
 
 @click.group(cls=_Commands, epilog=_END, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.version_option(__version__, prog_name="tritonmm")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """GEMMs in Triton, with an explicit tile order."""
+    if context.invoked_subcommand == run.run.name:
+        return  # the program's own output
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")  # names of files may have any characters
 
 
 for command in (

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 
-def other_files(**named: Path | None) -> None:
+def distinct_files(**named: Path | None) -> None:
     """Refuses options that name one file."""
     found: dict[str, str] = {}
     for option, path in named.items():
@@ -15,7 +15,7 @@ def other_files(**named: Path | None) -> None:
             continue
         other = found.setdefault(os.path.realpath(path), option)
         if other != option:
-            raise click.UsageError(f"--{other} and --{option} both are {path}; name two files")
+            raise click.UsageError(f"--{other} and --{option} both are {path}; name different files")
 
 
 def default_store() -> Path:

@@ -92,7 +92,7 @@ def sweep(
 
     trials = []
     store_path = store_path or needs.default_store()
-    needs.other_files(store=store_path, csv=csv_path)
+    needs.distinct_files(store=store_path, csv=csv_path)
     try:
         with Store(store_path) as store:
             report.announce(source)

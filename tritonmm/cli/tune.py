@@ -81,7 +81,7 @@ def tune(
     from tritonmm.autotune.tuner.store import Store, StoreError, write_csv, write_parquet
 
     store_path = store_path or needs.default_store()
-    needs.other_files(store=store_path, csv=csv_path, parquet=parquet_path)
+    needs.distinct_files(store=store_path, csv=csv_path, parquet=parquet_path)
     known = {}  # trials by what is measured, and how
     measured = 0
     workers, setup = _workers(gpus, scheduler)

@@ -83,7 +83,8 @@ def from_awq(qweight: Tensor, qzeros: Tensor, scales: Tensor, bias: Tensor | Non
 
 
 def _check_tensors(name: str, qweight: Tensor, **others: Tensor | None) -> None:
-    """Raises unless all are tensors, and on the device of qweight; bias and g_idx may be None."""
+    """Raises unless all are tensors with numbers, on the device of qweight. bias and g_idx may be None, and g_idx is
+    only compared, so it may be anywhere."""
     for argument, x in {"qweight": qweight, **others}.items():
         if x is None and argument in ("bias", "g_idx"):
             continue
@@ -93,7 +94,7 @@ def _check_tensors(name: str, qweight: Tensor, **others: Tensor | None) -> None:
             raise ValueError(
                 f"{name}: {argument} is on meta and has no numbers; it must be loaded from the checkpoint first"
             )
-        if x.device != qweight.device:
+        if x.device != qweight.device and argument != "g_idx":
             raise ValueError(f"{name}: {argument} is on {x.device} and qweight on {qweight.device}; move one of them")
 
 

@@ -103,7 +103,7 @@ def with_zero_points(scale: Tensor, zero: Tensor) -> Tensor:
             raise ValueError(
                 f"with_zero_points: zero points are {zero.min().item()} to {zero.max().item()}; they must be 0 to 15"
             )
-        lost = (bits & 15 != 0) | (scale.float().to(scale.dtype) != scale)
+        lost = ((bits & 15) != 0) | ((scale.float().to(scale.dtype) != scale) & ~scale.isnan())
         if lost.any():
             inexact = scale[lost][0].item()
             raise ValueError(

@@ -7,6 +7,7 @@ import torch
 
 from tritonmm.nn import int4, int8
 from tritonmm.torch_ops.checks import spanned
+from tritonmm.torch_ops.operands import cast
 
 Tensor = torch.Tensor
 
@@ -121,10 +122,7 @@ class QuantizedModule(torch.nn.Module):
         """Activations, cast as autocast asks for. Raises RuntimeError unless a row has k elements."""
         if x.shape[-1:] != (k,):
             raise RuntimeError(f"{type(self).__name__}: input is {list(x.shape)}; its last dimension must be {k}")
-        kind = x.device.type
-        if kind == "meta" or not torch.is_autocast_enabled(kind) or not x.is_floating_point() or x.itemsize > 4:
-            return x
-        return x.to(torch.get_autocast_dtype(kind))
+        return cast("weight_only_linear", None, x)[0]
 
     def _beyond(self, weight: Tensor, k: int) -> bool:
         """Whether rows of codes have room for more than k weights, and other codes than that of 0 there."""

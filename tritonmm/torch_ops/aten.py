@@ -210,9 +210,8 @@ def _route(op: AtenOp, routes: Routes, device: str, a, b, c=None, beta=1, alpha=
         return ""
     if op.name == "addbmm" and not (a.dim() == b.dim() == 3 and a.shape[::2] == b.shape[:2]):
         return ""
-    if op.addend and any(
-        x is not None and x.dim() > 1 for x in (c, out)
-    ):  # vectors, of which `op.addend` makes columns
+    # `op.addend` makes columns of vectors.
+    if op.addend and any(x is not None and x.dim() > 1 for x in (c, out)):
         return ""
     added = ""
     if c is not None:

@@ -215,3 +215,7 @@ def test_a_graph_keeps_the_tensors_that_it_reads(device):
     assert replay(0.002) > 0
     torch.cuda.synchronize()
     replay.free()
+
+
+def test_a_row_has_medians_of_both_sides():
+    assert Paired((1e-6, 3e-6, 2e-6), (4e-6, 6e-6, 6e-6)).row == (6.0, 2.0, 3.0)

@@ -5,8 +5,11 @@ import dataclasses
 import hashlib
 import io
 import math
+import os
+import re
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from trials import CONFIG, HERE, PROBLEM, found, trial
@@ -433,3 +436,14 @@ def test_what_is_no_file_is_no_store(tmp_path, monkeypatch):
         store.add(trial(), HERE)
     with Store(":memory:") as store:
         assert len(store) == 1
+
+
+@pytest.mark.parametrize("refused", ["s.sqlite", ""])
+def test_a_store_that_cannot_be_written_is_named(refused, tmp_path, monkeypatch):
+    """The file, or its folder."""
+    with Store(tmp_path / "s.sqlite") as store:
+        store.add(trial(), HERE)
+    access = os.access
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path / refused and access(path, mode))
+    with pytest.raises(StoreError, match=f"{re.escape(str(tmp_path / refused))} cannot be written"):
+        Store(tmp_path / "s.sqlite")

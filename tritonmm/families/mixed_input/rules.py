@@ -103,8 +103,8 @@ def _tile_reason(config: Config, problem: Problem, gpu: Gpu) -> str:
     if config.block_k not in (64, 128, 256):
         return f"block_k is {config.block_k}; 64, 128 and 256 are legal"
     if config.num_warps == 4 and not (config.block_m in (8, 16, 32) and reads_ahead(config, p)):
-        tile = f"block_m is {config.block_m} and block_k {config.block_k} by {p.b_dtype}"
-        return f"{tile}; tiles of 64 columns, with one consumer, need 8, 16 or 32 and 256 by int4"
+        tile = f"block_m is {config.block_m}, block_k {config.block_k} and b_dtype {p.b_dtype}"
+        return f"{tile}; with a block_n of 64 block_m must be 8, 16 or 32, block_k 256 and b_dtype int4"
     if len(subtiles(config)) > 1 and (config.num_warps == 12 or config.block_k > 128):
         each = " + ".join(map(str, subtiles(config)))
         return f"block_m is {config.block_m}, {each}; several subtiles need 8 warps and block_k of at most 128"
@@ -281,8 +281,8 @@ def slice_k(config: Config, problem: Problem) -> int:
     """Elements of K that a consumer converts while it multiplies others.
 
     Longer slices wait less often (docs/notebook/mixed_input.md) and need registers: only 64 rows of weights leave them,
-    by at most 128 rows of activations or where all is converted at once, in an SM with two consumers. What is read
-    ahead is converted in slices of 128. A slice is at most a scale group.
+    by at most 128 rows of activations or where all is converted at once, unless two programs of two consumers share
+    the SM. What is read ahead is converted in slices of 128. A slice is at most a scale group.
     """
     roomy = not _crowded(config, problem) and _consumer_rows(config) == 64
     roomy = roomy and (config.block_m <= 128 or at_once(config, problem))
