@@ -12,7 +12,7 @@ The kernel computes W @ X^T: the weights W [n, k] are wgmma's first operand, the
    first operand, convert them there and multiply them by X: see `mainloop.py`. Loads, conversion and MMA overlap.
 3. A tile has one to three subtiles of activations, powers of two, as 64 and 8 for 72 rows, each with a descriptor,
    buffers and sums of its own. The same slice of weights in registers multiplies all. This keeps tiles close to the
-   number of rows: TMA takes longer to fill rows outside of a tensor with zeros than to read rows.
+   number of rows, and so what they load and multiply.
 4. Programs have whole tiles, shares of tiles, or both: see `scheduler.py`. The parts of a shared tile are added by one
    of four fixups: see `epilogue.py`. Rows of activations may be those of groups, each with weights of its own: tiles
    are whole then. A group's last tile also multiplies the rows that follow, and does not write them.
