@@ -4,7 +4,6 @@ A family's `launch.py` derives its plan from `Plan` here and says with which arg
 """
 
 import contextlib
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -169,7 +168,7 @@ class Plan:
                 except Exception as error:
                     # The kernel is already launched. If this raised, `override` would compute the GEMM again with
                     # torch, and would add C twice.
-                    warnings.warn(f"tritonmm: a launch was not kept, which makes calls slower: {error!r}", stacklevel=2)
+                    direct.warn_not_kept(error)
                     launch = None
                 if launch is not None:
                     direct.LAUNCHES.put(self.launches, key, launch)

@@ -12,6 +12,7 @@ NVIDIA's, launch through the JIT.
 import contextlib
 import dataclasses
 import inspect
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -219,6 +220,12 @@ def kept(jit, kernel, grid: int, index: int, arguments: tuple, options: dict) ->
     """The same for a kernel that no plan has, and without descriptors."""
     found = _bound(jit, kernel, arguments, options, {})
     return Kept(kernel, grid, index, *found[:2]) if found and not found[2] else None
+
+
+def warn_not_kept(error: Exception) -> None:
+    """Says that keeping a launch has failed. The launch is made, so the error is not raised: a caller that falls back
+    on torch would compute again."""
+    warnings.warn(f"tritonmm: a launch was not kept, which makes calls slower: {error!r}", stacklevel=3)
 
 
 def _bound(

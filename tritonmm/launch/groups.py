@@ -4,7 +4,6 @@ The table is a torch tensor, allocated on the current stream at each call, and d
 So launches on different streams never share one. Nothing comes to the host.
 """
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -101,7 +100,7 @@ class GroupTable:
             try:
                 kept = direct.kept(group_table_kernel, kernel, self.programs, index, arguments, options)
             except Exception as error:  # the table is made
-                warnings.warn(f"tritonmm: a launch was not kept, which makes calls slower: {error!r}", stacklevel=2)
+                direct.warn_not_kept(error)
                 return
             if kept is not None:
                 direct.LAUNCHES.put(self.launches, offs.data_ptr() & 15, kept)

@@ -4,7 +4,6 @@ They have no plan, and no tensor maps. Two launches of an operation whose shapes
 constants are equal differ by addresses and numbers alone.
 """
 
-import warnings
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -82,7 +81,7 @@ class Steps:
                 for step, kernel in zip(steps, kernels, strict=True)
             ]
         except Exception as error:  # the kernels are launched
-            warnings.warn(f"tritonmm: a launch was not kept, which makes calls slower: {error!r}", stacklevel=3)
+            direct.warn_not_kept(error)
             return
         if all(found):
             repeated = (
