@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from swept import trial
 
 import tritonmm
-from tritonmm import orders
+from tritonmm import orders, user_files
 from tritonmm.autotune.measuring import sources
 from tritonmm.autotune.measuring.trial import COLUMNS
 from tritonmm.cli import main
@@ -323,6 +323,16 @@ def test_names_of_files_have_any_characters_and_programs_their_own_output(tmp_pa
     assert (swept.returncode, "n\\xe4me.csv" in swept.stdout.replace("\n", "")) == (0, True), swept.stderr
     (tmp_path / "p.py").write_text("print(chr(0xE4))")
     assert "UnicodeEncodeError" in tritonmm("run", tmp_path / "p.py").stderr
+
+
+def test_warnings_are_one_line_without_a_place_in_the_code(tmp_path):
+    h200 = tritonmm.gpu.spec("h200")
+    (tmp_path / user_files.name(h200)).write_text("no table")
+    env = os.environ | {"TRITONMM_TABLES": str(tmp_path)}
+    command = [sys.executable, "-m", "tritonmm", "explain", "2049", "8192", "3584", "--gpu", "h200"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0
+    assert re.fullmatch(r"tritonmm: tuned table not used: .*\n", done.stderr)
 
 
 def test_a_missing_package_is_named(monkeypatch):

@@ -137,6 +137,14 @@ def test_winners_are_published_and_trials_exported(tuner, tmp_path):
     assert rows[0].endswith(",regime")
 
 
+def test_a_csv_that_cannot_be_written_loses_no_trials(tuner):
+    code, _, err = tuner.finish(tuner.start("--csv", "/dev/full"))
+    assert code == 2
+    assert f"No space left on device; {ALL} trials are in {tuner.store}" in err
+    assert tuner.kept() == ALL
+    assert tuner.table.exists()
+
+
 def call(*args):
     return CliRunner().invoke(main, ["tune", *map(str, args)])
 

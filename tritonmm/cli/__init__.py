@@ -2,6 +2,8 @@
 
 import io
 import sys
+import warnings
+from collections.abc import Callable
 
 import click
 
@@ -58,6 +60,20 @@ def main(context: click.Context) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")  # names of files may have any characters
+    context.with_resource(warnings.catch_warnings())
+    warnings.showwarning = _shown_as_one_line(warnings.showwarning)
+
+
+def _shown_as_one_line(shown: Callable) -> Callable:
+    """Prints tritonmm's own warnings without the place in its code; others as `shown` does."""
+
+    def show(message, category, filename, lineno, file=None, line=None) -> None:
+        if file is None and str(message).startswith("tritonmm: "):
+            click.echo(message, err=True)
+        else:
+            shown(message, category, filename, lineno, file, line)
+
+    return show
 
 
 for command in (

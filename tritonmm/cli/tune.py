@@ -121,7 +121,8 @@ def tune(
         if parquet_path:
             write_parquet(parquet_path, trials, engine.environment)
     except (StoreError, EngineError, OSError) as error:
-        raise click.ClickException(str(error)) from None
+        kept = f"; {len(known)} trials are in {store_path}" if known else ""
+        raise click.ClickException(f"{error}{kept}") from None
     except KeyboardInterrupt:
         command = shlex.join(["tritonmm", *sys.argv[1:]])
         said = f"interrupted; {len(known)} trials are in {store_path}, and this goes on: {command}"
