@@ -26,6 +26,19 @@ def normal(dtype, device):
     return lambda *shape: torch.randn(shape, dtype=dtype, device=device)
 
 
+@pytest.mark.parametrize("moduli", [8, "safe"])
+def test_addends_may_share_memory_with_out(moduli, normal):
+    a, b, buf = normal(20, 33), normal(33, 17), normal(40, 17)
+    addends = {
+        "rows": lambda x: {"c": x[:20]}, "row": lambda x: {"c": x[3]}, "bias": lambda x: {"bias": x[1]},
+        "out": lambda x: {"c": x[1:21]},
+    }  # fmt: skip
+    for name, given in addends.items():
+        expected = ozaki_mm(a, b, moduli=moduli, **given(buf.clone()))
+        own = buf.clone()
+        assert torch.equal(ozaki_mm(a, b, moduli=moduli, out=own[1:21], **given(own)), expected), name
+
+
 def test_the_default_is_15_moduli_for_fp64_and_8_for_fp32(dtype, normal):
     a, b = normal(5, 20), normal(20, 6)
     expected = ozaki_mm(a, b, moduli={FP64: 15, FP32: 8}[dtype])

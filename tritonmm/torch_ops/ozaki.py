@@ -69,6 +69,10 @@ def ozaki_mm(
         c = None if beta == 0 else c.detach()
     if bias is not None:
         bias = bias.detach().contiguous()
+    if c is not None and overlap(c, out) and not _is_same(c, out):
+        c = c.clone()  # out is written while it is read
+    if bias is not None and overlap(bias, out):
+        bias = bias.clone()
     epilogue = Epilogue(float(alpha), float(beta), c, bias)
     if isinstance(moduli, int):
         verdict = None if proved is None else Verdict(proved)
@@ -76,6 +80,10 @@ def ozaki_mm(
     else:
         _multiply_safely(a.detach(), b.detach(), out.detach(), epilogue, proved)
     return out
+
+
+def _is_same(x: Tensor, y: Tensor) -> bool:
+    return x.data_ptr() == y.data_ptr() and x.shape == y.shape and x.stride() == y.stride()
 
 
 def _multiply_safely(a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue, proved: Tensor | None) -> None:
