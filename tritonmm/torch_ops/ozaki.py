@@ -5,7 +5,7 @@ import torch
 from tritonmm.moduli import DEFAULT_MODULI, FEWEST_MODULI, LONGEST_K, MODULI
 from tritonmm.ozaki.decide import Verdict
 from tritonmm.ozaki.reconstruct import Epilogue
-from tritonmm.torch_ops.checks import check_inner, check_operands, overlap, shape_of
+from tritonmm.torch_ops.checks import check_inner, check_operands, is_same, overlap, shape_of
 from tritonmm.torch_ops.ozaki_product import multiply, multiply_or, skippable_plan
 from tritonmm.torch_ops.product import How, check_device, problem_of
 
@@ -69,7 +69,7 @@ def ozaki_mm(
         c = None if beta == 0 else c.detach()
     if bias is not None:
         bias = bias.detach().contiguous()
-    if c is not None and overlap(c, out) and not _is_same(c, out):
+    if c is not None and overlap(c, out) and not is_same(c, out):
         c = c.clone()  # out is written while it is read
     if bias is not None and overlap(bias, out):
         bias = bias.clone()
@@ -80,10 +80,6 @@ def ozaki_mm(
     else:
         _multiply_safely(a.detach(), b.detach(), out.detach(), epilogue, proved)
     return out
-
-
-def _is_same(x: Tensor, y: Tensor) -> bool:
-    return x.data_ptr() == y.data_ptr() and x.shape == y.shape and x.stride() == y.stride()
 
 
 def _multiply_safely(a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue, proved: Tensor | None) -> None:
